@@ -7,15 +7,19 @@ device nodes consistent.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
-from nvct.errors import UsageError
+from nvct.errors import HostError, UsageError
 from nvct.kernel.kmsg import RECORD_LIMIT
-from nvct_sim import kernelfs, mig, package, state, tree
+from nvct_sim import kernelfs, mig, package, state, sysfs, tree
 from nvct_sim.tree import KMSG, Node
 
 Fields: TypeAlias = "dict[str, str]"
@@ -110,6 +114,8 @@ def _check(fields: Fields, names: tuple[str, ...]) -> None:
 
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
+NOT_LOADED = "none"
+"""In place of the version, in the state of a node without the driver's modules."""
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
@@ -282,6 +288,42 @@ def _upgrade(node: Node, version: str) -> Node:
     return upgraded
 
 
+def unload_module(node: Node) -> None:
+    """Unload the driver's modules, as rmmod does; `reload_module` loads the installed version.
+
+    Raises:
+        HostError: a process has the driver open.
+    """
+    users = module_users(node)
+    folder = node.sys / "module"
+    if users:
+        kernelfs.put(folder / "nvidia/refcnt", f"{len(users)}\n")
+        raise HostError(f"module nvidia is in use by {', '.join(users)}")
+    names = sysfs.modules(node.state())
+    with state.change(node.state_file) as now:
+        now.driver = NOT_LOADED
+    for name in names:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in (node.proc / "driver/nvidia").iterdir():  # the folder itself may be mounted
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def module_users(node: Node) -> list[str]:
+    """Return the processes that have NVML initialized, which holds the state's file open."""
+    status, users = node.state_file.stat(), []
+    for path in glob.iglob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it has ended
+            found = os.stat(path)
+            is_same = found.st_dev == status.st_dev or package.STATE_LIBRARY in os.readlink(path)
+            if found.st_ino == status.st_ino and is_same:
+                pid = path.split("/")[2]
+                users.append(f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})")
+    return users
+
+
 def reload_module(node: Node) -> None:
     """Load the installed version's module, as a reboot does; this removes MIG instances."""
     with state.change(node.state_file) as now:
@@ -350,6 +392,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "nvml-crash": ("SECONDS", lambda n, for_: set_fault(n, "crash", _seconds(for_))),
     "upgrade": ("VERSION", upgrade),
     "reload": ("", reload_module),
+    "unload": ("", unload_module),
 }
 """Changes of `nvct sim set`: name -> (usage, function of a node and the arguments)."""
 

@@ -44,6 +44,7 @@ version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
 sed -e "s|@VERSION@|$version|" "$here/packaging/files/nvidia-docker" >"$dest/usr/bin/nvidia-docker"
 chmod 0755 "$dest/usr/bin/nvidia-docker"
 sed -e "s|@PYTHON@|$PYTHON|" "$here/packaging/files/cold" >"$lib/cold"
+install -m 0755 "$here/packaging/files/driver-packages" "$lib/driver-packages"
 chmod 0755 "$lib/cold"
 
 nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }

@@ -20,17 +20,26 @@ from functools import partial
 
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
-from nvct.agent.core.context import Context, Shared
+from nvct.agent.core.context import Context, Shared, node_name
 from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
-from nvct.agent.core.logs import Log
-from nvct.agent.core.program import ENDING, GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
+from nvct.agent.core.logs import Log, Problem
+from nvct.agent.core.program import (
+    ENDING,
+    GRACE_S,
+    LISTEN_ENV,
+    RELEASE_ENV,
+    SOCKET_ENV,
+    UPGRADES_ENV,
+    grace_s,
+)
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
+from nvct.agent.kubernetes import node_news
 from nvct.agent.machine.driver_root import with_driver_roots
-from nvct.agent.nvml import mig_release
 from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.release import Release
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
@@ -44,7 +53,7 @@ if TYPE_CHECKING:
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"
-HTTP = "http"
+HTTP, UPGRADES = "http", "driver-upgrades"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
 WORKER_S = 1.0
@@ -76,6 +85,7 @@ class Agent:
     tasks: list[KeptTask] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
     grace_s: int = GRACE_S
+    release: Release = field(init=False)
     _is_ending: bool = False
 
     def __post_init__(self) -> None:
@@ -90,8 +100,14 @@ class Agent:
             for name in self.names
         ]
         self.http = KeptTask(HTTP, self._listen)
+        if self.env.get(UPGRADES_ENV) == "true":
+            self.tasks.append(KeptTask(UPGRADES, self._follow_node))
         served = [*self.tasks, *([self.http] if self.listen else [])]
-        self.status = Status(served, lambda: self.client.problem, health=self._health)
+        client = self.client
+        self.status = Status(
+            served, lambda: client.problem, health=self._health,
+            refusal=lambda: (client.refusal, client.is_let_go),
+        )  # fmt: skip
 
     def reload(self) -> None:
         """Have the tasks read their settings again."""
@@ -107,6 +123,8 @@ class Agent:
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
             await unless(stopped, self._meet_worker())
+            self.release = Release(self.client, self.journal, os.path.dirname(instance.socket))
+            await self.release.look()
             if self.has_gpu():
                 await unless(stopped, self._warm_up())
             await unless(stopped, instance.take())
@@ -177,14 +195,36 @@ class Agent:
                 await within(CLOSE_S, self.client.close())
 
     async def _run(self) -> None:
+        # Of the tasks that obey a label of the Node; else `_follow_node` tells.
+        stop_listening = node_news.listen(node_name(self.env), self.release.see)
+        try:
+            await together(self.release.follow(), self._run_tasks())
+        finally:
+            stop_listening()
+
+    async def _follow_node(self) -> None:
+        """Learn by the labels of the Node when its driver is being replaced.
+
+        Raises:
+            ClusterError: there is no access to the cluster.
+        """
+        from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
+
+        connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
+        complain = Problem(self.journal).tell
+        try:
+            await node_watch.follow(connected, node_name(self.env), lambda _: None, complain)
+        finally:
+            await connected.close()
+
+    async def _run_tasks(self) -> None:
         if not self.has_gpu():
             self.status.part = "waiting"
             self.journal.info("this node has no NVIDIA GPU; waiting for one")
             while not self.has_gpu():  # noqa: ASYNC110 - nothing reports new hardware
                 await asyncio.sleep(HARDWARE_S)
             self.status.part = "serving"
-        released = mig_release.follow(self.client, self.journal)
-        await together(released, *(task.keep(self.journal) for task in self.tasks))
+        await together(*(task.keep(self.journal) for task in self.tasks))
 
     async def _listen(self) -> None:
         host, port = self.listen or ("", 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -20,6 +21,8 @@ from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
 PYTHON = (3, 11)
+RELEASE_S = 10
+"""How long an agent may take to let go of the driver."""
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"
 """In a folder that two containers of a pod share, and nobody else."""
 
@@ -121,6 +124,54 @@ def worker_command(*, socket: str, driver_root: str, log_level: str, log_format:
     settings = {WORKER_ENV: socket, "DRIVER_ROOT_CTR_PATH": driver_root}
     log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
     _become("nvct.agent.nvml.worker", (), {**settings, **log}, needs="pynvml")
+
+
+@agent.command("release")
+@click.option("--limit", "minutes", type=click.IntRange(1, 1440), default=30, show_default=True,
+              help="Minutes after which this ends by itself.")  # fmt: skip
+def release_command(*, minutes: int) -> None:
+    """Have this node's agent let go of the driver, which can be replaced then.
+
+    Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
+    """
+    from nvct.agent.core import instance
+    from nvct.agent.nvml import release
+
+    release.request(60 * minutes, instance.FOLDER)
+    say(_released())
+    say(f"this ends by itself in {minutes} min; `nvct agent resume` ends it before")
+
+
+@agent.command("resume")
+def resume_command() -> None:
+    """Have this node's agent use the driver again: the end of `nvct agent release`."""
+    from nvct.agent.core import instance
+    from nvct.agent.nvml import release
+
+    release.withdraw(instance.FOLDER)
+    say("the agent uses the driver from now on, as soon as one is loaded")
+
+
+def _released() -> str:
+    """Wait until the agent has let go of the driver; return that as a sentence.
+
+    Raises:
+        HostError: it does not.
+    """
+    nvml: Mapping[str, Any] = {}
+    end = time.monotonic() + RELEASE_S
+    while time.monotonic() < end:
+        try:
+            nvml = status_of_agent()["nvml"]
+        except HostError:
+            return "no agent serves this node; one that starts leaves the driver alone"
+        if nvml["state"] == "released":
+            return "the agent of this node has nothing of the driver open"
+        time.sleep(0.1)
+    raise HostError(
+        f"the agent still uses the driver after {RELEASE_S} s: NVML {nvml['state']}",
+        hint="its log says why; `nvct agent resume` takes the request back",
+    )
 
 
 def _become(

@@ -124,6 +124,8 @@ def _unpacked(image: str | None) -> str:
 
 def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
     """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
+    from nvct.doctor import checks
+
     context = click.get_current_context()
 
     def tell() -> None:
@@ -134,7 +136,7 @@ def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
     waits.daemon = True
     waits.start()
     try:
-        return [(check, check.look(node)) for check in chosen]
+        return [(check, checks.result(check, node)) for check in chosen]
     finally:
         waits.cancel()
 
@@ -155,7 +157,7 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
     return [check for check in found if check.is_security or not security]
 
 
-def node_of_host(*, with_agent: bool = True) -> Node:
+def node_of_host() -> Node:
     """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
     from nvct.cli.runtime import engine
     from nvct.cli.runtime.status import environ_of_user
@@ -171,7 +173,7 @@ def node_of_host(*, with_agent: bool = True) -> Node:
         settings=settings,
         env=environ_of_user(os.environ),
         engines=engine.engines(),
-        agent=_agent() if with_agent else None,
+        agent=_agent(),
         trouble=trouble,
     )
 
@@ -302,8 +304,7 @@ def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
 
 
 def _status_parts() -> list[Part]:
-    from nvct.cli.doctor import node_of_host
     from nvct.doctor import checks
 
-    node = node_of_host(with_agent=False)
-    return [check.look(node) for check in checks.named(checks.STATUS)]
+    node = node_of_host()
+    return [checks.result(check, node) for check in checks.named(checks.STATUS)]

@@ -20,6 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
 LISTED = ("listed", "withdrawn")
 """States of a resource that is as it should be."""
+RELEASED = ("released", "closing")
+"""States of NVML while the driver is being replaced."""
 WORKER_REMEDY = (
     "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
 )
@@ -62,6 +64,9 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
 
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
+    if nvml["state"] in RELEASED:
+        evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
+        yield Finding(reason=reason, severity="error", evidence=evidence)
     if nvml["state"] == "fails":
         evidence = str(nvml["reason"])
         reason, remedy = Reason.DriverNotWorking, ""

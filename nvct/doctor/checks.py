@@ -373,6 +373,22 @@ STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "doc
 """The checks that `nvct status` shows."""
 
 
+OF_DRIVER = ("gpus", "module", "driver", "nvml", "health", "daemon", "specs", "kubelet")
+"""Checks that find faults while the driver is being replaced: their remedies are in its way."""
+
+
+def result(check: Check, node: Node) -> Part:
+    """Return the result of a check; while the driver is being replaced, that is its only fault."""
+    part, nvml = check.look(node), (node.agent or {}).get("nvml")
+    if not isinstance(nvml, Mapping) or nvml.get("state") not in agent_status.RELEASED:
+        return part
+    if check.name not in OF_DRIVER or not any(finding.is_fault for finding in part.findings):
+        return part
+    why = str(nvml.get("reason"))
+    finding = Finding(reason=Reason.DriverBeingReplaced, severity="warning", evidence=why)
+    return part_of(check.name, [why], [finding])
+
+
 def named(names: Sequence[str]) -> list[Check]:
     """Return the checks with some names, in their order in the table."""
     return [check for check in CHECKS if check.name in names]

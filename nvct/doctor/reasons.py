@@ -145,6 +145,10 @@ class Reason(Enum):
         "Are devices offered that work?",
         "the health in the agent's /status: a change of MIG, and a GPU's probation after an error",
         "Wait: they are offered again when the change or the probation is over.")
+    DriverBeingReplaced = (
+        "Is the driver in place?",
+        "the state of NVML in the agent's /status",
+        "Wait: devices come back with the new driver; `nvct agent resume` ends a release by hand.")
     KubeletNotRunning = (
         "Does the kubelet run on this node?",
         "/var/lib/kubelet, and the processes of this host",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -637,3 +638,27 @@ def test_a_wrong_value_is_refused_with_a_sentence(
     assert done.returncode != 0
     assert sentence in done.stderr
     assert done.stdout == ""
+
+
+def test_pods_go_with_the_label_on_which_the_driver_manager_waits() -> None:
+    """And no task of theirs pauses that label, nor may it."""
+    client = "nvidia.com/gpu.deploy.client"
+    bare: dict[str, Any] = {
+        "dra": {"enabled": False}, "gfd": {"enabled": False}, "condition": {"enabled": False},
+        "migManager": {"enabled": False},
+    }  # fmt: skip
+    changing = {**bare, "migManager": {"enabled": True}}
+    for values in (bare, changing):
+        before, after = rendered(values), rendered({**values, "driverUpgrades": True})
+        for name in ("nvct", WORKER):
+            assert pod_of(before, name)["nodeSelector"] == {"kubernetes.io/os": "linux"}
+            selector = {"kubernetes.io/os": "linux", client: "true"}
+            assert pod_of(after, name)["nodeSelector"] == selector
+        env = env_of(agent_of(pod_of(after)))
+        assert env["NVCT_DRIVER_UPGRADES"] == "true"
+        assert "watch" in after["ClusterRole", "nvct-agent"]["rules"][0]["verbs"]
+        allows = [
+            f"'{client}'" in json.dumps(objects.get(("ValidatingAdmissionPolicy", "nvct-agent")))
+            for objects in (before, after)
+        ]
+        assert allows == [values is changing, False]

@@ -35,7 +35,7 @@ class Condition:
     @property
     def is_planned(self) -> bool:
         """Return whether it ends without anybody's help."""
-        return self.reason == Reason.DeviceWithheld.name
+        return self.reason in (Reason.DeviceWithheld.name, Reason.DriverBeingReplaced.name)
 
     @property
     def status(self) -> str:

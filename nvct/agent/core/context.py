@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def node_name(env: Mapping[str, str]) -> str:
+    """Return the name of this Node."""
+    return env.get("NODE_NAME") or os.uname().nodename
+
+
 @dataclass
 class Shared:
     """What the tasks of one process share.
@@ -59,7 +64,7 @@ class Context:
     @property
     def node(self) -> str:
         """Return the name of this Node."""
-        return self.env.get("NODE_NAME") or os.uname().nodename
+        return node_name(self.env)
 
     @property
     def folder(self) -> str:

@@ -174,6 +174,9 @@ SOCKET_ENV = "NVCT_AGENT_SOCKET"
 """The agent's own socket; the agent sets it for its tasks."""
 RELEASE_ENV = "NVCT_RELEASE"
 """A mark of what was installed together, where agent and worker are pods of their own."""
+UPGRADES_ENV = "NVCT_DRIVER_UPGRADES"
+"""true where the pod goes with the label nvidia.com/gpu.deploy.client, on which NVIDIA's driver
+manager waits, and where the Node is watched though no task obeys a label of it."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
 GRACE_S = 30

@@ -41,12 +41,15 @@ class Status:
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
         part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
             while another one serves it.
+        refusal: returns why the driver is not to be used now, "" if it may be; and whether nothing
+            of it is open here.
     """
 
     tasks: Sequence[KeptTask]
     nvml_problem: Callable[[], str | None] = lambda: None
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None
+    refusal: Callable[[], tuple[str, bool]] = lambda: ("", False)
 
     def open_answer(self, request: Request) -> Answer:
         """Return the answer to anybody's request."""
@@ -97,6 +100,9 @@ class Status:
         """Return what /status shows."""
         problem = self.nvml_problem()
         nvml = {None: "not asked", "": "answers"}.get(problem, "fails")
+        refusal, is_let_go = self.refusal()
+        if refusal:
+            nvml, problem = ("released" if is_let_go else "closing"), refusal
         return {
             "version": __version__,
             "host": os.uname().nodename,

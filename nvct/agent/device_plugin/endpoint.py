@@ -19,7 +19,7 @@ from nvct.agent.device_plugin.resources import Content
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
-from nvct.errors import RequestError
+from nvct.errors import NvmlError, RequestError
 
 Identity: TypeAlias = tuple[int, int, int] | None
 
@@ -192,11 +192,12 @@ class Endpoint:
         """Answer Allocate."""
         content, response = self._content, api.AllocateResponse()
         try:
+            content.check()
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
             if content.mode is not None:
                 content.mode.grant(_gpus(content, request))
-        except RequestError as error:
+        except (RequestError, NvmlError) as error:
             self._counts.refusals[content.resource.name] += 1
             self._log.refused(TASK, content.resource.name, error)
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)

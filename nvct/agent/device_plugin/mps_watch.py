@@ -97,6 +97,7 @@ class MpsWatch:
     async def _look(self, nvml: NvmlClient) -> None:
         wanted = self._wanted
         try:
+            nvml.check()
             state = await nvml.mps(wanted.values(), starts=self._starts)
         except NvctError as error:
             state = dict.fromkeys(wanted, error.message)

@@ -11,7 +11,7 @@ instance that is smaller than its GPU instance is left out instead of ending the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nvct.agent.core.config_file import PREFIX, Replicas, is_excluded, name_of
@@ -279,6 +279,7 @@ class Content:
     Attributes:
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
+        check: refuses containers while the driver is being replaced.
     """
 
     resource: Resource
@@ -287,6 +288,7 @@ class Content:
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     mode: ResourcesMode | None = None
+    check: Callable[[], None] = lambda: None
 
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ from nvct.agent.health.board import Change
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
@@ -225,7 +225,7 @@ class DevicePlugin(Task):
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            if is_first and (self._settings.fail_on_init_error or not _may_come(error)):
+            if is_first and not _may_come(error, self._settings):
                 raise
             return self._fail(error)
         self._health.set_nvml_problem("look", "")
@@ -294,6 +294,7 @@ class DevicePlugin(Task):
                 scores=scores,
                 unhealthy=self._unhealthy(resource),
                 mode=self._mode,
+                check=self._discovery.nvml.check,
             )
             for name, resource in found.items()
             if name not in waiting
@@ -333,7 +334,8 @@ class DevicePlugin(Task):
         if self._failure is None or error.message != self._failure.message:
             self._log.error(logs.sentence(error))
         self._failure = error
-        if isinstance(error, NvmlError) and self._discovery.has_driver():
+        is_loaded = isinstance(error, ReleasedError) or self._discovery.has_driver()
+        if isinstance(error, NvmlError) and is_loaded:
             if self.registrations:
                 self._health.set_nvml_problem("look", error.message)
             return BROKEN_S
@@ -393,5 +395,7 @@ def _without_devices(name: str, state: str, reason: str) -> dict[str, object]:
     return {"resource": name, "devices": 0, "unhealthy": {}, "state": state, "reason": reason}
 
 
-def _may_come(error: NvctError) -> bool:  # not other MIG devices
-    return isinstance(error, (NvmlError, DriverNotFoundError, EngineError))
+def _may_come(error: NvctError, settings: Settings) -> bool:  # not other MIG devices
+    is_of_driver = isinstance(error, (NvmlError, DriverNotFoundError, EngineError))
+    is_waited_for = is_of_driver and not settings.fail_on_init_error
+    return is_waited_for or isinstance(error, ReleasedError)

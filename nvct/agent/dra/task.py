@@ -37,7 +37,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 
@@ -206,6 +206,8 @@ class DraDriver(Task):
         Raises:
             NvctError: see `Preparer.prepare`.
         """
+        if claim.uid not in self._journal.load():
+            self._discovery.nvml.check()
         return await self._preparer.prepare(claim)
 
     async def unprepare(self, claim: ClaimRef) -> None:
@@ -245,7 +247,8 @@ class DraDriver(Task):
             if current != signature or now >= due:
                 is_change, signature = current != signature, current
                 is_found = await self._look()
-                delay_s = SETTLE_S if is_change else PERIOD_S if is_found else RETRY_S
+                is_soon = is_change or (not is_found and self._discovery.has_driver())
+                delay_s = SETTLE_S if is_soon else PERIOD_S if is_found else RETRY_S
                 due = time.monotonic() + delay_s
             await self._serve()
             self._offer()
@@ -259,6 +262,8 @@ class DraDriver(Task):
         except SupervisorEndedError:
             raise
         except NvctError as error:
+            if isinstance(error, ReleasedError):
+                return False
             self.problem.tell(error)
             if isinstance(error, DriverNotFoundError) and self._publisher is not None:
                 self._made, self._all = None, Offer()

@@ -27,7 +27,7 @@ from nvct.agent.exporter.usage import Usage
 from nvct.agent.host_side import Host
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.machine.place import Place
-from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
@@ -277,6 +277,8 @@ class Exporter(Task):
             raise
         except (NvmlError, HostError) as error:
             self._has_failed = True  # the driver may be another one the next time
+            if isinstance(error, ReleasedError):
+                self._samples = None
             self._collections["failed"] += 1
             self._tell(", ".join([error.message, *self._write_text()]))
             return

@@ -21,7 +21,7 @@ from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.outputs import Output
 from nvct.agent.labels.settings import VFIO, Settings
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
@@ -134,7 +134,8 @@ class NodeLabels(Task):
             if is_first and not self._may_wait(error):
                 raise
             self.problem.tell(error)
-            return SETTLE_S if is_change else RETRY_S
+            is_soon = is_change or self._discovery.has_driver()
+            return SETTLE_S if is_soon else RETRY_S
         self.problem.clear()
         return SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
 
@@ -145,6 +146,8 @@ class NodeLabels(Task):
 
     def _may_wait(self, error: NvctError) -> bool:
         """Return whether waiting may help, and the settings want it."""
+        if isinstance(error, ReleasedError):
+            return True
         is_driver = isinstance(error, (NvmlError, DriverNotFoundError))
         return is_driver and not self._settings.fail_on_init_error
 

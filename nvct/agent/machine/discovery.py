@@ -110,6 +110,7 @@ class Discovery:
         return self._last
 
     async def _look(self) -> Inventory:
+        self.nvml.check()
         roots, findings = self.roots, Findings()
         machine = await self.machine()
         if machine.mode != "nvml":

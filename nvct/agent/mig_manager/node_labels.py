@@ -25,6 +25,8 @@ DEPLOY = tuple(
     )
 )  # fmt: skip
 """Labels that the GPU operator's DaemonSets select; these have GPUs open."""
+OWN = "nvidia.com/gpu.deploy.client"
+"""The one that the agent's own pod may select."""
 DEPLOYED, PAUSED = "true", "paused-for-mig-change"
 REASON_LIMIT = 1024
 
@@ -49,17 +51,21 @@ def can_pause(node: Object) -> bool:
     return any(_labels(node).get(key) in (DEPLOYED, PAUSED) for key in DEPLOY)
 
 
-def patch(node: Object, shown: State | None, reason: str, *, pauses: bool) -> Object:
+def patch(
+    node: Object, shown: State | None, reason: str, *, pauses: bool, spares_own: bool = False
+) -> Object:
     """Return the merge patch of a Node's metadata, {} if nothing has to change.
 
     Args:
         shown: its state; None leaves what it shows.
         reason: of a failure, "" for none.
         pauses: whether the operator's DaemonSets have to go now; else they come back.
+        spares_own: whether this process would go with the label OWN.
     """
     labels = _labels(node)
     before, after = (DEPLOYED, PAUSED) if pauses else (PAUSED, DEPLOYED)
-    new = {key: after for key in DEPLOY if labels.get(key) == before}
+    keys = [key for key in DEPLOY if not (spares_own and key == OWN)]
+    new = {key: after for key in keys if labels.get(key) == before}
     if shown is not None and labels.get(STATE) != shown:
         new[STATE] = shown
     found: Object = {"labels": new} if new else {}

@@ -20,6 +20,7 @@ from nvct.agent.core import logs, waiting
 from nvct.agent.core.context import Context
 from nvct.agent.core.instance import FOLDER
 from nvct.agent.core.logs import Log
+from nvct.agent.core.program import UPGRADES_ENV
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
@@ -92,6 +93,7 @@ def make(context: Context) -> MigManager:
         pods=Pods(client, connected),
         log=context.journal,
         health=lambda: context.shared.health,
+        spares_own=context.in_agent and context.env.get(UPGRADES_ENV) == "true",
     )
 
 
@@ -109,8 +111,10 @@ class MigManager(Task):
         pods: Pods,
         log: Log,
         health: Callable[[], HealthEngine | None] = lambda: None,
+        spares_own: bool = False,
     ) -> None:
         super().__init__(log)
+        self._spares_own = spares_own
         self._settings = settings
         self._cluster = cluster
         self._work = work
@@ -158,7 +162,9 @@ class MigManager(Task):
         while True:
             self.reload.clear()
             delay_s = PERIOD_S
-            if self._node is not None:
+            if self._session.refusal:
+                delay_s = LOOK_S
+            elif self._node is not None:
                 try:
                     await self._converge(self._node)
                     backoff.reset()
@@ -166,7 +172,8 @@ class MigManager(Task):
                 except ClusterError as error:
                     self.problem.tell(error)
                     delay_s = backoff.next_s()
-            await self._renew()
+            if not self._session.refusal:
+                await self._renew()
             await waiting.until_set(self.reload, delay_s)
 
     async def _renew(self) -> None:
@@ -345,7 +352,9 @@ class MigManager(Task):
             state, reason = self._shown
             if (node_labels.wanted(node) or self._settings.default) != self._name:
                 state = None  # the label has changed meanwhile: this is not its state
-            metadata = node_labels.patch(node, state, reason, pauses=self._pauses)
+            metadata = node_labels.patch(
+                node, state, reason, pauses=self._pauses, spares_own=self._spares_own
+            )
             if not metadata:
                 return
             version = node["metadata"]["resourceVersion"]

@@ -220,6 +220,11 @@ class AgentSession:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._until = float("inf")
 
+    @property
+    def refusal(self) -> str:
+        """Return why the driver is not to be used now, "" if it may be."""
+        return self._client.refusal
+
     def begin(self, limit_s: float = float("inf")) -> None:
         """Use the running event loop; after the limit one change is refused."""
         self._loop = asyncio.get_running_loop()

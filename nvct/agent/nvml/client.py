@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from dataclasses import replace
 from types import NoneType
 
@@ -49,11 +50,17 @@ CHANGE_S = 60
 """Of one change of MIG."""
 WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
+STOP_S, STOP_LOOK_S = 8.0, 0.2
+"""How long MPS control daemons may take to end, and how often that is looked at."""
 CHUNK = 1 << 16
 
 
 class SupervisorEndedError(NvmlError):
     """The supervisor has ended, and only a new process can start another one."""
+
+
+class ReleasedError(NvmlError):
+    """NVML is not asked, because the driver is being replaced."""
 
 
 class NvmlClient:
@@ -65,10 +72,14 @@ class NvmlClient:
         library: its path.
         problem: why the last request failed, "" if it did not, None before the first one.
         busy_s: the limit of the request in progress, in seconds; 0 if there is none.
+        refusal: why the driver is not to be used now, "" if it may be: all tasks read it here.
+        is_let_go: whether this agent has nothing of the driver open.
     """
 
     problem: str | None = None
     busy_s = 0
+    refusal = ""
+    is_let_go = False
     chooses_library = True
     """Whether this side names the library."""
 
@@ -86,6 +97,31 @@ class NvmlClient:
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
+
+    def check(self) -> None:
+        """Refuse what needs the driver while that is being replaced.
+
+        Raises:
+            ReleasedError: it is.
+        """
+        if self.refusal:
+            raise ReleasedError(self.refusal, hint="this ends by itself when the driver is back")
+
+    async def let_go(self, reason: str) -> None:
+        """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
+
+        Raises:
+            NvctError: the worker or a daemon does not end.
+        """
+        self.refusal = reason
+        async with self._lock:
+            await self._request(CLOSE, {}, CALL_S)
+        end = time.monotonic() + STOP_S
+        while left := await self.mps((), starts=True):
+            if time.monotonic() > end:
+                raise HostError(f"the MPS control daemon of {min(left)} does not end")
+            await asyncio.sleep(STOP_LOOK_S)
+        self.problem, self.is_let_go = None, bool(self.refusal)
 
     async def why_apart(self, release: str) -> str:
         """Return "": this side's NVML is of its own release."""
@@ -251,6 +287,8 @@ class NvmlClient:
         # Not canceled with the caller: the answer shows whether NVML still works.
         try:
             value = await asyncio.shield(self._exchange(verb))
+        except ReleasedError:
+            raise
         except NvmlError as error:
             self.problem = error.message
             raise
@@ -265,6 +303,8 @@ class NvmlClient:
 
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
+            if verb not in WITHOUT_NVML:
+                self.check()
             is_change = call and verb not in WITHOUT_NVML and verb not in host_verbs.CALLS
             usual_s = LIMITS_S.get(verb, CHANGE_S if is_change else CALL_S)
             limit_s = usual_s if self._has_answered else max(START_S, usual_s)

@@ -90,6 +90,8 @@ static nvmlReturn_t open_driver(void)
     result = state_refresh(&current);
     if (result == NVML_SUCCESS)
         apply_fault(&current);
+    if (result == NVML_SUCCESS && strcmp(current.driver, "none") == 0)
+        result = NVML_ERROR_DRIVER_NOT_LOADED;
     if (result == NVML_SUCCESS && strcmp(current.driver, library_version) != 0)
         result = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     if (result != NVML_SUCCESS)

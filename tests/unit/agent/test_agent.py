@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import parser
 
 from nvct.agent import main, task_table
@@ -24,11 +25,14 @@ from nvct.agent.core.instance import Instance
 from nvct.agent.core.logs import Log, from_environment
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask
+from nvct.agent.kubernetes import node_news
+from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.main import Agent, run
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
+from nvct.cli import agent as cli
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
@@ -67,6 +71,9 @@ class Unused:
     closed = 0
     asked = 0
     problem = None
+    refusal = ""
+    is_let_go = False
+    lets_go = True
     chooses_library = True
 
     async def report(self) -> None:
@@ -75,6 +82,9 @@ class Unused:
 
     async def close(self) -> None:
         self.closed += 1
+
+    async def let_go(self, reason: str) -> None:
+        self.refusal, self.is_let_go = reason, self.lets_go
 
 
 def agent(*run: Callable[[], Awaitable[None]], has_gpu: bool = True, port: int = -1) -> Agent:
@@ -219,6 +229,67 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
             assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("part", ["serving", "waiting"])
+def test_the_driver_is_released_and_taken_again_by_commands(
+    part: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
+    monkeypatch.setattr(cli, "RELEASE_S", 3)
+
+    def command(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli.agent, words)
+        return result.exit_code, result.output or str(result.exception)
+
+    async def test() -> None:
+        made = agent(forever, has_gpu=part == "serving")
+        async with serving(made, folder):
+            await until(lambda: made.status.part == part)
+            released = await asyncio.to_thread(command, "release", "--limit=1")
+            assert released[0] == 0
+            assert "this ends by itself in 1 min" in released[1]
+            nvml = made.status.document()["nvml"]
+            assert nvml == {
+                "state": "released",
+                "reason": "the driver is being replaced, as `nvct agent release` says",
+            }
+            assert (await asyncio.to_thread(command, "resume"))[0] == 0
+            made.release._has_driver = lambda: True
+            await until(lambda: not made.client.refusal)
+            made.client.lets_go = False  # type: ignore[attr-defined]
+            status, output = await asyncio.to_thread(command, "release")
+            assert status == 1
+            assert "the agent still uses the driver after 3 s: NVML closing" in output
+
+    asyncio.run(test())
+    assert command("resume")[0] == 0
+    assert "no agent serves this node" in command("release")[1]
+    assert os.path.exists(f"{folder}/driver-release.json")
+
+
+def test_labels_of_the_node_release_the_driver(folder: str) -> None:
+    made = agent(forever)
+    made.env = {"NODE_NAME": "node-7"}
+    key = "nvidia.com/gpu.deploy.client"
+
+    async def test() -> None:
+        async with serving(made, folder):
+            await until(lambda: made.status.part == "serving")
+            for node, value in (("node-8", ""), ("node-7", "paused-for-driver-upgrade")):
+                node_news.tell(node, {"metadata": {"labels": {key: value}}})
+                await until(lambda: made.client.is_let_go is bool(value))  # noqa: B023
+
+    asyncio.run(test())
+
+
+def test_the_node_is_watched_where_the_chart_says_so() -> None:
+    env = {"NVCT_DRIVER_UPGRADES": "true"}
+    log = Log(target=io.StringIO())
+    made = Agent((), env, cast("Any", Unused()), log, lambda: True)
+    assert [task.name for task in made.tasks] == ["driver-upgrades"]
+    with pytest.raises(ClusterError, match="cluster"):
+        asyncio.run(made.tasks[0].run())  # type: ignore[arg-type]  # a coroutine
 
 
 @pytest.mark.parametrize("part", ["serving", "waiting"])

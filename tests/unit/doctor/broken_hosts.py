@@ -475,6 +475,9 @@ CASES: dict[Reason, Case] = {
     Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
     Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
+    Reason.DriverBeingReplaced: agent(
+        nvml={"state": "released", "reason": "the driver is being replaced: none is loaded yet"}
+    ),
     Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
     Reason.PodDevicesDiffer: of_node(broken_nodes.a_pod_without_its_gpu),
     Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),

@@ -9,15 +9,14 @@ from nvct.agent.health import notices
 from nvct.agent.health.machine import Health
 from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.config.model import Config
-from nvct.doctor import agent_status, checks
+from nvct.doctor import agent_status, checks, parts
+from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.host.faults import REMEDIES, Action
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from nvct.doctor.model import Finding
 
 PLUGIN = "device-plugin"
 GPU = "nvidia.com/gpu"
@@ -90,6 +89,15 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
             document(resource(), nvml={"state": "fails", "reason": "nvmlInit: driver/library"}),
             Reason.DriverNotWorking, "error", "nvmlInit: driver/library",
         ),
+        *(
+            (
+                document(
+                    resource(unhealthy={"a": "x"}), nvml={"state": state, "reason": "is replaced"}
+                ),
+                Reason.DriverBeingReplaced, "error", "is replaced",
+            )
+            for state in ("released", "closing")
+        ),
         (
             document(resource("lost", reason="the kubelet was restarted")),
             Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
@@ -134,3 +142,34 @@ def test_a_task_that_pods_do_not_need_does_not_count() -> None:
     status = document(resource())
     status["tasks"].append(failed("labels"))
     assert [found.severity for found in findings(status)] == ["ok"]
+
+
+REPLACED = document(nvml={"state": "released", "reason": "label x says so"})
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "reason"),
+    [
+        ("module", REPLACED, Reason.DriverBeingReplaced),
+        ("module", document(), Reason.DriverNotLoaded),
+        ("module", None, Reason.DriverNotLoaded),
+        ("module", {"nvml": 7}, Reason.DriverNotLoaded),
+        ("hooks", REPLACED, Reason.DriverNotLoaded),
+    ],
+)
+def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
+    name: str, agent: dict[str, Any] | None, reason: Reason
+) -> None:
+    fault = Finding(reason=Reason.DriverNotLoaded, severity="error", evidence="nothing is loaded")
+    check = checks.Check(name, "?", lambda _: parts.part_of(name, ["x"], [fault]))
+    part = checks.result(check, checks.Node(settings=Config(), env={}, agent=agent))
+    assert [found.reason for found in part.findings] == [reason]
+    assert part.health == "attention"
+    is_other = reason is Reason.DriverBeingReplaced
+    assert part.lines == (("label x says so",) if is_other else ("x",))
+
+
+def test_a_check_without_a_fault_stays_as_it_is() -> None:
+    check = checks.Check("module", "?", lambda _: parts.part_of("module", ["x"]))
+    part = checks.result(check, checks.Node(settings=Config(), env={}, agent=REPLACED))
+    assert part.lines == ("x",)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from nvct.errors import DocumentError, UsageError
+from nvct.errors import DocumentError, HostError, UsageError
 from nvct.kernel.kmsg import Kmsg
 from nvct_sim import node_changes, package, state, tree
 from tests.support.nvml_node import CACHE
@@ -167,6 +168,20 @@ def test_an_upgrade_does_not_change_a_copy_of_the_user_space(plain_node: tree.No
     assert tree.frozen(plain_node) == tree.frozen(upgraded) != before
     tree.destroy(upgraded)
     assert not plain_node.tree.exists()
+
+
+def test_a_module_is_unloaded_unless_somebody_uses_it(plain_node: tree.Node) -> None:
+    module, version = plain_node.sys / "module/nvidia", plain_node.proc / "driver/nvidia/version"
+    with plain_node.state_file.open():
+        with pytest.raises(HostError, match=rf"module nvidia is in use by process {os.getpid()} "):
+            node_changes.unload_module(plain_node)
+        assert (module / "refcnt").read_text() == "1\n"
+    node_changes.unload_module(plain_node)
+    assert not module.exists()
+    assert not version.exists()
+    node_changes.reload_module(plain_node)
+    assert plain_node.installed in version.read_text()
+    assert (module / "initstate").read_text() == "live\n"
 
 
 @pytest.mark.parametrize(

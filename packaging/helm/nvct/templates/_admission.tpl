@@ -79,7 +79,7 @@ needs them, and never the label that a task obeys. */}}
 {{- end }}
 {{- if include "nvct.changesMig" . }}
 - nvidia.com/mig.config.state
-{{- $deployed = concat $deployed (list "client" "dcgm" "dcgm-exporter" "device-plugin" "gpu-feature-discovery" "nvsm") }}
+{{- $deployed = concat $deployed (ternary (list) (list "client") .Values.driverUpgrades) (list "dcgm" "dcgm-exporter" "device-plugin" "gpu-feature-discovery" "nvsm") }}
 {{- end }}
 {{- range $deployed | uniq }}
 - nvidia.com/gpu.deploy.{{ . }}

@@ -54,6 +54,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: PASS_DEVICE_SPECS
   value: "true"
 {{- end }}
+{{- if .Values.driverUpgrades }}
+- name: NVCT_DRIVER_UPGRADES
+  value: "true"
+{{- end }}
 {{- with .Values.devicePlugin.startupTaint }}
 - name: STARTUP_TAINT
   value: {{ . | quote }}

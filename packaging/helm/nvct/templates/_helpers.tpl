@@ -58,7 +58,11 @@ automountServiceAccountToken: false
 priorityClassName: {{ . }}
 {{- end }}
 {{- include "nvct.pull" . }}
-{{- with .Values.nodeSelector }}
+{{- $selector := .Values.nodeSelector | default dict -}}
+{{- if .Values.driverUpgrades }}
+{{- $selector = merge (dict "nvidia.com/gpu.deploy.client" "true") $selector }}
+{{- end }}
+{{- with $selector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -276,7 +280,7 @@ resource.k8s.io/v1beta1
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) (include "nvct.listsSlices" .) }}true{{ end -}}
+{{- if or .Values.driverUpgrades (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) (include "nvct.listsSlices" .) }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty if a pod of the chart asks the API server; the uninstallation's Job always does. */}}
@@ -319,7 +323,7 @@ resource.k8s.io/v1beta1
 {{- $verbs := list -}}
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled }}{{ $verbs = append $verbs "get" }}{{ end -}}
 {{- if or .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
-{{- if or (include "nvct.configMap" .) (include "nvct.changesMig" .) (include "nvct.choosesByLabel" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
+{{- if or .Values.driverUpgrades (include "nvct.configMap" .) (include "nvct.changesMig" .) (include "nvct.choosesByLabel" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
 {{- join ", " $verbs -}}
 {{- end }}
 

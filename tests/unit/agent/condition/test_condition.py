@@ -144,6 +144,19 @@ def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
     )
 
 
+def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running():
+            nvml = {"state": "released", "reason": "the driver is being replaced"}
+            lab.status = document(resource(devices=1, unhealthy={"GPU-1": "x"}), nvml=nvml)
+            await until(lambda: lab.cluster.written() == ("False", "DriverBeingReplaced"))
+
+    asyncio.run(run())
+    event = lab.cluster.events[-1]
+    assert (event["type"], event["reason"]) == ("Normal", "DriverBeingReplaced")
+    assert event["message"].startswith("the driver is being replaced. Wait: ")
+
+
 def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
     """Or that went with its Node, which the kubelet has made again."""
 

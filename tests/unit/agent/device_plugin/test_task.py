@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from nvct.agent.core.logs import Log
@@ -24,6 +25,7 @@ from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
+from nvct.agent.nvml.client import ReleasedError
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
@@ -211,6 +213,42 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> 
             node_changes.set_fault(lab.node, "hang", 0)
             await until(lambda: not lab.unhealthy())
             assert "NVML answers again" in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
+def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab: Lab) -> None:
+    reason = "the driver is being replaced: a test says so"
+    nvml = lab.discovery.nvml
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            with pytest.raises(HostError, match=r"module nvidia is in use by process \d+ \(nvct-"):
+                node_changes.unload_module(lab.node)
+            await nvml.let_go(reason)
+            with pytest.raises(ReleasedError, match=reason):
+                await nvml.report()
+            await until(lambda: len(lab.unhealthy()) == 8)
+            node_changes.unload_module(lab.node)  # nothing of the driver is open
+            await asyncio.sleep(task.BROKEN_S + 1)
+            assert len(lab.unhealthy()) == 8
+            (entry,) = plugin.describe()
+            assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
+            container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
+            request = api.AllocateRequest(container_requests=[container])
+            with pytest.raises(grpc.RpcError, match=reason):
+                await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+            await lab.kubelet.stop()
+            await lab.kubelet.start()
+            await until(lambda: len(lab.unhealthy()) == 8)
+            assert not lab.health.describe()["notices"]
+            node_changes.reload_module(lab.node)
+            began = time.monotonic()
+            nvml.refusal = ""
+            await until(lambda: not lab.unhealthy())
+            assert time.monotonic() - began < 5
+            assert len(lab.kubelet.lists[GPU]) == 8
 
     asyncio.run(run())
 

@@ -118,6 +118,37 @@ def offered(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(SLICES) for one in found["spec"].get("devices", ())]
 
 
+def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
+    machine: Discovery, folder: Path
+) -> None:
+    reason = "the driver is being replaced: a test says so"
+
+    def tainted(api: FakeApi) -> int:
+        devices = [one for found in api.all(SLICES) for one in found["spec"]["devices"]]
+        return sum("taints" in device for device in devices)
+
+    async def test() -> None:
+        async with driver(api := FakeApi(), machine, folder) as made:
+            await until(lambda: len(offered(api)) == 4)
+            kubelet = FakeKubelet(f"{folder}/registry")
+            await kubelet.register()
+            kept = allocate(api, "kept", "gpu-0")
+            assert await kubelet.prepare(kept)
+            await machine.nvml.let_go(reason)
+            try:
+                await until(lambda: tainted(api) == 4)
+                with pytest.raises(RefusedError, match=reason):
+                    await kubelet.prepare(allocate(api, "one", "gpu-2"))
+                assert await kubelet.prepare(kept)
+                assert not made.problem.text
+            finally:
+                machine.nvml.refusal = ""
+            await until(lambda: tainted(api) == 0)
+            assert await kubelet.prepare(allocate(api, "one", "gpu-2"))
+
+    asyncio.run(test())
+
+
 def test_gpus_are_offered_when_their_xids_are_watched(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

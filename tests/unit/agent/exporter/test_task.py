@@ -138,6 +138,25 @@ def test_a_gpu_that_hangs_is_skipped_and_counted_and_comes_back(node: tree.Node)
     assert "all GPUs answer" in log
 
 
+def test_it_serves_without_gpus_while_the_driver_is_replaced(node: tree.Node) -> None:
+    clients: list[NvmlClient] = []
+
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        await clients[0].let_go("the driver is being replaced: a test says so")
+        node_changes.unload_module(node)
+        await until(lambda: not values(exporter, "DCGM_FI_DEV_GPU_TEMP"))
+        assert values(exporter, "nvct_exporter_collections_total")
+        node_changes.reload_module(node_changes.upgrade(node, "581.1.2"))
+        clients[0].refusal = ""
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+
+    words = ("--driver-root-ctr-path", str(node.driver_root))
+    assert "the driver is being replaced: a test says so" in serve(
+        node, check, *words, library="", seen=clients
+    )
+
+
 def test_an_old_sample_is_not_shown_as_the_present(
     node: tree.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

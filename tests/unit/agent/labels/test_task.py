@@ -21,7 +21,7 @@ from nvct.agent.labels import settings as options
 from nvct.agent.labels.task import NodeLabels
 from nvct.agent.machine import place
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
@@ -64,6 +64,9 @@ class Machine:
 
     async def signature(self) -> tuple[object, ...]:
         return (str(self.gpus),)
+
+    def has_driver(self) -> bool:
+        return not isinstance(self.error, DriverNotFoundError)
 
     async def inventory(self) -> Inventory:
         self.asked += 1
@@ -148,7 +151,10 @@ def test_labels_stay_while_the_driver_does_not_answer(tmp_path: Path) -> None:
         async with lab.running():
             await until(lambda: bool(lab.labels()))
             before = lab.labels()
-            for error in (NvmlError("it hangs"), DriverNotFoundError("it is gone")):
+            for error in (
+                NvmlError("it hangs"), DriverNotFoundError("it is gone"),
+                ReleasedError("it is being replaced"),
+            ):  # fmt: skip
                 lab.machine.error = error
                 lab.machine.asked = 0
                 await until(lambda: lab.machine.asked > 2)
@@ -158,6 +164,22 @@ def test_labels_stay_while_the_driver_does_not_answer(tmp_path: Path) -> None:
             await until(lambda: lab.task.describe()[0]["reason"] == "")
             assert lab.task.describe()[0]["state"] == "written"
         assert lab.text.getvalue().count("it hangs") == 1
+
+    asyncio.run(test())
+
+
+def test_it_waits_for_a_driver_that_is_being_replaced_whatever_the_settings_say(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path)
+    lab.machine.error = ReleasedError("it is being replaced")
+    (tmp_path / "bus/pci/devices/0000:01:00.0").mkdir(parents=True)
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: lab.machine.asked > 2)
+            lab.machine.error = None
+            await until(lambda: bool(lab.labels()))
 
     asyncio.run(test())
 

@@ -36,6 +36,13 @@ def test_only_daemonsets_that_are_deployed_are_paused_and_come_back() -> None:
     assert back == {"labels": {PLUGIN: "true", STATE: "success"}}
 
 
+def test_the_label_of_the_agents_own_pod_is_spared() -> None:
+    labels = {PLUGIN: "true", node_labels.OWN: "true"}
+    paused = node_labels.patch(node(labels), None, "", pauses=True, spares_own=True)
+    assert paused == {"labels": {PLUGIN: "paused-for-mig-change"}}
+    assert node_labels.OWN in node_labels.patch(node(labels), None, "", pauses=True)["labels"]
+
+
 def test_what_a_killed_manager_left_is_put_back_though_nothing_is_wanted() -> None:
     left = node({EXPORTER: "paused-for-mig-change"})
     assert node_labels.patch(left, None, "", pauses=False) == {"labels": {EXPORTER: "true"}}

@@ -258,6 +258,19 @@ def test_the_gpus_follow_the_label(lab: Lab) -> None:
     ]  # fmt: skip
 
 
+def test_nothing_changes_and_nothing_fails_while_the_driver_is_replaced(lab: Lab) -> None:
+    async def body() -> None:
+        await lab.client.let_go("the driver is being replaced")
+        lab.cluster.label(config="all-1g.10gb")
+        await asyncio.sleep(0.5)
+        assert lab.cluster.states == []
+        lab.client.refusal = ""
+        await lab.shows("success")
+
+    lab.run(body)
+    assert lab.cluster.states == ["pending", "success"]
+
+
 def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
     async def body() -> None:
         lab.strategy = "none"

@@ -37,6 +37,9 @@ class Nvml:
     state: dict[str, str] = field(default_factory=dict)
     wanted: list[Daemon] = field(default_factory=list)
 
+    def check(self) -> None:
+        """Refuse nothing."""
+
     async def attributes(self) -> dict[str, Any]:
         return {}
 

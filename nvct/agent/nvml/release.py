@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closes this agent's handles of NVML while somebody else needs the GPUs, or the driver, unused.
+
+A MIG mode can change, and a GPU be reset, only while nobody has the GPU open. The agent's own MIG
+manager uses the same session, and needs none of this. Requests wait meanwhile.
+
+A driver can be replaced only while nobody has any of its files open, which takes longer: requests
+are refused meanwhile, see `NvmlClient.let_go`. Two ask for it: a file, which `nvct agent release`
+writes, with a time at which it ends by itself; and the labels of a Node, by the protocol of
+NVIDIA's driver manager (k8s-driver-manager, cmd/driver-manager/main.go). The end of both does not
+bring a driver: until one is loaded, for a time, devices are still those that come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.core.logs import Log
+from nvct.agent.machine.folder_watch import FolderWatch
+from nvct.agent.nvml.client import NvmlClient
+from nvct.errors import HostError, NvctError, NvmlError, UnsafePathError
+from nvct.host import procfs
+from nvct.host.roots import Roots
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.mig import pause
+
+LOOK_S = 0.2
+"""How often the announcement is looked at while there is one, or where nothing reports one."""
+RETRY_S = 5.0
+LIMIT_S = 300
+"""How long a change may keep others waiting; the reset of a GPU takes most of it."""
+FILE = "driver-release.json"
+FILE_LIMIT = 1 << 10
+"""Bytes of the file that are read."""
+LOADING_S = 900.0
+"""How long a driver is waited for: a driver container may compile its modules."""
+DEPLOY = "nvidia.com/gpu.deploy."
+PAUSED = "paused-for-driver-upgrade"
+"""The value of a label that was "true"; another value, but "false", has it as a suffix after _."""
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+UPGRADING = ("pod-deletion-required", "drain-required", "node-maintenance-required",
+             "pod-restart-required")  # fmt: skip
+"""States from the removal of pods to the restart of the driver's pod (k8s-operator-libs,
+pkg/upgrade/consts.go)."""
+
+
+class Release:
+    """Who wants the GPUs or the driver unused, and that this process obeys."""
+
+    def __init__(
+        self,
+        client: NvmlClient,
+        journal: Log,
+        folder: str = FOLDER,
+        has_driver: Callable[[], bool] = lambda: bool(procfs.driver_version(Roots())),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._journal, self._folder = client, journal, folder
+        self._has_driver, self._clock = has_driver, clock
+        self._node: dict[str, Any] | None = None
+        self._loading_until = 0.0
+        self._is_replaced = False
+        self._retry_at = 0.0
+
+    def see(self, node: dict[str, Any] | None) -> None:
+        """Take what a Node is now; None, if it is deleted, changes nothing."""
+        self._node = node or self._node
+
+    async def follow(self) -> None:
+        """Obey until canceled."""
+        with FolderWatch() as changes:
+            while True:
+                if _wants_gpu(self._folder):
+                    await self._release_gpu()
+                await self.look()
+                await changes.wait([self._folder], LOOK_S)
+
+    async def look(self) -> None:
+        """Let the driver go, or take it again, if that has to be done now."""
+        client, reason = self._client, self._why()
+        if reason and not client.refusal and pause.read(self._folder):
+            return  # a change of MIG ends first: half of it would be worse
+        if not reason and client.refusal:
+            self._journal.info("a driver is there again: NVML is used from now on")
+        client.refusal, client.is_let_go = reason, client.is_let_go and bool(reason)
+        if not reason or client.is_let_go or self._clock() < self._retry_at:
+            return
+        try:
+            await client.let_go(reason)
+            self._journal.info(f"NVML is closed: {reason}")
+        except NvctError as error:
+            self._journal.warning(f"the driver is still in use by this agent: {error.message}")
+            self._retry_at = self._clock() + RETRY_S
+
+    def _why(self) -> str:
+        """Return why the driver is not to be used now, "" if it may be."""
+        now, is_loaded = self._clock(), self._has_driver()
+        reason = of_file(self._folder, now) or (
+            of_labels(self._node, by_state=not self._is_replaced) if self._node else ""
+        )
+        if reason:
+            self._loading_until = now + LOADING_S
+            self._is_replaced |= not is_loaded
+        elif self._client.refusal and not is_loaded and now < self._loading_until:
+            return "the driver is being replaced: none is loaded yet"
+        elif self._node and not of_labels(self._node, by_state=True):
+            self._is_replaced = False
+        return reason
+
+    async def _release_gpu(self) -> None:
+        """Release NVML for the change of MIG that is announced."""
+        try:
+            async with self._client.released(LIMIT_S):
+                self._journal.info("NVML is closed while another program changes MIG")
+                while _wants_gpu(self._folder):  # noqa: ASYNC110 - nothing reports a file lock
+                    await asyncio.sleep(LOOK_S)
+        except NvmlError as error:
+            self._journal.warning(
+                f"NVML stays open while another program changes MIG: {error.message}"
+            )
+            await asyncio.sleep(RETRY_S)
+
+
+def request(limit_s: int, folder: str) -> None:
+    """Ask the agent of this node to let go of the driver, for a time at most.
+
+    Raises:
+        HostError: that cannot be written.
+        UnsafePathError: the folder is a link or a file.
+    """
+    document = json.dumps({"until": time.monotonic() + limit_s})
+    try:
+        with SharedFolder.open(folder, create=0o700) as shared:
+            shared.write(FILE, document.encode())
+    except OSError as error:
+        raise HostError(f"{folder}/{FILE} cannot be written: {error.strerror}") from error
+
+
+def withdraw(folder: str) -> None:
+    """Let the agent of this node use the driver again.
+
+    Raises:
+        HostError: that cannot be written.
+        UnsafePathError: the folder is a link or a file.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError), SharedFolder.open(folder) as shared:
+            shared.unlink(FILE)
+    except OSError as error:
+        raise HostError(f"{folder}/{FILE} cannot be removed: {error.strerror}") from error
+
+
+def of_file(folder: str, now: float) -> str:
+    """Return why the driver is not to be used, by the file of `nvct agent release`, "" if not so.
+
+    Args:
+        now: by the clock of `time.monotonic`, which all processes of a host share.
+    """
+    try:
+        with SharedFolder.open(folder) as shared:
+            left_s = float(json.loads(shared.read(FILE, FILE_LIMIT))["until"]) - now
+    except (OSError, UnsafePathError, LookupError, TypeError, ValueError, RecursionError):
+        return ""
+    return "the driver is being replaced, as `nvct agent release` says" if left_s > 0 else ""
+
+
+def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
+    """Return why the driver is not to be used, by the labels of a Node, "" if it may be.
+
+    Args:
+        by_state: whether the state of the upgrade counts. It changes late: when the driver's pod
+            is Ready.
+    """
+    labels = node["metadata"].get("labels") or {}
+    paused = sorted(
+        key
+        for key, value in labels.items()
+        if key.startswith(DEPLOY) and (value == PAUSED or value.endswith(f"_{PAUSED}"))
+    )
+    if paused:
+        return f"the driver is being replaced: label {paused[0]} is {labels[paused[0]]}"
+    if by_state and labels.get(STATE) in UPGRADING:
+        return f"the driver is being replaced: label {STATE} is {labels[STATE]}"
+    return ""
+
+
+def _wants_gpu(folder: str) -> bool:
+    """Return whether another program changes a GPU of which no MIG device stays."""
+    announced = pause.read(folder, of_others=True)
+    return any(not instances for instances in announced.values())

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver manager replaces the driver of a node that nvct's agent serves, on a real kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.core.resources_mode import CLASSIC, DEFAULT_ENV
+from nvct_sim import node_changes
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.checks import UUID
+from tests.engines.releases import of_release
+from tests.kubernetes import device_plugin
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.device_plugin import (
+    GPUS,
+    LIST,
+    TIMEOUT_S,
+    allocatable,
+    asks,
+    simulated,
+)
+from tests.kubernetes.driver_manager import DEPLOY, VERSIONS, KilledError, Manager
+from tests.kubernetes.pods import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+
+
+@pytest.fixture(scope="module")
+def agent(node: Cluster) -> Iterator[Cluster]:
+    """Run an agent beside the node's daemons; it follows the Node by the task `dra`."""
+    tasks = "device-plugin", "dra"
+    words = [f"{PROGRAMS}/python", "-I", "-m", "nvct.agent", *tasks]
+    env = {
+        DEFAULT_ENV: CLASSIC, "NODE_NAME": NODE, "KUBECONFIG": KUBECONFIG,
+        "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
+        "FAIL_ON_INIT_ERROR": "false",
+    }  # fmt: skip
+    node.kubectl("label", "node", NODE, *(f"{key}={value}" for key, value in DEPLOY.items()))
+    process = node.box.start(["env", *(f"{key}={env[key]}" for key in env), *words], "agent.log")
+    try:
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
+        yield node
+    finally:
+        node.box.call("pkill", "-f", "nvct.agent device-plugin dra")
+        process.wait(TIMEOUT_S)
+
+
+def log(cluster: Cluster) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return (Path(cluster.box.work) / "agent.log").read_text(errors="replace")
+    return ""
+
+
+def offers(cluster: Cluster) -> bool:
+    """Return whether the agent offers every GPU; the Node object shows it some seconds later."""
+    status = json.loads(cluster.box.call("nvct", "agent", "--status").stdout)
+    (plugin,) = (task for task in status["tasks"] if task["name"] == "device-plugin")
+    parts = plugin["detail"]
+    return status["nvml"]["state"] == "answers" and not any(one["unhealthy"] for one in parts)
+
+
+def state(cluster: Cluster) -> str:
+    return f"{cluster.box.call('nvct', 'agent', '--status').stdout}\n{log(cluster)}"
+
+
+@pytest.mark.parametrize("killed_before", range(-1, 7))
+def test_the_driver_is_replaced(killed_before: int, agent: Cluster) -> None:
+    (newer,) = set(VERSIONS) - {simulated(agent).state().driver}
+    before = run(agent.api, "before", asks(1))
+    assert UUID.findall(before.log), before
+    agent.api.create(PODS, asks(1, f"{LIST}; sleep 600").manifest("works"))
+    assert wait(lambda: UUID.findall(device_plugin.log(agent, "works")), TIMEOUT_S), state(agent)
+    users = node_changes.module_users(simulated(agent))
+    assert any("nvct-nvml" in user for user in users), "the agent has NVML open"
+    manager = Manager(agent, newer)
+    if killed_before >= 0:
+        with pytest.raises(KilledError):
+            manager.work(killed_before)
+        if killed_before in (1, 2, 3):  # it may take a while until it runs again
+            assert wait(lambda: allocatable(agent) == 0, TIMEOUT_S), state(agent)
+    manager.work()
+    loaded = time.monotonic()
+    assert wait(lambda: offers(agent), TIMEOUT_S), state(agent)
+    assert wait(lambda: allocatable(agent) == GPUS, TIMEOUT_S), state(agent)
+    print(f"waited for nvct {manager.waited_s:.1f} s, back {time.monotonic() - loaded:.1f} s")
+    after = run(agent.api, "after", asks(1, "nvidia-smi -q"))
+    assert newer in after.log, f"{after}\n{state(agent)}"
+    found = agent.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    assert DEPLOY.items() <= found["metadata"]["labels"].items()

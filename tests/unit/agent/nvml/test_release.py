@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's handles of NVML: closed while another program changes a MIG mode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nvct.agent.core.logs import Log
+from nvct.agent.nvml import release
+from nvct.agent.nvml.release import Release
+from nvct.errors import NvmlError
+from nvct.mig import pause
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.machines import REPOSITORY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+ANNOUNCE = """
+import sys
+from nvct.mig import pause
+with pause.announce(sys.argv[1], {"GPU-1": eval(sys.argv[2])}):
+    print("announced", flush=True)
+    sys.stdin.read()
+"""
+
+
+class FakeNvml:
+    """A client that counts how often it was released, and lets the driver go."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.is_let_go = False
+        self.releases = 0
+        self.is_released = False
+        self.failure: NvmlError | None = None
+
+    @contextlib.asynccontextmanager
+    async def released(self, limit_s: int) -> AsyncIterator[None]:
+        assert limit_s == release.LIMIT_S
+        self.releases += 1
+        if self.failure:
+            raise self.failure
+        self.is_released = True
+        yield
+        self.is_released = False
+
+    async def let_go(self, reason: str) -> None:
+        self.refusal = reason
+        self.releases += 1
+        if self.failure:
+            raise self.failure
+        self.is_let_go = True
+
+
+@contextlib.contextmanager
+def another_program(folder: Path, stays: str) -> Iterator[None]:
+    """Announce a change in another process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANNOUNCE, str(folder), stays], cwd=REPOSITORY, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        assert process.stdout.readline() == "announced\n"
+        yield
+        process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def following(nvml: FakeNvml, folder: Path, log: io.StringIO) -> AsyncIterator[None]:
+    release = Release(nvml, Log(target=log), str(folder))  # type: ignore[arg-type]
+    task = asyncio.create_task(release.follow())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "LOOK_S", 0.01)
+
+
+def test_nvml_is_closed_while_a_mode_changes(tmp_path: Path) -> None:
+    async def run() -> None:
+        nvml, log = FakeNvml(), io.StringIO()
+        async with following(nvml, tmp_path, log):
+            with another_program(tmp_path, "()"):
+                await until(lambda: nvml.is_released)
+            await until(lambda: not nvml.is_released)
+        assert nvml.releases == 1
+        assert "NVML is closed while another program changes MIG" in log.getvalue()
+
+    asyncio.run(run())
+
+
+def test_it_stays_open_for_changes_beside_devices_that_stay_and_for_the_agents_own(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        nvml = FakeNvml()
+        async with following(nvml, tmp_path, io.StringIO()):
+            with another_program(tmp_path, "((9, 0),)"):
+                await asyncio.sleep(0.1)
+            with pause.announce(str(tmp_path), {"GPU-1": ()}):
+                assert pause.read(str(tmp_path)) == {"GPU-1": frozenset()}
+                await asyncio.sleep(0.1)
+        assert nvml.releases == 0
+
+    asyncio.run(run())
+
+
+def test_one_that_does_not_close_is_told(tmp_path: Path) -> None:
+    async def run() -> None:
+        nvml, log = FakeNvml(), io.StringIO()
+        nvml.failure = NvmlError("NVML hangs")
+        async with following(nvml, tmp_path, log):
+            with another_program(tmp_path, "()"):
+                await until(lambda: "NVML stays open" in log.getvalue())
+
+    asyncio.run(run())
+
+
+PAUSED = "paused-for-driver-upgrade"
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+CLIENT = "nvidia.com/gpu.deploy.client"
+
+
+class Host:
+    """A machine with a driver, whose clock and labels a test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nvml, self.log, self.folder = FakeNvml(), io.StringIO(), str(folder)
+        self.now, self.has_driver = time.monotonic(), True
+        self.release = Release(
+            self.nvml, Log(target=self.log), self.folder,  # type: ignore[arg-type]
+            lambda: self.has_driver, lambda: self.now,
+        )  # fmt: skip
+
+    def look(self) -> str:
+        """Look, and return why the driver is not to be used."""
+        asyncio.run(self.release.look())
+        return self.nvml.refusal
+
+
+def see(host: Host, labels: dict[str, str]) -> str:
+    host.release.see({"metadata": {"labels": labels}})
+    return host.look()
+
+
+def test_a_release_by_command_lasts_until_resume_or_its_time_is_over(tmp_path: Path) -> None:
+    host = Host(tmp_path / "agent")
+    assert host.look() == ""
+    release.request(60, host.folder)
+    assert host.look() == "the driver is being replaced, as `nvct agent release` says"
+    assert host.nvml.is_let_go
+    release.withdraw(host.folder)
+    assert host.look() == ""
+    release.withdraw(host.folder)  # twice does no harm
+    release.request(60, host.folder)
+    assert host.look()
+    host.now += 61
+    assert host.look() == ""
+
+
+def test_an_agent_that_starts_meanwhile_leaves_the_driver_alone(tmp_path: Path) -> None:
+    release.request(60, str(tmp_path))
+    assert Host(tmp_path).look()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"until": "x"}', "[" * 900, '{"until": nan}']
+)
+def test_a_file_of_another_form_releases_nothing(content: str, tmp_path: Path) -> None:
+    (tmp_path / release.FILE).write_text(content)
+    (tmp_path / release.FILE).chmod(0o600)
+    assert Host(tmp_path).look() == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_paused"),
+    [
+        (CLIENT, PAUSED, True),
+        ("nvidia.com/gpu.deploy.device-plugin", f"custom_{PAUSED}", True),
+        (CLIENT, "true", False),
+        (CLIENT, "false", False),
+        (CLIENT, "", False),
+        (CLIENT, "paused-for-mig-change", False),
+        (CLIENT, f"not{PAUSED}", False),
+        ("nvidia.com/other", PAUSED, False),
+        (STATE, "pod-restart-required", True),
+        (STATE, "upgrade-required", False),
+        (STATE, "validation-required", False),
+        (STATE, "upgrade-failed", False),
+    ],
+)
+def test_labels_release_by_nvidias_protocol(
+    key: str,
+    value: str,
+    is_paused: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    host = Host(tmp_path)
+    reason = f"the driver is being replaced: label {key} is {value}" if is_paused else ""
+    assert see(host, {key: value}) == reason
+    assert host.nvml.is_let_go is is_paused
+
+
+def test_a_driver_that_is_not_loaded_yet_is_waited_for(tmp_path: Path) -> None:
+    """The manager takes the labels back before its container loads the driver."""
+    host = Host(tmp_path)
+    assert see(host, {CLIENT: PAUSED})
+    host.has_driver = False
+    assert see(host, {CLIENT: "true"}) == "the driver is being replaced: none is loaded yet"
+    host.now += release.LOADING_S - 1
+    assert host.look()
+    host.has_driver = True
+    assert host.look() == ""
+    host.has_driver = False  # it was unloaded later, which is another matter
+    assert host.look() == ""
+
+
+def test_a_driver_that_never_comes_is_no_upgrade_any_more(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    see(host, {CLIENT: PAUSED})
+    host.has_driver = False
+    assert see(host, {})
+    host.now += release.LOADING_S + 1
+    assert host.look() == ""
+
+
+def test_the_state_does_not_count_when_the_driver_has_come_back(tmp_path: Path) -> None:
+    """It changes when the driver's pod is Ready, which may take a minute more."""
+    host = Host(tmp_path)
+    state = {STATE: "pod-restart-required"}
+    assert see(host, state)
+    host.has_driver = False
+    assert see(host, {**state, CLIENT: PAUSED})
+    host.has_driver = True
+    assert see(host, {**state, CLIENT: PAUSED})
+    assert see(host, state) == ""
+    assert see(host, {STATE: "upgrade-done"}) == ""
+    assert see(host, state)  # the next upgrade
+
+
+def test_one_that_cannot_let_go_says_so_and_tries_again(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.nvml.failure = NvmlError("process 7 waits in the driver")
+    release.request(600, host.folder)
+    assert host.look()
+    assert "still in use by this agent: process 7 waits in the driver" in host.log.getvalue()
+    host.look()
+    assert host.nvml.releases == 1
+    host.nvml.failure = None
+    host.now += release.RETRY_S
+    host.look()
+    assert host.nvml.is_let_go
+
+
+def test_a_change_of_mig_ends_first(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    release.request(60, host.folder)
+    with pause.announce(host.folder, {"GPU-1": ((1, 0),)}):
+        assert host.look() == ""
+    assert host.look()
+
+
+def test_a_deleted_node_changes_nothing(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    assert see(host, {CLIENT: PAUSED})
+    host.release.see(None)
+    assert host.look()
