@@ -72,6 +72,9 @@ class Machine:
     def has_driver(self) -> bool:
         return self.has_loaded_driver
 
+    def check(self) -> None:
+        pass
+
     async def inventory(self) -> Inventory:
         await self.answers.wait()
         if not self.has_loaded_driver:
