@@ -12,12 +12,15 @@ from typing import Any
 
 import click
 
-from nvct.agent.kubernetes import fleet
-from nvct.agent.kubernetes.cluster import Cluster
 from nvct.cli import screen
 from nvct.cli.context import tell
 from nvct.cli.options import format_option, say
 from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # of the extra `agent`, which packages lack
+    from nvct.agent.kubernetes import fleet
+    from nvct.agent.kubernetes.cluster import Cluster
 
 HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
 DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"
@@ -160,7 +163,6 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
     from nvct.agent.kubernetes import pod_devices
-    from nvct.cli.cluster import as_admin
 
     async with as_admin(kubeconfig) as cluster:
         return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))

@@ -162,7 +162,6 @@ def node_of_host() -> Node:
     from nvct.cli.runtime import engine
     from nvct.cli.runtime.status import environ_of_user
     from nvct.config.model import Config
-    from nvct.doctor.checks import Node
 
     trouble = None
     try:

@@ -79,10 +79,8 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
-    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
     from nvct.installer import ready
-    from nvct.installer.host import HostPrograms
 
     ready.remove(output_dir, ready.DRIVER)
     places = drivers.Places(
@@ -128,7 +126,6 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 def _ask_smi() -> None:
     """Raise a HostError unless this container can use a GPU."""
-    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
 
     if finding := drivers.in_this_container(os.environ):

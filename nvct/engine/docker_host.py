@@ -230,11 +230,9 @@ def _has_own_processes(pid: int, proc: str) -> bool:
 
 def _state(engine: Engine, root: str) -> tuple[State | None, str]:
     """Return what the daemon's configuration says, or why that is unknown."""
-    from nvct.engine.model import Files as Tree
-
     options = EngineOptions(engine="docker", handlers=(), config=engine.config)
     try:
-        return docker.state(options, Tree(root)), ""
+        return docker.state(options, Files(root)), ""
     except NvctError as error:
         return None, error.message
 

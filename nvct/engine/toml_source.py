@@ -285,8 +285,6 @@ def value_text(value: object, quote: str = '"') -> str:
     Raises:
         EngineConfigError: TOML has no such value.
     """
-    import tomlkit
-
     if isinstance(value, str):
         literal = quote == "'" and "'" not in value and value.isprintable()
         return tomlkit.string(str(value), literal=literal).as_string()

@@ -76,8 +76,6 @@ def make(context: Context) -> DevicePlugin:
         )
 
     async def ask_engine(known: Settings) -> Engine | str:
-        from nvct.agent.device_plugin import list_strategy
-
         return await list_strategy.ask(context, discovery(known), known)
 
     return DevicePlugin(

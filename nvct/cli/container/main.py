@@ -259,8 +259,6 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
     Raises:
         HostError: the cache cannot be read.
     """
-    from nvct.host.discovery_options import DiscoveryOptions
-
     options = DiscoveryOptions(compat32=True)
     path = global_options.text("ldcache")
     if not path:

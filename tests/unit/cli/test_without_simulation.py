@@ -79,3 +79,30 @@ def test_a_bug_in_the_simulation_is_no_missing_package(tree: Path) -> None:
 
     assert status == 1
     assert output.endswith("[bug]\n")
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+class Lacking:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("google", "grpc", "httpx2", "lightkube"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Lacking())
+for folder in ("cli", "compile", "doctor", "engine", "installer", "mig"):
+    package = importlib.import_module(f"nvct.{folder}")
+    for module in pkgutil.walk_packages(package.__path__, f"nvct.{folder}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+"""
+
+
+def test_modules_of_commands_are_imported_without_the_extra_of_the_agent() -> None:
+    """Packages have none of it, and each page of help and most commands do without."""
+    completed = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False,
+        timeout=60, cwd=CHECKOUT,
+    )  # fmt: skip
+
+    assert completed.stderr == ""
