@@ -22,9 +22,12 @@ from nvct.cli.options import (
     words,
 )
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
-from nvct.doctor.checks import Check, Node
-from nvct.doctor.model import Part
 from nvct.errors import HostError, NvctError, UsageError, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a page of help needs no checks
+    from nvct.doctor.checks import Check, Node
+    from nvct.doctor.model import Part
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0
@@ -70,7 +73,7 @@ def doctor(
 
     Example: sudo nvct doctor
     """
-    from nvct.cli import refresh
+    from nvct.cli import doctor_fix
     from nvct.doctor import checks
 
     need_host("doctor")
@@ -81,19 +84,19 @@ def doctor(
     node = node_of_host()
     node.image = _unpacked(image)
     if undo:
-        sys.exit(0 if refresh.undo(node, state_dir, dry_run=dry_run) else 1)
+        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
-        refresh.settle(node, state_dir)
+        doctor_fix.settle(node, state_dir)
     done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
-        changed, failed = refresh.fix(node, parts, state_dir, dry_run=dry_run)
+        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
             node.image = image or ""
@@ -162,6 +165,7 @@ def node_of_host() -> Node:
     from nvct.cli.runtime import engine
     from nvct.cli.runtime.status import environ_of_user
     from nvct.config.model import Config
+    from nvct.doctor.checks import Node
 
     trouble = None
     try:

@@ -31,7 +31,7 @@ from nvct.engine.model import (
     data_of,
     text_of,
 )
-from nvct.engine.toml_source import Noted
+from nvct.engine.toml_file import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from tomlkit.items import Array, InlineTable, Item
 
+from nvct.engine.toml_file import Noted, same
 from nvct.engine.toml_source import (
     GAPS,
     Node,
-    Noted,
     Path,
     Source,
     inline_above,
@@ -31,7 +31,6 @@ from nvct.engine.toml_source import (
     put_member,
     refuse_in_the_way,
     remove_member,
-    same,
     value_text,
     with_trivia_of,
 )

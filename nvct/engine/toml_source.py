@@ -18,6 +18,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT, Comment, InlineTable, Item, Key, Table
 
+from nvct.engine.toml_file import same
 from nvct.errors import EngineConfigError
 
 Path: TypeAlias = tuple[str, ...]
@@ -259,21 +260,6 @@ def item_of(text: str) -> Item:
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Noted(str):
-    """A string that gets a comment if it is added on a line of its own."""
-
-    __slots__ = ("note",)
-
-    note: str
-
-    @classmethod
-    def of(cls, text: str, note: str) -> Noted:
-        """Return a string with a comment."""
-        noted = cls(text)
-        noted.note = note
-        return noted
-
-
 def key_text(name: str, quote: str = '"') -> str:
     """Return one part of a key, quoted only if necessary."""
     return name if _BARE.fullmatch(name) else value_text(name, quote)
@@ -302,16 +288,3 @@ def _inline(table: Mapping[str, object], quote: str) -> str:
         f"{key_text(name, quote)} = {value_text(item, quote)}" for name, item in table.items()
     ]
     return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
-
-
-def same(first: object, second: object) -> bool:
-    """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, str) and isinstance(second, str):
-        return str(first) == str(second)
-    if type(first) is not type(second):
-        return False
-    return first == second or (first != first and second != second)  # noqa: PLR0124 nan

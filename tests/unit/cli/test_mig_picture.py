@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from nvct.cli.main import program
-from nvct.cli.mig import group
+from nvct.cli.mig import picture
 from nvct.mig import tables
 from nvct.mig.search import layout_for
 
@@ -28,16 +28,16 @@ WISHES = (
 def test_a_picture_fits_on_a_narrow_terminal(model: str, wish: str, shown: str) -> None:
     gpu = tables.gpu_of(tables.of_name(model))
     layout = layout_for(gpu, Counter(wish.split()), ())
-    width = group.slice_width(Console(file=io.StringIO(), width=80))
-    line = group.layout_line(gpu, layout, width).plain
+    width = picture.slice_width(Console(file=io.StringIO(), width=80))
+    line = picture.layout_line(gpu, layout, width).plain
     assert shown in line
     assert len(f"  then    {line}") <= 80
-    wide = group.layout_line(gpu, layout).plain
-    assert len(f"  then    {wide}") <= group.LINE
+    wide = picture.layout_line(gpu, layout).plain
+    assert len(f"  then    {wide}") <= picture.LINE
 
 
 def test_the_tables_say_where_an_instance_can_begin() -> None:
-    (header, *rows) = group.profiles_rows([tables.gpu_of(tables.of_name("A100-80GB"))])
+    (header, *rows) = picture.profiles_rows([tables.gpu_of(tables.of_name("A100-80GB"))])
     assert header == ("GPU", "PROFILE", "INSTANCES", "COMPUTE", "MEMORY", "STARTS AT")
     assert ("A100 80GB", "1g.20gb", "4", "1", "2", "0, 2, 4, 6") in rows
     assert ("A100 80GB", "1g.10gb", "7", "1", "1", "0-6") in rows
@@ -45,7 +45,7 @@ def test_the_tables_say_where_an_instance_can_begin() -> None:
 
 def test_nothing_is_bold_or_dim_without_colors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert group.console().color_system is None
+    assert picture.console().color_system is None
 
 
 def test_equal_gpus_are_one_picture() -> None:

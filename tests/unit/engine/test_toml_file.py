@@ -10,8 +10,7 @@ import pytest
 
 from nvct.engine import toml_file
 from nvct.engine.model import ABSENT
-from nvct.engine.toml_file import edit, parse
-from nvct.engine.toml_source import Noted
+from nvct.engine.toml_file import Noted, edit, parse
 from nvct.errors import EngineConfigError
 
 PATH = "/etc/engine.toml"
