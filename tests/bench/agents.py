@@ -50,7 +50,7 @@ POLL_S = 0.001
 TASKS = "condition,config-manager,device-plugin,exporter,labels,mig-manager"
 """All but dra, which takes the place of device-plugin."""
 IDLE_ROW = "idle CPU, % of a core"
-BUDGET_MIB = 80.0
+BUDGET_MIB = 65.0
 """Of all processes of the agent on a node of 8 GPUs."""
 BUDGET_CPU = 1.0
 """Percent of a core that they may take while nothing happens."""

@@ -96,7 +96,7 @@ async def _case(case: Case, work: Path) -> dict[str, str]:
     words = ["--driver-root-ctr-path", str(node.driver_root), "--collect-interval",
              str(int(INTERVAL_S * 1000)), "--address", "127.0.0.1:0", *case.words]  # fmt: skip
     words += ["--pod-resources-kubelet-socket", str(socket), "--textfile="]
-    words += ["--devices", f"f:0-{case.gpus - 1}"] if case.gpus else []
+    words += ["--devices", f"g:0-{case.gpus - 1}"] if case.gpus else []
     async with kubelet(socket, "v1", _pods(node, case.pods)):
         with (work / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220
