@@ -27,6 +27,8 @@ VERSIONS = ("v1", "v1alpha1")
 TIMEOUT_S = 5.0
 LIMIT = 64 << 20
 """Bytes of an answer, of a node with very many pods."""
+RECONNECT_MS = 1000
+"""The longest pause between attempts to connect; gRPC's is two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,11 @@ class PodResources:
         import grpc.aio
 
         if self._channel is None:
-            options = (("grpc.max_receive_message_length", LIMIT),)
+            options = (
+                ("grpc.max_receive_message_length", LIMIT),
+                ("grpc.use_local_subchannel_pool", 1),  # else it inherits a closed one's pause
+                ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
+            )
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         call = self._channel.unary_unary(
             method, type(request).SerializeToString, answer.FromString

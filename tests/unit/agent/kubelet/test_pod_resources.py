@@ -102,9 +102,10 @@ def test_a_kubelet_that_is_gone_is_named_and_one_that_comes_back_answers(tmp_pat
     async def run() -> None:
         asked = PodResources(str(socket))
         try:
-            with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
-                await asked.holdings()
-            await asked.close()
+            for _ in range(2):  # a closed channel leaves the next one no pause
+                with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
+                    await asked.holdings()
+                await asked.close()
             async with kubelet(socket, "v1"):
                 assert await asked.holdings() == HELD
         finally:
