@@ -148,8 +148,10 @@ def resume_command() -> None:
     from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
-    release.withdraw(instance.FOLDER)
-    say("the agent uses the driver from now on, as soon as one is loaded")
+    if release.withdraw(instance.FOLDER):
+        say("the release is over: this node's agent uses the driver as soon as one is loaded")
+    else:
+        say("nothing was released by `nvct agent release`")
 
 
 def _released() -> str:
@@ -163,8 +165,10 @@ def _released() -> str:
     while time.monotonic() < end:
         try:
             nvml = status_of_agent()["nvml"]
-        except HostError:
-            return "no agent serves this node; one that starts leaves the driver alone"
+        except HostError as error:
+            if isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+                return "no agent serves this node; one that starts leaves the driver alone"
+            raise
         if nvml["state"] == "released":
             return "the agent of this node has nothing of the driver open"
         time.sleep(0.1)

@@ -148,7 +148,7 @@ class Reason(Enum):
     DriverBeingReplaced = (
         "Is the driver in place?",
         "the state of NVML in the agent's /status",
-        "Wait: devices come back with the new driver; `nvct agent resume` ends a release by hand.")
+        "Wait for the new driver; after `nvct agent release`, run `nvct agent resume` then.")
     KubeletNotRunning = (
         "Does the kubelet run on this node?",
         "/var/lib/kubelet, and the processes of this host",

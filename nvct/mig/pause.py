@@ -121,5 +121,5 @@ def _parse(data: bytes) -> Paused:
             str(uuid): frozenset((int(gi), int(ci)) for gi, ci in instances)
             for uuid, instances in json.loads(data).items()
         }
-    except (AttributeError, TypeError, ValueError, RecursionError):
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return {}

@@ -105,7 +105,10 @@ class NvmlClient:
             ReleasedError: it is.
         """
         if self.refusal:
-            raise ReleasedError(self.refusal, hint="this ends by itself when the driver is back")
+            raise ReleasedError(
+                self.refusal,
+                hint="a release ends by `nvct agent resume`, a label's pause by itself",
+            )
 
     async def let_go(self, reason: str) -> None:
         """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.

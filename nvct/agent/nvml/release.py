@@ -14,8 +14,8 @@ bring a driver: until one is loaded, for a time, devices are still those that co
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +36,8 @@ RETRY_S = 5.0
 LIMIT_S = 300
 """How long a change may keep others waiting; the reset of a GPU takes most of it."""
 FILE = "driver-release.json"
+LONGEST_S = 24 * 3600
+"""How long a request may last: the option --limit has no more."""
 FILE_LIMIT = 1 << 10
 """Bytes of the file that are read."""
 LOADING_S = 900.0
@@ -118,7 +120,10 @@ class Release:
         try:
             async with self._client.released(LIMIT_S):
                 self._journal.info("NVML is closed while another program changes MIG")
-                while _wants_gpu(self._folder):  # noqa: ASYNC110 - nothing reports a file lock
+                end = time.monotonic() + LIMIT_S
+                while (  # noqa: ASYNC110 - nothing reports a file lock
+                    _wants_gpu(self._folder) and time.monotonic() < end
+                ):
                     await asyncio.sleep(LOOK_S)
         except NvmlError as error:
             self._journal.warning(
@@ -142,18 +147,22 @@ def request(limit_s: int, folder: str) -> None:
         raise HostError(f"{folder}/{FILE} cannot be written: {error.strerror}") from error
 
 
-def withdraw(folder: str) -> None:
-    """Let the agent of this node use the driver again.
+def withdraw(folder: str) -> bool:
+    """Let the agent of this node use the driver again; return whether there was a request.
 
     Raises:
         HostError: that cannot be written.
         UnsafePathError: the folder is a link or a file.
     """
     try:
-        with contextlib.suppress(FileNotFoundError), SharedFolder.open(folder) as shared:
+        with SharedFolder.open(folder) as shared:
+            os.stat(FILE, dir_fd=shared.fd, follow_symlinks=False)
             shared.unlink(FILE)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise HostError(f"{folder}/{FILE} cannot be removed: {error.strerror}") from error
+    return True
 
 
 def of_file(folder: str, now: float) -> str:
@@ -164,10 +173,13 @@ def of_file(folder: str, now: float) -> str:
     """
     try:
         with SharedFolder.open(folder) as shared:
-            left_s = float(json.loads(shared.read(FILE, FILE_LIMIT))["until"]) - now
-    except (OSError, UnsafePathError, LookupError, TypeError, ValueError, RecursionError):
+            until = json.loads(shared.read(FILE, FILE_LIMIT))["until"]
+        is_now = isinstance(until, (int, float)) and 0 < until - now <= LONGEST_S
+    except (OSError, UnsafePathError, LookupError, TypeError, ValueError):
         return ""
-    return "the driver is being replaced, as `nvct agent release` says" if left_s > 0 else ""
+    except (OverflowError, RecursionError):  # of a file that nvct has not written
+        return ""
+    return "the driver is being replaced, as `nvct agent release` says" if is_now else ""
 
 
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:

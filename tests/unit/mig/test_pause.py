@@ -60,7 +60,9 @@ def test_that_of_a_killed_program_does_not_count(tmp_path: Path) -> None:
         assert pause.read(str(tmp_path)) == STAYS
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"GPU-1": 7}', '{"GPU-1": [[1]]}', "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"GPU-1": 7}', '{"GPU-1": [[1]]}', '{"GPU-1": [[1e999, 0]]}', "\x00"]
+)
 def test_a_malformed_one_pauses_nothing(text: str, tmp_path: Path) -> None:
     with pause.announce(str(tmp_path), STAYS):
         (tmp_path / pause.FILE).write_text(text)

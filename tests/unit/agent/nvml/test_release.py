@@ -163,9 +163,9 @@ def test_a_release_by_command_lasts_until_resume_or_its_time_is_over(tmp_path: P
     release.request(60, host.folder)
     assert host.look() == "the driver is being replaced, as `nvct agent release` says"
     assert host.nvml.is_let_go
-    release.withdraw(host.folder)
+    assert release.withdraw(host.folder)
     assert host.look() == ""
-    release.withdraw(host.folder)  # twice does no harm
+    assert not release.withdraw(host.folder)  # twice does no harm
     release.request(60, host.folder)
     assert host.look()
     host.now += 61
@@ -178,8 +178,10 @@ def test_an_agent_that_starts_meanwhile_leaves_the_driver_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"until": "x"}', "[" * 900, '{"until": nan}']
-)
+    "content",
+    ["", "[]", "{}", '{"until": "x"}', "[" * 900, '{"until": NaN}', '{"until": Infinity}',
+     '{"until": 1e300}', '{"until": "inf"}', '{"until": 1' + "0" * 400 + "}"],
+)  # fmt: skip
 def test_a_file_of_another_form_releases_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / release.FILE).write_text(content)
     (tmp_path / release.FILE).chmod(0o600)
