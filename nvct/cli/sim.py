@@ -161,7 +161,8 @@ def _environment(node: tree.Node) -> dict[str, str]:
     The node's runc is first on PATH, and its messages of the kernel are read.
     """
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    own = {"PATH": f"{run_folder.PROGRAMS}:{path}", KMSG_ENV: str(node.tree / tree.KMSG)}
+    nvct = os.path.dirname(sys.executable)  # of a checkout, which no PATH names
+    own = {"PATH": f"{run_folder.PROGRAMS}:{path}:{nvct}", KMSG_ENV: str(node.tree / tree.KMSG)}
     return {**os.environ, **own}
 
 

@@ -79,11 +79,13 @@ def plan(
 
     Example: nvct mig plan -c all-balanced --gpu H100-80GB
     """
+    if count != 1 and not gpu_model:
+        raise UsageError("--count is for --gpu MODEL", hint="this machine has as many as it has")
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
     specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
     if form == "json":
-        click.echo(json.dumps(_planned(state, made)))
+        click.echo(json.dumps(_planned(state, made), indent=2))
         return
     from nvct.cli.mig import picture
 
@@ -119,7 +121,7 @@ def configs(given: object, *, config_file: str, form: str) -> None:
         for name, named in found.items()
     ]
     if form == "json":
-        click.echo(json.dumps(rows))
+        click.echo(json.dumps(rows, indent=2))
         return
     from nvct.cli.mig import picture
 
@@ -151,7 +153,8 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
                 "no GPU of this machine has a MIG mode", hint="see --gpu MODEL and --all"
             )
     if form == "json":
-        click.echo(json.dumps({gpu.name: [asdict(p) for p in gpu.profiles] for gpu in gpus}))
+        shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
+        click.echo(json.dumps(shown, indent=2))
         return
     from nvct.cli.mig import picture
 
@@ -171,7 +174,7 @@ def holders(given: object, *, form: str) -> None:
     gpus = machine.session.mig().gpus
     found = find_holders(machine.roots, gpus, ignore={machine.session.pid or 0})
     if form == "json":
-        click.echo(json.dumps([asdict(holder) for holder in found]))
+        click.echo(json.dumps([asdict(holder) for holder in found], indent=2))
         return
     for holder in found:
         tell(str(holder))

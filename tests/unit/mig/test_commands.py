@@ -94,6 +94,8 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
     assert planned.startswith("GPU 0-1  ")
     assert planned.count("create  3g.40gb") == 2
     shown = invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--json")
+    with pytest.raises(UsageError, match="--count is for --gpu MODEL"):
+        invoke(machine, "plan", "-c", "all-3g.40gb", "--count", "2")
     (gpu,) = json.loads(shown)
     assert gpu["now"] == {"enabled": False, "devices": {}}
     assert gpu["then"] == {"enabled": True, "devices": {"3g.40gb": 2}}
