@@ -154,7 +154,7 @@ def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
     asyncio.run(run())
     event = lab.cluster.events[-1]
     assert (event["type"], event["reason"]) == ("Normal", "DriverBeingReplaced")
-    assert event["message"].startswith("the driver is being replaced. Wait: ")
+    assert event["message"].startswith("the driver is being replaced. Wait for the new driver")
 
 
 def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
