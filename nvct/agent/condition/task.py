@@ -51,8 +51,8 @@ EVENTS_NAMESPACE = "default"
 RETRY_S = 10.0
 """Until the next attempt at an Event if the API server does not answer."""
 EARLIER_S = 3000.0
-"""Faults of this time before the start become Events, too: they may not have been reported. The API
-server keeps Events for an hour, and refuses to create the same one again."""
+"""Faults of this time before the start become Events, too: they may not have been reported. The
+API server keeps Events for an hour, and refuses to create the same one again."""
 REPLICA = "::"
 """Between a device's UUID and the number of a replica."""
 
