@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import memory, missing
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 # A loaded machine is no bug, so there is no deadline; CI draws the same examples every time, and
 # NVCT_TESTS_PROFILE=full (make ci-full) looks for new ones.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,6 @@ import pytest
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach, rootfs, tree
 from tests.support import debian_root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,15 +6,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from nvct import paths
 from nvct.container.plan.store import Store
 from nvct_sim import node_changes, tree
 from tests.integration.inside import UUID, configure, generate, make, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 OLD, NEW = "580.159.04", "590.48.01"
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0"]

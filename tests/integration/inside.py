@@ -10,19 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nvct.cdi.read import load
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct_sim import attach, bundle, node_changes, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 DRIVER_ROOT = "/run/nvidia/driver"
 SPEC = "/var/run/cdi/nvidia.json"

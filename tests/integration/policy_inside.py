@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from tests.integration.inside import UUID, configure, generate, make, run
+import subprocess
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
+from tests.integration.inside import UUID, configure, generate, make, run
 
 POLICY = """
 [[nvct.policy.rules]]

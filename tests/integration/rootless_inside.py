@@ -10,12 +10,9 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.integration import matrix, rootless
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RESULTS = "rootless.json"
 RUNTIMES = ("runc", "crun")

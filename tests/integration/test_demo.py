@@ -11,15 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvct_sim import rootfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")

@@ -19,18 +19,14 @@ import os
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from nvct_sim import rootfs, tree
 from tests.integration import matrix, rootless
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.inside import UUID
+from tests.integration.matrix import Image, Result
 from tests.support import images
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
-
-    from tests.integration.matrix import Image, Result
 
 NODES = [
     "./nvidia-caps/nvidia-cap480", "./nvidia-caps/nvidia-cap481", "./nvidia-modeset",

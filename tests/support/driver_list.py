@@ -21,16 +21,13 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from nvct.errors import ElfError
 from nvct.host.driver import names as driver_names
 from nvct.linux import elf
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TOPS = ("etc", "lib", "sbin", "usr/bin", "usr/lib", "usr/sbin", "usr/share")
 OURS = re.compile(

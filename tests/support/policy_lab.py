@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh
 from nvct.config.load import load
 from nvct.config.rules import parse
-from nvct.container.decide import decide
+from nvct.container.decide import Decision, decide
 from nvct.container.host import Host
 from nvct.container.plan.store import Store
-from nvct.errors import NotPermittedError
+from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
+from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.container.decide import Decision
     from nvct.container.plan.model import Plan
-    from nvct.errors import NvctError
-    from tests.support.shim_lab import Lab
 
 
 def nodes(*numbers: tuple[int, int], path: str = "/dev/x") -> dict[str, Any]:

@@ -7,13 +7,10 @@ import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCRIPT = Path(__file__).parents[2] / "packaging/files/driver-packages"
 ARCHIVES = "/var/cache/apt/archives"

@@ -9,19 +9,15 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from nvct.agent.machine.discovery import Discovery
+from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.agent.machine.inventory import Inventory
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 REPOSITORY = Path(__file__).parents[3]
 SERVE = """

@@ -16,11 +16,8 @@ from typing import Any
 
 from nvct.errors import ContainerNotPossibleError
 from nvct_sim.attach import DRIVER_ROOT
+from nvct_sim.tree import Node
 from tests.unit.agent.machines import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.tree import Node
 
 DIE_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
 START = """

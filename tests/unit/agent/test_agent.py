@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -29,6 +31,7 @@ from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.main import Agent, run
+from nvct.agent.task_table import Entry
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
@@ -36,13 +39,6 @@ from nvct.cli import agent as cli
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from nvct.agent.task_table import Entry
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,18 +16,10 @@ from nvct.agent.health import looks
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host import faults
 from nvct.host.nvml.model import XidEvent
-from nvct.host.nvml.sample_model import CONDITION_VALUES
+from nvct.host.nvml.sample_model import CONDITION_VALUES, GpuCondition
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.host.nvml.sample_model import GpuCondition
 
 FIRST_S, LIMIT_S = 0.3, 20.0
 """Until the watch has begun; for a message that NVML does not repeat, which counts after 1.5 s."""

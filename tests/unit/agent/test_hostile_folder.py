@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,7 @@ from nvct.mig import journal as mig
 from nvct.mig import pause
 from tests.support.forked import run_forked
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
-    Use: TypeAlias = Callable[[Path], object]
-
+Use = Callable[[Path], object]
 PRECIOUS = "precious of root\n"
 LIMIT_S = 5
 HUGE = 1 << 32

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +21,6 @@ from tests.unit.agent.machines import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.oci.jsontext import Json
 
 

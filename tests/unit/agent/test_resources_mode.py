@@ -8,11 +8,8 @@ import random
 import pytest
 
 from nvct.agent.core.resources_mode import CLASSIC, DRA, GRANTED_S, LABEL, ResourcesMode
+from nvct.agent.kubernetes.cluster import Object
 from nvct.errors import DocumentError, HostError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Object
 
 
 def node(label: str | None) -> Object:

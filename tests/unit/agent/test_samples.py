@@ -7,24 +7,19 @@ import asyncio
 import contextlib
 import statistics
 import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.calls import Calls
-from nvct.host.nvml.sample_model import VALUES
+from nvct.host.nvml.sample_model import VALUES, GpuSample, NvmlSamples
 from nvct.host.nvml.samples import Reading
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
 RARE_S = 60.0
 

@@ -8,10 +8,7 @@ from typing import Any, cast
 import pytest
 
 from nvct.cdi import versions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
+from nvct.cdi.types import Spec
 
 PLAIN: dict[str, Any] = {"env": ["A=1"]}
 

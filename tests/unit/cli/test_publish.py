@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.compile import published_spec
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
-
-    from click.testing import Result
 
 DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 FOREIGN = """\

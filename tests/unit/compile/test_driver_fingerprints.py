@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +15,8 @@ from nvct.compile.refresh import driver_fingerprints
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
+from nvct.host.model import Inventory
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture

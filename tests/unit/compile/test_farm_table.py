@@ -12,13 +12,13 @@ import pytest
 from nvct.compile import farm_table
 from nvct.container.plan import fingerprints
 from nvct.farm.build import build
+from nvct.farm.model import Manifest
 from tests.support.host_tree import VERSION, elf_bytes
+from tests.unit.farm.lab import FarmLab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Farm as Table
-    from nvct.farm.model import Manifest
-    from tests.unit.farm.lab import FarmLab
 
 
 @pytest.fixture

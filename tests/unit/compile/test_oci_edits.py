@@ -6,19 +6,15 @@ from __future__ import annotations
 import copy
 import os
 import stat
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from nvct.cdi.types import ContainerEdits
 from nvct.compile import oci_edits as edits
+from nvct.compile.oci_edits import Edit, OciNode
 from nvct.errors import CdiSpecError, HostError, NvctError, StaleSpecError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.cdi.types import ContainerEdits
-    from nvct.compile.oci_edits import Edit, OciNode
 
 NULL_MODE = stat.S_IMODE(os.lstat("/dev/null").st_mode)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,9 @@ from nvct.compile import plans as compiler
 from nvct.compile.parts import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
+from nvct.host.model import Inventory
 from nvct.host.roots import Roots
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 NO_DRIVER = Roots(proc="/nonexistent", sys="/nonexistent")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from nvct.container.edits import stored_or_fresh
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
+from nvct.container.request.model import Request
 from nvct.errors import ConfigError, HostError, RequestError, StaleSpecError, UnknownDeviceError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
@@ -22,10 +24,7 @@ from tests.unit.container.shim.images import MACHINE, Image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.container.plan.model import Plan
-    from nvct.container.request.model import Request
 
 ASKS = "NVIDIA_VISIBLE_DEVICES="
 

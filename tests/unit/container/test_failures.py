@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from nvct import paths
 from nvct.container.cold_process import KEPT_NS, SLOW_NS, SUFFIX, Failures
+from nvct.container.plan.store import Store
 from nvct.errors import DriverNotFoundError, HostError, NvmlError
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import NoReturn
-
-    from nvct.container.plan.store import Store
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 SECOND = 10**9
 GPU = "NVIDIA_VISIBLE_DEVICES=0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +13,10 @@ from nvct import paths
 from nvct.config.model import Config
 from nvct.container import settings
 from nvct.container.plan import fingerprints
+from nvct.container.plan.store import Store
 from nvct.errors import ConfigError
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.container.plan.store import Store
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 NEVER = "/no/interpreter/may/be/asked"
 

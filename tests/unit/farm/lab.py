@@ -6,19 +6,14 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 from nvct.farm.folder import Farm
 from nvct.host import discover
-from nvct.linux.kernel import KERNEL
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
+from nvct.linux.kernel import KERNEL, Kernel
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
-    from nvct.linux.kernel import Kernel
 
 NEWER = "580.199.02"
 ICD = "usr/share/vulkan/icd.d/nvidia_icd.json"

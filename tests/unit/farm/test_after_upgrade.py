@@ -12,12 +12,9 @@ from nvct.errors import DriverNotFoundError
 from nvct.farm import after_upgrade, folder
 from nvct.farm.build import build
 from nvct.farm.model import dumps, loads
+from nvct.host.model import Inventory
 from tests.support.host_tree import LIB, VERSION, elf_bytes
 from tests.unit.farm.lab import NEWER, FarmLab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Inventory
 
 
 def look(lab: FarmLab) -> Inventory:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +13,10 @@ from nvct.farm import collect, folder
 from nvct.farm.build import build
 from nvct.farm.collect import PLAN_AGE_S, Needs
 from nvct.farm.folder import Farm
+from nvct.farm.model import Manifest
 from nvct.linux.kernel import KERNEL, Kernel
 from tests.support.host_tree import VERSION
 from tests.unit.farm.lab import NEWER, FarmLab, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.farm.model import Manifest
 
 LINE = "36 35 254:0 {root} {target} ro,nosuid,nodev,relatime - ext4 {source} rw\n"
 

@@ -6,12 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nvct.farm import model
-from nvct.host.model import DriverFile, Link
+from nvct.host.model import Capability, DriverFile, FileKind, Link
 from tests.support.host_tree import LIB, VERSION
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Capability, FileKind
 
 
 def file(

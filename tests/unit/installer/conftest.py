@@ -19,6 +19,7 @@ from nvct.launcher.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
 
 REPOSITORY = Path(__file__).parents[3]
+Ask = Callable[..., Request]
 SAYS = f'#!/bin/sh\necho "$0 $*"\necho "$PATH"\necho "${CONFIG_ENV}"\n'
 
 
@@ -58,7 +59,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
+def ask(tmp_path: Path, source: Path) -> Ask:
     """Return a request to install the bundle below tmp_path; what is given replaces a value."""
 
     def made(**passed: object) -> Request:

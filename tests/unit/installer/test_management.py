@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -12,15 +14,7 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.installer import steps
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+from tests.unit.installer.conftest import Ask
 
 
 @pytest.fixture

@@ -4,21 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.engine.command import Completed
 from nvct.installer import publication
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
-
+from tests.unit.installer.conftest import Ask
 
 FORM = "/run/cdi/nvidia.yaml, with a mount for each file"
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from nvct.engine.command import Completed
 from nvct.installer import publication
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+from tests.unit.installer.conftest import Ask
 
 START = ["start", "nvct-publish.path"]
 STOP = ["stop", "nvct-publish.path", "nvct-publish.service"]

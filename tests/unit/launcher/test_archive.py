@@ -18,10 +18,7 @@ import pytest
 import nvct
 from nvct.errors import HostError, UsageError
 from nvct.launcher import archive, install
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.launcher.install import Built
+from nvct.launcher.install import Built
 
 HERE = Path(nvct.__path__[0]).parent
 SHOW = """

@@ -6,16 +6,13 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import ElfError
 from nvct.linux import elf
 from nvct_sim.elf_writer import shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOTE = struct.pack("<III", 19, 3, 7) + b"NVIDIA Corporation\0\0" + b"abc\0"
 

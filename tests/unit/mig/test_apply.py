@@ -7,29 +7,24 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.errors import DocumentError, HostError, NvmlError, UsageError
+from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import config, export, journal, plan
 from nvct.mig.apply import AGENT, Machine, apply, recover
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes
+from nvct.mig.plan import Plan
+from nvct_sim import node_changes, tree
 from tests.unit.mig.conftest import library_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.mig.plan import Plan
-    from nvct_sim import tree
 
 BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
 SMALL = {"1g.10gb": 7}

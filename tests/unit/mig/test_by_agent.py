@@ -9,12 +9,12 @@ import pytest
 
 from nvct.errors import NvmlError
 from nvct.host.nvml.library import nvml_library
+from nvct_sim import tree
 from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
-    from nvct_sim import tree
 
 
 def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> None:

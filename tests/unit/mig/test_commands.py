@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 import pytest
@@ -13,14 +14,8 @@ from nvct.cli.mig import parted
 from nvct.cli.mig.commands import COMMANDS
 from nvct.cli.mig.group import mig
 from nvct.errors import HostError, UsageError
-from nvct.mig.apply import apply
+from nvct.mig.apply import Machine, apply
 from tests.unit.mig.test_apply import BALANCED, exported, layouts, resolve, spec
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.mig.apply import Machine
 
 OWN = "ignore_holders"
 """The only option that NVIDIA's program does not have."""

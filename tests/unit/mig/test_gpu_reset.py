@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,15 +14,10 @@ from nvct.cli.mig.commands import reset
 from nvct.errors import HostError, UsageError
 from nvct.linux import files
 from nvct.mig import smi
+from nvct.mig.apply import Machine
+from nvct.mig.pause import Paused
 from nvct.mig.smi import reset_gpus
 from nvct_sim import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.mig.apply import Machine
-    from nvct.mig.pause import Paused
 
 
 def test_gpus_are_paused_and_nvml_is_closed_while_they_are_reset(

@@ -7,22 +7,18 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from nvct.errors import HostError
+from nvct.host.nvml.mig_model import GpuInstance
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig.apply import HeldError, Machine, apply, recover, renew
 from nvct.mig.holders import Holder
+from nvct_sim import tree
 from tests.unit.mig.conftest import library_of
 from tests.unit.mig.test_apply import BALANCED, FailingSession, layouts, refuse, resolve, spec
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.host.nvml.mig_model import GpuInstance
-    from nvct_sim import tree
 
 CHANGES = 4
 """Two instances are destroyed, and two made."""

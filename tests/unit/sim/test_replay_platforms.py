@@ -5,25 +5,20 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.make.generate import generate
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from nvct.host.snapshot import document, record
 from nvct_sim import replay
+from tests.hosts.base import Platform
 from tests.hosts.jetson_base import Board
 from tests.hosts.test_platforms import PLATFORMS
 from tests.support import jetson
-from tests.support.host_tree import FakeNvml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
-    from tests.hosts.base import Platform
-    from tests.support.host_tree import HostTree
+from tests.support.host_tree import FakeNvml, HostTree
 
 
 def reasons(inventory: Inventory) -> dict[str, str]:

@@ -6,21 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from collections.abc import AsyncIterator
 
 import pytest
 
 from nvct.agent.condition import condition, task
 from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError
+from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError, Kind, Object
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
 
 OTHERS = {"type": "Ready", "status": "True"}
 

@@ -9,6 +9,7 @@ import io
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,14 +19,8 @@ from nvct.agent.condition import task
 from nvct.agent.condition.task import DeviceEvents
 from nvct.agent.core.logs import Log
 from nvct.agent.kubelet import podresources_pb2 as api
-from nvct.agent.kubernetes.cluster import EVENT, POD, ClusterError
+from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, ClusterError, Kind, Object
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
 
 PODS = {"train": "GPU-0", "share": "GPU-1::3", "split": "MIG-a", "idle": ""}
 HELD = api.ListPodResourcesResponse(

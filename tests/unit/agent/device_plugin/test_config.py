@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.core.config_file import FLAGS, NamePattern, Replicas
+from nvct.agent.core.settings import Option
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.labels import settings as labels
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from nvct.agent.core.settings import Option
 
 SHARED = """
 version: v1

@@ -6,17 +6,14 @@ Each loads with the effect that it has with NVIDIA's plugin 0.20, or is refused 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.core.config_file import Replicas
 from nvct.agent.device_plugin import settings as options
+from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.device_plugin.settings import Settings
 
 FLAGS = """\
 version: v1

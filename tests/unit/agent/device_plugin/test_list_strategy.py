@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,6 @@ from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.oci.jsontext import Json
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,22 +15,15 @@ from nvct.agent.device_plugin import specs
 from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
 from nvct.agent.machine import place
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.place import Place
+from nvct.agent.nvml.host_verbs import Written
 from nvct.container.rootfs.view_links import OF_SPEC
+from nvct.host.nvml.model import NvmlReport
 from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.agent.nvml.host_verbs import Written
-    from nvct.host.nvml.model import NvmlReport
 
 VIEW = {"hostPath": "/var/lib/nvct/farm/580.95.05-abc", "containerPath": OF_SPEC}
 SOCKET = {"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/p/socket"}

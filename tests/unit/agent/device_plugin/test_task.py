@@ -9,6 +9,7 @@ import io
 import json
 import tempfile
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,13 +21,16 @@ from nvct.agent.core.task import SETTLE_S
 from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, task
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.list_strategy import Engine
-from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.resources import GPU, Content
 from nvct.agent.device_plugin.served import ServedResources
-from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import ReleasedError
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
+from nvct.host.nvml.model import NvmlTopology
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
@@ -34,16 +38,6 @@ from tests.unit.agent import machines
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_published import publish
 from tests.unit.agent.health import engines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
-
-    from nvct.agent.device_plugin.resources import Content
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.host.nvml.model import NvmlTopology
 
 SMALL = "nvidia.com/mig-1g.10gb"
 

@@ -6,15 +6,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError, Listing
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError, Kind, Listing, Object
 
 NAME = "node-1"
 

@@ -10,8 +10,10 @@ import os
 import re
 import tempfile
 import threading
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
+from nvct.agent.machine.discovery import Discovery
+from nvct.host.nvml.mig_model import MigGpu
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -30,14 +34,6 @@ from tests.unit.agent.dra.test_prepare import CLAIM, uid_of
 from tests.unit.agent.dra.test_slices import NODE
 from tests.unit.agent.dra.test_task import allocate, driver, new_driver, offered, settings
 from tests.unit.agent.machines import discovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.host.nvml.mig_model import MigGpu
 
 SMALL = "gpu-1-mig-1g10gb-19-{}"
 HALF = "gpu-1-mig-3g40gb-9-4"

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import pytest
 from nvct.agent.dra.claim_specs import FILES
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.journal import FILE, Journal
+from nvct.agent.dra.task import DraDriver
+from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct_sim import tree
+from nvct_sim.tree import Node
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi
@@ -31,14 +35,6 @@ from tests.unit.agent.dra.test_prepare import CLAIM, allocation, uid_of
 from tests.unit.agent.dra.test_sharing import config
 from tests.unit.agent.dra.test_task import driver, folder
 from tests.unit.agent.machines import Supervisor, roots_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from nvct.agent.dra.task import DraDriver
-    from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct_sim.tree import Node
 
 __all__ = ["folder"]
 GPU = "nvidia.com/gpu"

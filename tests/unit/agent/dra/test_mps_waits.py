@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from nvct.agent.dra.devices import DRIVER, Device
 from nvct.agent.dra.specs import edits_of
+from nvct.agent.kubelet.dra_service import ClaimRef
+from nvct.agent.mps.daemons import Daemon
 from nvct.errors import HostError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.test_prepare import CLAIM, Node, node, spec_of_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.agent.mps.daemons import Daemon
 
 __all__ = ["node"]
 

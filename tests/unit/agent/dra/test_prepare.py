@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import uuid
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,18 +25,12 @@ from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.specs import edits_of
 from nvct.agent.kubelet.dra_service import ClaimRef
-from nvct.agent.kubernetes.cluster import ClusterError
+from nvct.agent.kubernetes.cluster import ClusterError, Object
 from nvct.agent.nvml.client import NvmlClient
+from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, NvctError, RequestError
 from nvct.host.roots import Roots
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.kubernetes.cluster import Object
-    from nvct.cdi.types import Spec
 
 CLAIM = claims.kind("v1")
 GPUS = 4

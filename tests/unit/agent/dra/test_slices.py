@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -15,15 +16,9 @@ from nvct.agent.dra import publisher as publisher_module
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.publisher import Publisher
-from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
+from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError, Object
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nvct.agent.kubernetes.cluster import Object
 
 NODE = {"metadata": {"name": NAME, "uid": "node-uid"}}
 KIND = slices.kind("v1")

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +29,9 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import ClaimRef
-from nvct.agent.kubernetes.cluster import NODE
+from nvct.agent.kubernetes.cluster import NODE, Kind, Object
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, RequestError
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
@@ -37,14 +40,6 @@ from tests.unit.agent.dra.fake_api import NAME, FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
 from tests.unit.agent.dra.test_prepare import CLAIM, allocation, uid_of
 from tests.unit.agent.machines import discovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.agent.nvml.client import NvmlClient
 
 SLICES = slices.kind("v1").plural
 

@@ -7,6 +7,8 @@ import asyncio
 import io
 import time
 import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -14,18 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import task
+from nvct.agent.exporter.task import Exporter
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.test_samples import client_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from nvct.agent.exporter.task import Exporter
-    from nvct.agent.nvml.client import NvmlClient
 
 TIMEOUT_S = 60.0
 SETTINGS = ("--address", "127.0.0.1:0", "--collect-interval", "1000", "--kubernetes=false")

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.health.store import Store
+from nvct.agent.health.store import Store
 
 
 def engine(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,8 +16,6 @@ from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nvct.oci.jsontext import Json
 
 RESET = Fault(action="reset", reason="XID 48")

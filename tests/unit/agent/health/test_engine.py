@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import io
 import json
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,23 +17,16 @@ import pytest
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.health import engine as module
+from nvct.agent.health.board import Change
+from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
 from nvct.agent.health.store import NAME, Store
-from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.web import exposition
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from nvct.host.nvml.sample_model import GpuCondition, MigInstance, NvmlConditions
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
-
-    from nvct.agent.health.board import Change
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.nvml.client import NvmlClient
 
 GPU, SPLIT = "GPU-0", "GPU-1"
 MIG = (MigInstance(uuid="MIG-a", gi=7, ci=0), MigInstance(uuid="MIG-b", gi=8, ci=0))

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nvct.agent.health.machine import Forget, Health, Look, Rules, Xid, step
+from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, Xid, step
 from nvct.host.faults import LASTING, SEVERE, Fault, worst
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.health.machine import Event
 
 RULES = Rules(probation_s=60.0)
 DOUBLE_BIT = Fault(action="reset", reason="XID 48")

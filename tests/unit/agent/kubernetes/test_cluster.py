@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import cluster
-from nvct.agent.kubernetes.cluster import NODE, ClusterError, Kind
+from nvct.agent.kubernetes.cluster import NODE, Cluster, ClusterError, Kind
 from nvct.agent.nvml.client import NvmlClient
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.kubernetes.cluster import Cluster
 
 FEATURE = Kind("nfd.k8s-sigs.io", "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
 ACCOUNT = "system:serviceaccount:gpu:agent"

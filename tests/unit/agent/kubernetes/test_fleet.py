@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.kubernetes import fleet
-from nvct.agent.kubernetes.cluster import ClusterError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.agent.kubernetes.cluster import ClusterError, Kind, Object
 
 
 def node(name: str, labels: dict[str, str], **allocatable: str) -> Object:

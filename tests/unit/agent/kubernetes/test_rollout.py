@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from nvct.agent.kubernetes import fleet
-from nvct.agent.kubernetes.cluster import ClusterError
+from nvct.agent.kubernetes.cluster import ClusterError, Kind, Object
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
 
 NAME, NAMESPACE = "nvct-uninstall", "nvct"
 LABELS = {"app.kubernetes.io/component": "uninstall"}

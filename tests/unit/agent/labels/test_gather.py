@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,6 @@ from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.oci.jsontext import Json
 
 READABLE = 64

@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
+from nvct.agent.core.settings import Option
 from nvct.agent.labels import settings
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.settings import Settings
 from nvct.errors import NvctError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.core.settings import Option
 
 CONFIG = """
 version: v1

@@ -10,14 +10,17 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.host_side import Host
+from nvct.agent.kubernetes.cluster import Cluster
 from nvct.agent.labels import outputs, task
 from nvct.agent.labels import settings as options
+from nvct.agent.labels.facts import Labels
 from nvct.agent.labels.task import NodeLabels
 from nvct.agent.machine import place
 from nvct.agent.machine.inventory import Inventory
@@ -27,13 +30,6 @@ from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
 from nvct.host.roots import Roots
 from tests.unit.agent.device_plugin.fake_kubelet import until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nvct.agent.kubernetes.cluster import Cluster
-    from nvct.agent.labels.facts import Labels
 
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "gpu-feature-discovery")

@@ -9,8 +9,6 @@ from nvct.agent.mig_manager import settings as options
 from nvct.agent.mig_manager.settings import Settings
 from nvct.errors import UsageError
 
-TYPE_CHECKING = False
-
 INCUMBENTS = (
     ("kubeconfig", "", "KUBECONFIG"),
     ("node-name", "n", "NODE_NAME"),

@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.kubelet.pod_resources import Holding
-from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
 from nvct.agent.mig_manager import pods
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.kubernetes.cluster import Kind, Object
 
 REPORT = NvmlReport(
     driver_version="580.1",

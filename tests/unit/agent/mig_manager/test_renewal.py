@@ -5,24 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
 
 from nvct.agent.mig_manager import pods
 from nvct.agent.mig_manager.pods import PodDevice
+from nvct.host.nvml.mig_model import MigGpu
 from nvct.mig.holders import Holder
 from nvct_sim import node_changes
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health import engines
-from tests.unit.agent.mig_manager.test_task import lab  # noqa: F401 - a fixture
+from tests.unit.agent.mig_manager.test_task import (
+    Lab,
+    lab,  # noqa: F401 - a fixture
+)
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import pytest
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from tests.unit.agent.mig_manager.test_task import Lab
 
 XID = "48"
 

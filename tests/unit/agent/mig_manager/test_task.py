@@ -8,11 +8,15 @@ import contextlib
 import copy
 import io
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.agent.core.logs import Log
-from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError, Kind, Object
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
@@ -21,26 +25,16 @@ from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.work import AgentSession, Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
+from nvct.host.nvml.mig_model import MigState
 from nvct.mig import journal, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes
+from nvct_sim import node_changes, tree
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.kubernetes.cluster import Kind, Object
-    from nvct.host.nvml.mig_model import MigState
-    from nvct_sim import tree
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 NAME = "node-1"

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,17 +18,10 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.mps import settings as options
 from nvct.agent.mps import shm, task
+from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.task import MpsDaemons
 from nvct.errors import NvctError
 from nvct.host.model import Gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.agent.mps.daemons import Daemon
 
 UUID = "GPU-00000000-1111-5222-8333-000000000000"
 

@@ -10,7 +10,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,26 +26,20 @@ from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.host_side import Host, in_child
 from nvct.agent.machine.discovery import SAME_S, Discovery
+from nvct.agent.machine.inventory import Inventory
 from nvct.agent.machine.place import Place
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.nvml.host_verbs import NodeNames, ProcessContainers, Published
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.model import HostWarning
 from nvct.host.roots import Roots
 from nvct_sim import node_changes, tree
 from tests.unit.agent import machines
 from tests.unit.agent.nvml.test_worker import Worker, ask, run, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
-    from pathlib import Path
-
-    from nvct.agent.machine.inventory import Inventory
-    from nvct.agent.nvml.worker_client import NvmlWorkerClient
 
 UID = "7e4b7a12-5b0c-4a6e-9d2f-0c1d2e3f4a5b"
 OTHER = "11111111-2222-3333-4444-555555555555"

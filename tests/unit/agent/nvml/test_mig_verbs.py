@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -21,7 +22,9 @@ from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import HostError, NvmlError, UnsafePathError, UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 from nvct.mig import smi
+from nvct.mig.apply import Machine
 from nvct.mig.holders import Holder
 from nvct.typed import MalformedError
 from nvct_sim import tree
@@ -33,10 +36,6 @@ from tests.unit.mig.test_holders import fake_proc  # noqa: F401 - a fixture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.roots import Roots
-    from nvct.mig.apply import Machine
     from nvct.oci.jsontext import Json
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"

@@ -9,6 +9,8 @@ import io
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +21,6 @@ from nvct.errors import NvmlError
 from nvct.mig import pause
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 ANNOUNCE = """
 import sys

@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +39,6 @@ from tests.unit.agent.machines import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
-    from typing import Any
-
     from nvct.oci.jsontext import Json
 
 TIMEOUT_S = 30.0

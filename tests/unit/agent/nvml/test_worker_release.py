@@ -11,7 +11,9 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 import pytest
@@ -41,11 +43,6 @@ from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
 from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, run, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 OLD, NEW = "0f0f", "a1a1"
 PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"

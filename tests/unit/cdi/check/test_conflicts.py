@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from nvct.cdi.check import conflicts
 from nvct.cdi.read import registry
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.cdi.read.registry import Registry
+from nvct.cdi.read.registry import Registry
 
 
 def put(base: Path, name: str, *devices: str, kind: str = "a.com/dev") -> str:

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.check import conflicts, coverage
 from nvct.cdi.make import generate
 from nvct.cdi.read.registry import Registry, SpecFile
+from nvct.cdi.types import Spec
+from nvct.host.model import Inventory
 from tests.support.host_tree import HostTree
 from tests.support.inventories import Machine, mig_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
 
 UUID = [HostTree.uuid(index) for index in range(3)]
 

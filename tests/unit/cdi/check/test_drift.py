@@ -7,22 +7,18 @@ import json
 import os
 import stat
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.cdi.check import drift
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.read import registry
+from nvct.cdi.types import Spec
+from nvct.host.model import Inventory
 from tests.support.host_tree import VERSION
 from tests.support.inventories import Machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
 
 RANK = "whose folder has a higher priority"
 

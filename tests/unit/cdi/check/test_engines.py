@@ -7,11 +7,8 @@ import pytest
 
 from nvct.cdi import versions
 from nvct.cdi.check import engines
+from nvct.cdi.types import ContainerEdits, Spec
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import ContainerEdits, Spec
 
 
 def spec(version: str, name: str = "0", **edits: object) -> Spec:

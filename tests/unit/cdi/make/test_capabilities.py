@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nvct.cdi.make import capabilities
 from nvct.errors import UsageError
 from nvct.host.model import (
+    Capability,
     DeviceNode,
     DriverFile,
     FileKind,
@@ -22,10 +23,6 @@ from nvct.host.model import (
     Link,
     NamedDevice,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Capability
 
 LIB = "/usr/lib64"
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.make.generate import COHERENT_KEY, Options, generate, split
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.host.discover import discover
+from nvct.host.model import Inventory
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
 
 
 def look(host: HostTree, *is_coherent: bool | None) -> Inventory:

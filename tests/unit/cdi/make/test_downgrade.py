@@ -11,11 +11,8 @@ import pytest
 from nvct.cdi import versions
 from nvct.cdi.make import downgrade, store
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 
 def spec(**more: Any) -> Spec:

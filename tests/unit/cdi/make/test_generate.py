@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,17 +14,11 @@ from nvct.cdi.make.edits import path_key
 from nvct.cdi.make.generate import Options, generate
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import HostError, UsageError
 from nvct.host.discover import discover
+from nvct.host.model import Inventory
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture

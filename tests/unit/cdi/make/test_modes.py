@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -12,16 +12,10 @@ from nvct.cdi.make.generate import Options, generate
 from nvct.cdi.make.injection import RULES, kind_of_mode
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import HostError, UnknownDeviceError
 from nvct.host import model, modes
-from nvct.host.model import DeviceNode, DriverFile, Inventory, Link, NamedDevice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Mode
+from nvct.host.model import DeviceNode, DriverFile, Inventory, Link, Mode, NamedDevice
 
 
 def node(path: str, *, gid: int = 0) -> DeviceNode:

@@ -14,15 +14,11 @@ import yaml
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.read import load
 from nvct.cdi.read.schema import check as check_schema
-from nvct.host.model import DriverFile, Link, NamedDevice
+from nvct.cdi.types import Spec
+from nvct.host.model import DriverFile, Inventory, Link, NamedDevice
 from nvct.version import __version__
 from tests.support.host_tree import VERSION
 from tests.support.inventories import Machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
 
 LIBCUDA = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
 

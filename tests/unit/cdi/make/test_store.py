@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,14 +15,9 @@ import yaml
 
 from nvct.cdi.make import store
 from nvct.cdi.read import load
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, HostError, UnsafePathError, UsageError
 from nvct.linux.kernel import Kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.cdi.types import Spec
 
 # Members on purpose in another order than the specification's.
 DOCUMENT: dict[str, Any] = {

@@ -13,7 +13,9 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,22 +28,16 @@ from nvct.cli.container.arguments import Option, bus_id, select, select_mig_capa
 from nvct.cli.container.list_files import Lister
 from nvct.cli.container.process import Process
 from nvct.container.plan.model import no_edits
+from nvct.container.prestart.container import Container
 from nvct.errors import HostError, NvctError, RequestError, UnknownDeviceError, UsageError
 from nvct.host.model import Gpu, Inventory, MigDevice
 from nvct.host.roots import Roots
 from nvct.linux import ldcache
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct.version import TOOLKIT_VERSION, __version__
+from tests.hosts.base import Platform
 from tests.support.host_tree import LIB, VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from nvct.container.prestart.container import Container
-    from tests.hosts.base import Platform
 
 SWITCH, VALUE = Option("libraries", "l", "", "a"), Option("device", "d", "ID", "b")
 USER = Option("user", "u", "UID", "c", value_may_be_missing=True)

@@ -8,6 +8,8 @@ import os
 import posix
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +30,6 @@ from tests.unit.container.shim.images import DEBIAN as LIBDIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
     from nvct.container.plan.model import Farm, Program
 
 VIEW = "/var/lib/nvct/farm/580.159.04-abc"

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from nvct.oci.jsontext import DEPTH_LIMIT as LIMIT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 PLAN_DEPTH = 10
 """As `nvct.oci.jsontext.parse_trusted` says."""

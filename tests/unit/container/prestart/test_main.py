@@ -8,12 +8,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.config.model import Config
 from nvct.container.prestart import deliver, main
 from nvct.container.prestart.container import Container, is_rootless, rootfs_of
+from nvct.container.request.model import Request
+from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import BundleError, ConfigError, HostError, RequestError
 from nvct.oci.bundle import Bundle
@@ -24,12 +29,6 @@ from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.container.request.model import Request
-    from nvct.container.request.origin import Origin
     from nvct.container.request.resolve import Defined
 
 PROGRAM = "nvidia-container-runtime-hook"

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
 from nvct.errors import NotPermittedError, RequestError
 from nvct.oci.bundle import Bundle
@@ -15,13 +18,6 @@ from nvct_sim.bundle import config as make_config
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
 from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from nvct.container.request.model import Request
 
 IMAGES = 'kubernetes = true\nby = ["image-env"]\nthen = "ignore"'
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.container.request.model import VISIBLE_DEVICES, Request
 from nvct.container.request.origin import Origin, count_all, names_of
 from nvct.oci.bundle import Bundle
 from tests.support.policies import (
@@ -21,13 +23,6 @@ from tests.support.policies import (
     Container,
     policy,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.container.request.model import Request
 
 
 @pytest.fixture

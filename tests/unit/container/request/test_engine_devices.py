@@ -6,11 +6,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.config.load import from_toml
+from nvct.container.decide import Decision
 from nvct.container.request import origin
 from nvct.container.settings import launcher_conf
 from nvct.errors import ConfigError, NotPermittedError
@@ -19,13 +22,6 @@ from tests.support.host_tree import HostTree
 from tests.support.kubelet_records import UID, Given, write
 from tests.support.policy_lab import HOSTS, Compiled, decision, nodes, part
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvct.container.decide import Decision
 
 EVERYTHING = "management.nvidia.com/gpu=all"
 DENIED = {"allow": False, "access": "rwm"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.config.load import from_toml
+from nvct.config.model import Config
 from nvct.container.request.kubelet_record import pod_uid
 from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.errors import NotPermittedError
@@ -16,10 +17,6 @@ from nvct.paths import VOLUME_MOUNT_ROOT
 from tests.support.kubelet_records import UID, Given, write
 from tests.support.policies import CONTAINERD, CRIO, MIG, Container, policy
 from tests.support.policies import UUID as GPU
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.config.model import Config
 
 RULES = Path(__file__).parents[4] / "packaging/helm/nvct/policy/pods.toml"
 OTHER = GPU.replace("8a56", "0000")

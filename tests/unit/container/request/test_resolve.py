@@ -6,12 +6,9 @@ from __future__ import annotations
 import pytest
 
 from nvct.config.model import Config
+from nvct.container.request.model import Request
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import ConfigError, NotPermittedError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.request.model import Request
 
 PRIVILEGED = ["CAP_CHOWN", "CAP_SYS_ADMIN"]
 CDI = "cdi.k8s.io/plugin_1"

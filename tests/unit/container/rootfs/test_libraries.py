@@ -11,12 +11,12 @@ import pytest
 from nvct.container.rootfs import libraries
 from nvct.container.rootfs.libraries import MountTargets, scan
 from nvct.linux.root import Root
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.rootfs.libraries import Libraries
-    from tests.support.containers import Container
 
 NOTHING_MOUNTED = MountTargets([])
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nvct.compile import plans as compiler
 from nvct.compile.parts import linker_entries
 from nvct.container.deliver import layout_classic
+from nvct.container.deliver.bundle_root import Layout
 from nvct.container.plan import hook_command, inject, model
 from nvct.container.rootfs import linker, profile
 from nvct.host.model import DriverFile
 from nvct.linux import ldcache
-from nvct.linux.kernel import KERNEL
+from nvct.linux.kernel import KERNEL, Kernel
 from nvct.oci.bundle import Bundle
 from tests.support.containers import Container
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.container.deliver.bundle_root import Layout
-    from nvct.linux.kernel import Kernel
 
 MACHINE = os.uname().machine
 LOADER = "/lib64/ld-linux-x86-64.so.2" if MACHINE == "x86_64" else "/lib/ld-linux-aarch64.so.1"

@@ -7,6 +7,8 @@ import json
 import os
 import struct
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,13 +22,7 @@ from tests.unit.container.deliver import test_layout_farm
 from tests.unit.container.shim import images
 from tests.unit.container.shim.images import CACHE, MACHINE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Image = images.Image | test_layout_farm.Image
-
+Image = images.Image | test_layout_farm.Image
 CPU_S = 1.5
 """More than any of these takes now, and less than each of them took without a limit."""
 LINKS, DEEP, LONG = 12, 30, 250

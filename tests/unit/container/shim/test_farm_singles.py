@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.container.deliver.farm_table import FarmEntries, extended
 from tests.unit.container.deliver.test_layout_farm import VIEW, Image, Outcome, table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 ICD = "/etc/vulkan/icd.d/nvidia_icd.json"
 INSIDE = "share/vulkan/icd.d/nvidia_icd.json"

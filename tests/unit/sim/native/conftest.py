@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pynvml
 import pytest
 
 from nvct_sim.native import build as native
+from nvct_sim.native.build import Built
 from tests.support.nvml_node import CACHE, NvmlNode, make_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nvct_sim.native.build import Built
 
 
 @pytest.fixture(scope="session")

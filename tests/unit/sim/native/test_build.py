@@ -5,6 +5,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -12,12 +13,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct_sim.native import build as native
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct_sim.native.build import Built
+from nvct_sim.native.build import Built
 
 # C type of nvml_abi.h -> nvidia-ml-py's class; the fields have the same names.
 LAYOUTS: dict[str, Any] = {

@@ -13,11 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
+from nvct_sim.native.build import Built
 from tests.support.nvml_node import NvmlNode, code_of, gpu_record, gpu_uuid, make_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.native.build import Built
 
 
 def handles(nvml: Any) -> list[Any]:

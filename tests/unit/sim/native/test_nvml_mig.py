@@ -14,8 +14,6 @@ import pytest
 from nvct_sim import mig as state_mig
 from tests.support.nvml_node import H100_PROFILES, NvmlNode, code_of, gpu_record, gpu_uuid
 
-TYPE_CHECKING = False
-
 
 def mig_devices(nvml: Any, gpu: Any) -> list[Any]:
     count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
