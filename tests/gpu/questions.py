@@ -32,8 +32,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SIMULATED = "NVCT_GPU_SIM"
-"""The variable that says that the node is a simulated one."""
 ROOTS = Roots(driver_root=os.environ.get("NVCT_GPU_ROOT", "/"))
 COMMAND_S = 20
 AGENT_S = 30
@@ -217,7 +215,7 @@ def _check_containers() -> None:
 def part_chain(_folder: Path) -> str:
     """The containers of `make gpu`."""
     _check_containers()
-    words = ["--inside"] if SIMULATED in os.environ else []
+    words = ["--inside"] if live.IS_SIMULATED else []
     done = subprocess.run([sys.executable, "-m", "tests.gpu", *words], check=False)
     if done.returncode:
         sys.exit(done.returncode)  # its last line is the verdict

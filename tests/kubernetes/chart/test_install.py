@@ -122,30 +122,21 @@ def refuses_gpus_that_pods_name(node: Cluster, uuid: str) -> None:
     }
     null = {"volumes": [{"name": "a", "hostPath": {"path": "/dev/null"}}]}
     names = (uuid, f"nvidia.com/gpu={uuid}", f"k8s.device-plugin.nvidia.com/gpu={uuid}")
+    silent, refused = dict[str, Pod](), dict[str, Pod]()
     for name in CLASSES:
-        kind = name or "none"
-        silent = {
-            f"annotation-{kind}": replace(pod, annotations={"cdi.k8s.io/x": names[1]}),
-            f"mount-{kind}": replace(pod, container=by_mount, spec=null),
-        }
-        silent = {key: replace(each, runtime_class=name) for key, each in silent.items()}
-        results = run_all(node.api, silent)
-        assert [result.lines for result in results.values()] == [["0"]] * len(silent), results
-        named = {
-            f"variable-{kind}-{number}": replace(
-                pod, env={"NVIDIA_VISIBLE_DEVICES": text}, runtime_class=name
-            )
-            for number, text in enumerate(names)
-        }
-        if not name:  # runc, which does not read the variable
-            results = run_all(node.api, named)
-            assert [result.lines for result in results.values()] == [["0"]] * len(named), results
-            continue
-        for key, each in named.items():
-            node.api.create(PODS, each.manifest(key))
-        for key in named:
-            assert wait(partial(_is_refused, node, key), TIMEOUT_S), node.api.events(key)
-            node.api.delete(f"{PODS}/{key}")
+        kind, pod = name or "none", replace(pod, runtime_class=name)
+        silent[f"annotation-{kind}"] = replace(pod, annotations={"cdi.k8s.io/x": names[1]})
+        silent[f"mount-{kind}"] = replace(pod, container=by_mount, spec=null)
+        for number, text in enumerate(names):
+            pods = refused if name else silent  # runc does not read the variable
+            pods[f"variable-{kind}-{number}"] = replace(pod, env={"NVIDIA_VISIBLE_DEVICES": text})
+    for key, pod in refused.items():
+        node.api.create(PODS, pod.manifest(key))
+    results = run_all(node.api, silent)
+    assert [result.lines for result in results.values()] == [["0"]] * len(silent), results
+    for key in refused:
+        assert wait(partial(_is_refused, node, key), TIMEOUT_S), node.api.events(key)
+        node.api.delete(f"{PODS}/{key}")
 
 
 def _is_refused(node: Cluster, pod: str) -> bool:

@@ -14,7 +14,7 @@ from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import FARM, installed, logs_of
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
-from tests.kubernetes.pods import Result, run
+from tests.kubernetes.pods import Result, run, run_all
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,10 +49,12 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         choose(node, "mps", 4 * GPUS)
         assert modes(node) == {"Exclusive_Process"}
         assert labels(node)["nvidia.com/mps.capable"] == "true"
-        assert asked(node, "by-mps").lines == WITH_LIMITS
+        pods = {"one": asks(1, ASKS, runtime_class=""), "two": asks(2, runtime_class="")}
+        results = run_all(node.api, pods)
+        assert results["one"].lines == WITH_LIMITS
         assert node.box.call("test", "-e", f"{MPS_ROOT}/shm/of-a-pod").returncode == 0
-        two = run(node.api, "two-by-mps", asks(2, runtime_class=""))
-        assert "maximum request size for shared resources is 1; found 2" in two.log, two
+        refusal = "maximum request size for shared resources is 1; found 2"
+        assert refusal in results["two"].log, results
 
         before = daemon(node)
         assert node.box.call("kill", "-KILL", before).returncode == 0
