@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,87 @@ def test_modules_do_not_import_each_other_in_a_circle(folder: str) -> None:
             del left[name]
 
     assert sorted(left) == []
+
+
+# Documents: no line is too wide for a terminal, and no link leads nowhere.
+
+
+COLUMNS = 120
+DOCUMENTS = sorted(
+    str(path.relative_to(REPOSITORY))
+    for pattern in ("*.md", "docs/*.md", "cdi/*.md", "packaging/**/*.md", "tests/**/*.md")
+    for path in REPOSITORY.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_line_is_too_wide(name: str) -> None:
+    lines = (REPOSITORY / name).read_text(encoding="utf-8").splitlines()
+
+    # The name of a test or an address has no place to break at.
+    words = [(line, len(line.strip(" -").split())) for line in lines]
+    assert [line for line, number in words if len(line) > COLUMNS and number > 1] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_link_to_a_file_leads_to_one(name: str) -> None:
+    document = REPOSITORY / name
+    links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+
+    files = [link for link in links if "://" not in link]
+    assert [link for link in files if not (document.parent / link).exists()] == []
+
+
+# The unit that keeps the specification: what its text alone decides.
+
+
+FOLDER = Path(__file__).parents[2] / "packaging/systemd"
+
+
+def service(name: str = "nvidia-cdi-refresh") -> configparser.SectionProxy:
+    parser = configparser.RawConfigParser(strict=False, delimiters="=")
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation has it
+    parser.read(FOLDER / f"{name}.service", encoding="utf-8")
+    return parser["Service"]
+
+
+def test_what_fails_for_good_is_not_tried_without_end_at_a_nodes_cost() -> None:
+    # RestartSteps= came with systemd 254: Debian 12's and RHEL 9's wait RestartSec= each time.
+    assert int(service()["RestartSec"]) >= 30
+
+
+def test_a_setting_that_means_nothing_is_not_tried_again() -> None:
+    assert service()["RestartPreventExitStatus"] == "2"
+
+
+PROGRAM = """#!/bin/sh
+echo "${0##*/} $*" >> "$LOG"
+[ "$1" != apply ] || exit ${STATUS:-0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "status", "calls"),
+    [
+        ({}, 0, []),
+        ({"MIG_PARTED_SELECTED_CONFIG": "all-balanced"}, 0, ["generate-config", "apply"]),
+        ({"MIG_PARTED_SELECTED_CONFIG": "mine", "MIG_PARTED_CONFIG_FILE": "FILE"}, 0, ["apply"]),
+        ({"MIG_PARTED_SELECTED_CONFIG": "mine", "STATUS": "1"}, 1, ["generate-config", "apply"]),
+    ],
+)
+def test_mig_is_applied_at_boot_only_if_a_drop_in_names_it(
+    env: dict[str, str], status: int, calls: list[str], tmp_path: Path
+) -> None:
+    for name in ("nvidia-mig-parted", "nvidia-ctk"):
+        (tmp_path / name).write_text(PROGRAM)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "FILE").touch()
+    text = service("nvidia-mig-manager")["ExecStart"].replace("$$", "$").replace("\\\n", "")
+    _, _, script = shlex.split(text.replace("/usr/bin/", f"{tmp_path}/"))
+    env = {**env, "LOG": str(tmp_path / "log"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-euc", script], env=env, cwd=tmp_path, check=False)
+    assert done.returncode == status
+    log = (tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""
+    called = [line.split()[1] for line in log.splitlines() if line.startswith("nvidia-mig-parted")]
+    assert called == calls
+    assert ("nvidia-ctk" in log) == (bool(calls) and status == 0)

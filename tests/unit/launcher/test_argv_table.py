@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from nvct.launcher import cold
 from tests.support import launcher
+from tests.support.launcher import PRINT_ARGS, script
 from tests.unit.launcher.conftest import Lab
 from tests.unit.oci.argv_cases import CASES
 
@@ -53,3 +56,77 @@ def test_the_shell_hands_nothing_over(sh_lab: Lab) -> None:
 def test_without_an_argument_the_c_launcher_does_not_crash(lab: Lab) -> None:
     lab.keep()
     assert lab.went_to() == "python"
+
+
+# Which interpreter is the cold side's: a package's own, else the one that runs.
+
+
+def test_from_a_checkout_it_is_the_one_that_runs() -> None:
+    assert cold.interpreter() == sys.executable
+
+
+@pytest.mark.parametrize(("mode", "occupied"), [(0o755, True), (0o644, False)])
+def test_a_package_has_its_own_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, occupied: bool
+) -> None:
+    beside = tmp_path / "cold"
+    beside.write_text("#!/usr/bin/python3 -I\n")
+    beside.chmod(mode)
+    monkeypatch.setattr(cold, "__file__", str(tmp_path / "nvct/launcher/cold.py"))
+
+    assert cold.interpreter() == (str(beside) if occupied else sys.executable)
+
+
+# The wrapper nvidia-docker: docker's own words, and the runtime behind run and create.
+
+
+WRAPPER = Path(__file__).parents[3] / "packaging/files/nvidia-docker"
+RUNTIME = "--runtime=nvidia"
+
+
+def called(tmp_path: Path, arguments: list[str], **env: str) -> tuple[str, list[str]]:
+    """Return the output of the wrapper, and the arguments of docker."""
+    script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
+    completed = subprocess.run(
+        ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    output, _, remaining = completed.stdout.partition("\1")
+    return output, remaining.split("\0")[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        (["run", "--rm", "-it", "image", "a b", "*"], ["run", RUNTIME, "--rm", "-it", "image", "a b", "*"]),
+        (["create", "image", "run"], ["create", RUNTIME, "image", "run"]),
+        (["--debug", "container", "run", "image"], ["--debug", "container", "run", RUNTIME, "image"]),
+        (["ps", "-a", ""], ["ps", "-a", ""]),
+        (["exec", "x", "--", "run"], ["exec", "x", "--", "run"]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_run_and_create_get_the_runtime(
+    tmp_path: Path, arguments: list[str], passed: list[str]
+) -> None:
+    assert called(tmp_path, arguments) == ("", passed)
+
+
+@pytest.mark.parametrize("gpus", ["0,1", "0 1"])
+def test_nv_gpu_names_the_gpus(tmp_path: Path, gpus: str) -> None:
+    _, passed = called(tmp_path, ["run", "image"], NV_GPU=gpus)
+
+    assert passed == ["run", RUNTIME, "-e", "NVIDIA_VISIBLE_DEVICES=0,1", "image"]
+
+
+def test_another_docker_may_be_several_words(tmp_path: Path) -> None:
+    script(tmp_path / "sudo", 'exec "$@"\n')
+
+    assert called(tmp_path, ["run", "x"], NV_DOCKER="sudo docker")[1] == ["run", RUNTIME, "x"]
+
+
+def test_version_includes_our_own(tmp_path: Path) -> None:
+    message, passed = called(tmp_path, ["version"])
+
+    assert message.startswith("NVIDIA Docker: 2.14.0 ")
+    assert passed == ["version"]

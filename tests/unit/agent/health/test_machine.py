@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, Xid, step
+from nvct.agent.health.notices import AGAIN_S, Notices
 from nvct.host.faults import LASTING, SEVERE, Fault, worst
 
 RULES = Rules(probation_s=60.0)
@@ -239,3 +240,21 @@ class Courses(RuleBasedStateMachine):
 
 TestCourses = Courses.TestCase
 TestCourses.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+# Notices: what was said just now is not repeated.
+
+
+@pytest.mark.parametrize(
+    ("later", "is_new"),
+    [(0.0, False), (AGAIN_S - 1, False), (AGAIN_S, True), (-1.0, False), (-3600.0, True)],
+)
+def test_a_sentence_is_repeated_after_a_while_even_if_the_clock_is_set_back(
+    later: float, *, is_new: bool
+) -> None:
+    notices = Notices()
+    assert notices.add("GPUUnhealthy", "XID 79", 1e6, ["GPU-0"], is_warning=True)
+
+    again = notices.add("GPUUnhealthy", "XID 79", 1e6 + later, ["GPU-0"], is_warning=True)
+
+    assert (again is not None) == is_new

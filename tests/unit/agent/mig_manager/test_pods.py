@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.agent.kubelet.pod_resources import Holding
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
-from nvct.agent.mig_manager import pods
+from nvct.agent.mig_manager import node_labels, pods
+from nvct.agent.mig_manager.host_services import STOPPED, HostServices
+from nvct.agent.mig_manager.node_labels import REASON, STATE
+from nvct.errors import DocumentError, HostError
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
+from tests.support.broken_disk import break_call
 
 REPORT = NvmlReport(
     driver_version="580.1",
@@ -94,3 +100,150 @@ def test_pods_that_have_ended_do_not_count(tmp_path: Path) -> None:
 def test_a_long_list_is_shortened() -> None:
     assert pods.sentence(["a", "b"], limit=2) == "a; b"
     assert pods.sentence(list("abcd"), limit=2) == "a; b and 2 more"
+
+
+# The patch of a Node: only what differs, and only labels that are there.
+
+
+PLUGIN, EXPORTER, DCGM = (
+    f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "dcgm-exporter", "dcgm")
+)
+
+
+def node(labels: dict[str, str] | None = None, reason: str = "") -> dict[str, Any]:
+    annotations = {REASON: reason} if reason else {}
+    return {"metadata": {"name": "node-1", "labels": labels, "annotations": annotations}}
+
+
+def test_a_node_without_labels_asks_for_nothing() -> None:
+    assert node_labels.wanted(node()) == node_labels.state(node()) == ""
+    assert not node_labels.can_pause(node())
+    assert node_labels.patch(node(), None, "", pauses=False) == {}
+    assert node_labels.patch(node(), "pending", "", pauses=True) == {"labels": {STATE: "pending"}}
+
+
+def test_only_daemonsets_that_are_deployed_are_paused_and_come_back() -> None:
+    labels = {PLUGIN: "true", DCGM: "false", STATE: "success"}
+    assert node_labels.can_pause(node(labels))
+    paused = node_labels.patch(node(labels), "pending", "", pauses=True)
+    assert paused == {"labels": {PLUGIN: "paused-for-mig-change", STATE: "pending"}}
+    back = node_labels.patch(node({**labels, **paused["labels"]}), "success", "", pauses=False)
+    assert back == {"labels": {PLUGIN: "true", STATE: "success"}}
+
+
+def test_the_label_of_the_agents_own_pod_is_spared() -> None:
+    labels = {PLUGIN: "true", node_labels.OWN: "true"}
+    paused = node_labels.patch(node(labels), None, "", pauses=True, spares_own=True)
+    assert paused == {"labels": {PLUGIN: "paused-for-mig-change"}}
+    assert node_labels.OWN in node_labels.patch(node(labels), None, "", pauses=True)["labels"]
+
+
+def test_what_a_killed_manager_left_is_put_back_though_nothing_is_wanted() -> None:
+    left = node({EXPORTER: "paused-for-mig-change"})
+    assert node_labels.patch(left, None, "", pauses=False) == {"labels": {EXPORTER: "true"}}
+
+
+def test_the_reason_is_an_annotation_that_goes_with_the_failure() -> None:
+    labels = {STATE: "failed"}
+    assert node_labels.patch(node(labels), "failed", "x" * 5000, pauses=False) == {
+        "annotations": {REASON: "x" * 1024}
+    }
+    assert node_labels.patch(node(labels, "busy"), "failed", "busy", pauses=False) == {}
+    assert node_labels.patch(node(labels, "busy"), "success", "", pauses=False) == {
+        "labels": {STATE: "success"}, "annotations": {REASON: None},
+    }  # fmt: skip
+
+
+def test_uninstallation_leaves_nothing_of_it() -> None:
+    assert node_labels.leaving(node({PLUGIN: "true", node_labels.CONFIG: "mine"})) == {}
+    assert node_labels.leaving(node({PLUGIN: "paused-for-mig-change", STATE: "failed"}, "busy")) == {
+        "labels": {PLUGIN: "true", STATE: None}, "annotations": {REASON: None},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "all-1g.10gb"])
+def test_the_name_is_that_of_the_label(name: str) -> None:
+    assert node_labels.wanted(node({node_labels.CONFIG: name})) == name
+
+
+# Services of the host: those that run are stopped and started again, after a kill, too.
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> {log}
+case "$*" in
+  "is-active --quiet dcgm.service") exit 0;;
+  "start dcgm.service") [ ! -e {log}.broken ] || {{ echo "it is masked" >&2; exit 1; }};;
+  is-active*) exit 3;;
+esac
+"""
+
+
+@pytest.fixture
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl and a file of clients; return that file."""
+    program = tmp_path / "systemctl"
+    program.write_text(SYSTEMCTL.format(log=tmp_path / "log"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = tmp_path / "clients.yaml"
+    path.write_text("version: v1\nsystemd-services: [dcgm.service, nvsm.service]\n")
+    return path
+
+
+def called(clients: Path) -> list[str]:
+    log = clients.parent / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def services(clients: Path) -> HostServices:
+    return HostServices("/nowhere", str(clients), str(clients.parent))
+
+
+def test_only_what_runs_is_stopped_and_started(clients: Path) -> None:
+    services(clients).stop()
+    assert called(clients)[-1] == "stop dcgm.service"
+    services(clients).start()  # another process
+    assert called(clients)[-1] == "start dcgm.service"
+    services(clients).start()
+    assert called(clients).count("start dcgm.service") == 1
+
+
+def test_one_that_does_not_start_is_tried_again(clients: Path) -> None:
+    broken = clients.parent / "log.broken"
+    broken.touch()
+    services(clients).stop()
+    with pytest.raises(HostError, match=r"systemctl start dcgm\.service .* fails: it is masked"):
+        services(clients).start()
+    broken.unlink()
+    services(clients).start()
+    assert called(clients).count("start dcgm.service") == 2
+
+
+@pytest.mark.parametrize("call", ["open", "unlink"])
+def test_a_disk_that_fails_is_a_sentence(
+    call: str, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services(clients).stop()
+    break_call(monkeypatch, call, STOPPED)
+
+    with pytest.raises(HostError, match=rf"{STOPPED}, cannot be used: Input/output error"):
+        services(clients).start()
+
+
+def test_without_a_file_systemd_is_not_asked(clients: Path) -> None:
+    nothing = HostServices("/", "", str(clients.parent))
+    nothing.stop()
+    nothing.start()
+    assert called(clients) == []
+
+
+@pytest.mark.parametrize("text", ["[1]", "systemd-services: 7", "{", None])
+def test_a_malformed_file_is_refused(clients: Path, text: str | None) -> None:
+    if text is None:
+        clients.unlink()
+    else:
+        clients.write_text(text)
+    with pytest.raises(DocumentError, match=r"clients\.yaml(: No such| lists no s| is malf)"):
+        services(clients).stop()
+    assert called(clients) == []
