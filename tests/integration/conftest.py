@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -15,6 +16,8 @@ from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach, rootfs, tree
 from tests.support import debian_root
 
+Part: TypeAlias = Callable[[Path], None]
+"""A module-level function that runs inside a node; it gets the work folder."""
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -36,11 +39,8 @@ class SimulatedNode:
     work: Path
     rootfs: Path
 
-    def run(self, function: Callable[[Path], None], env: Mapping[str, str] | None = None) -> None:
-        """Run a module-level function inside the node, in a process of its own.
-
-        It gets the work folder; what it raises fails the test.
-        """
+    def run(self, function: Part, env: Mapping[str, str] | None = None) -> None:
+        """Run a function inside the node, in a process of its own; what it raises fails the test."""
         module, name = function.__module__, function.__name__
         code = (
             f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from pathlib import Path; "

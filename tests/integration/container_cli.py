@@ -13,6 +13,7 @@ from nvct.paths import OWN_CONFIG_ENV
 from tests.integration.inside import DRIVER_ROOT, UUID, configure, make, run
 from tests.integration.prestart import edit
 from tests.integration.rootless import is_open
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = (
@@ -41,10 +42,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def cli(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=False,
-        timeout=60,
-    )  # fmt: skip
+    return captured([sys.executable, "-c", PROGRAM, *argv], timeout=60)
 
 
 def script(path: Path) -> Path:
@@ -57,8 +55,8 @@ def script(path: Path) -> Path:
 def info(work: Path) -> None:
     """Info prints what nvidia-smi prints of each GPU, brand and architecture too."""
     configure(work)
-    smi = subprocess.run(
-        [f"{DRIVER_ROOT}/usr/bin/nvidia-smi", "-L"], capture_output=True, text=True, check=True,
+    smi = captured(
+        [f"{DRIVER_ROOT}/usr/bin/nvidia-smi", "-L"], check=True,
         env={"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu"},
     )  # fmt: skip
     uuids = UUID.findall(smi.stdout)
@@ -160,9 +158,7 @@ def standalone(work: Path) -> None:
                 --compute --utility {root}
             chroot {root} /bin/sh -c '{SMI}; ls /dev'
         """
-        said = subprocess.run(
-            [*enter, "sh", "-c", text], capture_output=True, text=True, check=False, timeout=60
-        )
+        said = captured([*enter, "sh", "-c", text], timeout=60)
         assert said.returncode == 0, said
         assert len(UUID.findall(said.stdout)) == 3, said
         expected = ["1", "nvidia-caps", "nvidia-uvm", "nvidia-uvm-tools", "nvidia1", "nvidia3"]
@@ -179,10 +175,7 @@ def shared(work: Path) -> None:
     program = script(work / "cli")
     text = f"mount --make-rshared / && {program} configure --no-cgroups {work}/rootfs"
     before = sorted(p.name for p in (work / "rootfs").rglob("*"))
-    said = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", text], capture_output=True, text=True, check=False,
-        timeout=60,
-    )  # fmt: skip
+    said = captured(["unshare", "--mount", "sh", "-c", text], timeout=60)
     assert said.returncode == 1, said
     assert "is shared with other mount namespaces" in said.stderr, said
     assert sorted(p.name for p in (work / "rootfs").rglob("*")) == before

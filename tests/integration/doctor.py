@@ -13,6 +13,7 @@ from nvct.cdi.read import load
 from tests.integration import inside
 from tests.integration.inside import configure
 from tests.support.cpu import at_most
+from tests.support.processes import captured
 
 CHECKED = "gpus,module,driver,nvml,health,mig,specs,hooks,plans,folders,management"
 """What a simulated node has of its own; its engines and units are those of the test's host."""
@@ -22,10 +23,7 @@ SPEC = "/var/run/cdi/nvidia.yaml"
 
 def doctor(*words: str) -> tuple[int, dict[str, list[str]]]:
     """Return the exit status, and the reasons of the faults by check."""
-    done = subprocess.run(
-        ["nvct", "doctor", "--only", CHECKED, "--json", *words],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = captured(["nvct", "doctor", "--only", CHECKED, "--json", *words])
     told = {
         check["name"]: [
             one["reason"] for one in check["findings"] if one["severity"] in ("warning", "error")
@@ -113,10 +111,7 @@ def gives_each_gpu(work: Path) -> None:
 
 def tells_of_gpus_that_fail(work: Path) -> None:
     configure(work)
-    done = subprocess.run(
-        ["nvct", "doctor", "--only", "health", "--json"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = captured(["nvct", "doctor", "--only", "health", "--json"])
     (told,) = json.loads(done.stdout)
     seen = {one["evidence"].rpartition(",")[0]: one["severity"] for one in told["findings"]}
     assert done.returncode == 1

@@ -25,6 +25,7 @@ from tests.integration.inside import (
     run,
     shim,
 )
+from tests.support.processes import captured
 
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"
@@ -110,7 +111,7 @@ def exec_sessions(work: Path) -> None:
     try:
         subprocess.run([*words[:at], "start", name], check=True)
         inside = [*words[:at], "exec", "--env", "PATH=/usr/bin:/bin", name, "nvidia-smi", "-L"]
-        said = subprocess.run(inside, capture_output=True, text=True, check=False)
+        said = captured(inside)
         assert len(UUID.findall(said.stdout)) == 1, said
     finally:
         subprocess.run([*words[:at], "delete", "--force", name], check=True)
@@ -263,10 +264,7 @@ def podman(work: Path) -> None:
         asks = [f"--env={entry}" for entry in ASKS]
         words = [found, *store, "--storage-driver=vfs", f"--runtime={runtime}", "run", "--rm",
                  "--network=none", *asks, "--rootfs", root, "/bin/sh", "-c", script]  # fmt: skip
-        return subprocess.run(
-            words, env=env, capture_output=True, text=True, check=False, timeout=100,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return captured(words, env=env, timeout=100, stdin=subprocess.DEVNULL)
 
     root = f"{work}/rootfs:O"
     bare = start(shutil.which("runc") or "runc", root, "echo runs")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from nvct import paths
 from nvct.container.plan.store import Store
 from nvct_sim import node_changes, tree
 from tests.integration.inside import UUID, configure, generate, make, run
+from tests.support.processes import captured
 
 OLD, NEW = "580.159.04", "590.48.01"
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0"]
@@ -47,10 +47,7 @@ def an_upgrade_is_survived(work: Path) -> None:
     assert NEW not in between.stdout
     assert len(UUID.findall(between.stdout)) == 1, between
     assert (table()["why"], table()["version"]) == ("", OLD)
-    said = subprocess.run(
-        [Path(sys.executable).with_name("nvidia-ctk"), "cdi", "check"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    said = captured([Path(sys.executable).with_name("nvidia-ctk"), "cdi", "check"])
     assert said.returncode == 1, said
     assert OLD in said.stderr, said
     assert NEW in said.stderr, said

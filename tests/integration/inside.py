@@ -20,6 +20,7 @@ from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct_sim import attach, bundle, node_changes, tree
+from tests.support.processes import captured
 
 DRIVER_ROOT = "/run/nvidia/driver"
 SPEC = "/var/run/cdi/nvidia.json"
@@ -94,10 +95,7 @@ def leave_hybrid_cgroups() -> None:
 
 def run(work: Path, folder: Path, program: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a bundle to its end."""
-    return subprocess.run(
-        command(work, folder, program), capture_output=True, text=True, check=False, timeout=120,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return captured(command(work, folder, program), timeout=120, stdin=subprocess.DEVNULL)
 
 
 def command(work: Path, folder: Path, program: str | None = None) -> list[str]:
@@ -333,10 +331,9 @@ def node_changes_are_seen(work: Path) -> None:
 
 def on_old_kernel(words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command whose newer system calls fail."""
-    return subprocess.run(
-        [sys.executable, "-c", OLD_KERNEL, *words], capture_output=True, text=True, check=False,
-        timeout=60, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return captured(
+        [sys.executable, "-c", OLD_KERNEL, *words], timeout=60, stdin=subprocess.DEVNULL
+    )
 
 
 def old_kernel(work: Path) -> None:

@@ -25,6 +25,7 @@ from nvct.paths import CONFIG_ENV
 from nvct_sim import attach, bundle
 from tests.integration import inside, rootless
 from tests.support import cdi_engine, images
+from tests.support.processes import captured
 
 RESULTS = "results.json"
 HOME = Path("/run/matrix")
@@ -223,8 +224,8 @@ class _Lab:
     def _start(
         self, command: list[str], env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False,
+        return captured(
+            command, errors="replace",
             timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})},
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC
 from tests.integration.inside import make
+from tests.support.processes import captured
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
@@ -74,10 +75,9 @@ def rpm_installed(work: Path) -> None:
 
 def _rpm(tree: Path, *words: str, check: bool = True) -> str:
     command = ["rpm", "--root", str(tree), "--dbpath", "/var/lib/rpm", "--nodeps", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
+    done = captured(
+        command, stdin=subprocess.DEVNULL, env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
+    )
     said = [line for line in done.stderr.splitlines() if line != PRIVATE_MOUNTS]
     complaints = [line for line in said if "warning" in line]
     assert not check or (done.returncode == 0 and not complaints), done.stderr
@@ -112,8 +112,8 @@ def _inside(tree: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
         KERNEL.umount2(".", MNT_DETACH)
         os.chdir("/")
 
-    return subprocess.run(
-        command, preexec_fn=pivot, capture_output=True, text=True, check=False, timeout=300,
+    return captured(
+        command, preexec_fn=pivot, timeout=300,
         stdin=subprocess.DEVNULL, env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBS": os.environ[DEBS_ENV]},
         cwd=None,
     )  # fmt: skip

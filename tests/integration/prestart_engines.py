@@ -13,6 +13,7 @@ from pathlib import Path
 from nvct.paths import CONFIG_ENV
 from tests.integration.inside import PROBE, UUID, configure, leave_hybrid_cgroups, make, run
 from tests.integration.prestart import GPU, HOOK, edit, hooked
+from tests.support.processes import captured
 
 
 def crun(work: Path) -> None:
@@ -70,10 +71,7 @@ def podman(work: Path) -> None:
     def start(*more: str) -> subprocess.CompletedProcess[str]:
         folder = make(work, f"podman{len(os.listdir(work))}", "true") / "rootfs"
         command = [*base, *more[:-1], "--rootfs", str(folder), "/bin/sh", "-c", more[-1]]
-        return subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False, timeout=100,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return captured(command, env=env, timeout=100, stdin=subprocess.DEVNULL)
 
     bare = start("ls /dev | grep -c nvidia")
     if bare.stdout != "0\n":
@@ -117,9 +115,7 @@ def docker(work: Path) -> None:
 
 def _use_docker(work: Path, client: list[str], env: dict[str, str]) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*client, *words], env=env, capture_output=True, text=True, check=False, timeout=60
-        )
+        return captured([*client, *words], env=env, timeout=60)
 
     for _ in range(100):
         if call("version").returncode == 0:

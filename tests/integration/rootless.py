@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct.launcher.install import Built, install
+from tests.support.processes import captured
 
 UID = 5001
 SUB_ID = 300_000
@@ -126,7 +127,7 @@ class User:
         self, program: str, *words: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a program as this user."""
-        return subprocess.run(
+        return captured(
             [
                 "setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups",
                 "--inh-caps=-all", program, *words,
@@ -135,7 +136,7 @@ class User:
                 "PATH": os.environ["PATH"], "HOME": str(self.home),
                 "XDG_RUNTIME_DIR": str(self.home / "xdg"), **(env or {}),
             },
-            cwd=self.home, capture_output=True, text=True, errors="replace", check=False,
+            cwd=self.home, errors="replace",
             timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 from tests.integration import matrix, rootless
+from tests.support.processes import captured
 
 RESULTS = "rootless.json"
 RUNTIMES = ("runc", "crun")
@@ -74,7 +75,7 @@ def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, object]:
     made = user.call(runtime, "import", str(archive), "image:test")
     if made.returncode:
         raise SystemExit(f"SKIP: no rootless Podman here: {made.stderr[-300:]}")
-    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    told = captured([program, "--version"], check=True)
     found: dict[str, object] = {runtime: told.stdout}
     device, _ = matrix.DEVICES
     ways = {

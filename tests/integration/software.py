@@ -23,6 +23,7 @@ from nvct.paths import CONFIG_ENV
 from nvct_sim import bundle
 from tests.integration import inside
 from tests.support import cdi_engine, debian_root, software_images
+from tests.support.processes import captured
 from tests.support.software_images import LIBDIR, MACHINE, PROBE
 
 RESULTS = "software.json"
@@ -127,7 +128,7 @@ class _Lab:
         return output.read_text(encoding="utf-8", errors="replace")
 
     def _is_running(self, command: list[str], env: Mapping[str, str]) -> bool:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = captured(command, env=env)
         return done.returncode == 0 and json.loads(done.stdout)["status"] == "running"
 
     def _mount(self, lower: Path, folder: Path) -> None:

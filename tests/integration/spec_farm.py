@@ -26,6 +26,7 @@ from tests.integration.inside import (
     run,
 )
 from tests.support import cdi_engine
+from tests.support.processes import captured
 
 ASKS = {"cdi.k8s.io/test": "nvidia.com/gpu=0"}
 MOUNT_POINT = "/.nvct/driver"
@@ -60,7 +61,7 @@ def one_mount(work: Path) -> None:
 def nvct(*words: str, check: bool = True) -> None:
     """Run a command of this checkout."""
     program = Path(sys.executable).with_name("nvct")
-    done = subprocess.run([program, *words], check=False, capture_output=True, text=True)
+    done = captured([program, *words])
     assert not check or done.returncode == 0, done
 
 

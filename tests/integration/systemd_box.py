@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
 from tests.support import debian_root
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 NSPAWN_ENV = "NVCT_TEST_NSPAWN"
@@ -97,11 +98,11 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
     if nspawn:
         env["PATH"] = f"{nspawn}/usr/bin:{env['PATH']}"
         env["LD_LIBRARY_PATH"] = f"{nspawn}/usr/lib/{os.uname().machine}-linux-gnu/systemd"
-    done = subprocess.run(
+    done = captured(
         ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
          "--propagation", "private", "sh", str(lab / "box"), cgroups, str(lab), str(tree),
          str(REPOSITORY)],
-        env=env, capture_output=True, text=True, check=False, timeout=380,
+        env=env, timeout=380,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return (done.stdout + done.stderr).splitlines()

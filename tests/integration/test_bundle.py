@@ -21,6 +21,7 @@ from nvct_sim.native.build import find_compiler
 from tests.hostile import hook_attack
 from tests.integration import bundles
 from tests.integration.conftest import SimulatedNode
+from tests.support.processes import captured
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 REPOSITORY = Path(__file__).parents[2]
@@ -59,12 +60,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     find_compiler()  # what cannot be built is skipped
     out = tmp_path_factory.mktemp("built")
     build = REPOSITORY / "packaging/bundle/build.py"
-    done = subprocess.run(
-        [sys.executable, build, "--out", out, "--hot", out / "none"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured([sys.executable, build, "--out", out, "--hot", out / "none"])
     for reason in ("is of no Debian package", "is made with Python"):
         if reason in done.stderr:
             pytest.skip(done.stderr.strip())
@@ -135,9 +131,7 @@ def inside(root: Path, command: Sequence[str]) -> subprocess.CompletedProcess[st
 
     if os.geteuid():
         pytest.skip("only root can have another root")
-    return subprocess.run(
-        command, preexec_fn=enter, env={}, capture_output=True, text=True, check=False
-    )
+    return captured(command, preexec_fn=enter, env={})
 
 
 def test_it_runs_in_an_empty_root(bundle: Path, tmp_path: Path) -> None:
@@ -151,9 +145,7 @@ def test_it_runs_in_an_empty_root(bundle: Path, tmp_path: Path) -> None:
 
 
 def ask(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command, env=env or {}, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = captured(command, env=env or {}, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -207,9 +199,7 @@ def test_a_path_that_its_loader_would_take_apart_is_refused(
 ) -> None:
     place = moved(bundle, tmp_path / f"a{character}b")
 
-    done = subprocess.run(
-        [place / "bin/nvct", "--version"], capture_output=True, text=True, check=False
-    )
+    done = captured([place / "bin/nvct", "--version"])
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"nvct: cannot run from {place}/bin/nvct: ")
@@ -220,9 +210,7 @@ def test_a_bundle_with_a_part_missing_says_which(bundle: Path, tmp_path: Path) -
     loader = next(place.glob("lib/ld-*"))
     loader.unlink()
 
-    done = subprocess.run(
-        [place / "bin/nvct", "--version"], capture_output=True, text=True, check=False
-    )
+    done = captured([place / "bin/nvct", "--version"])
 
     assert done.returncode == 1
     assert done.stderr == f"nvct: cannot start {loader}: No such file or directory\n"

@@ -6,26 +6,20 @@ from __future__ import annotations
 import pytest
 
 from tests.integration import container_cli
-from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import Part, SimulatedNode
 
 pytestmark = pytest.mark.engine
 
 
-def test_info_is_what_nvidia_smi_prints(simulated: SimulatedNode) -> None:
-    simulated.run(container_cli.info)
+PARTS = {
+    "info is what nvidia smi prints": container_cli.info,
+    "list names what is there": container_cli.listed,
+    "configure gives a container of runc its gpus": container_cli.by_pid,
+    "configure works on a root where it runs": container_cli.standalone,
+    "configure changes no other namespace": container_cli.shared,
+}
 
 
-def test_list_names_what_is_there(simulated: SimulatedNode) -> None:
-    simulated.run(container_cli.listed)
-
-
-def test_configure_gives_a_container_of_runc_its_gpus(simulated: SimulatedNode) -> None:
-    simulated.run(container_cli.by_pid)
-
-
-def test_configure_works_on_a_root_where_it_runs(simulated: SimulatedNode) -> None:
-    simulated.run(container_cli.standalone)
-
-
-def test_configure_changes_no_other_namespace(simulated: SimulatedNode) -> None:
-    simulated.run(container_cli.shared)
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_in_the_node(part: Part, simulated: SimulatedNode) -> None:
+    simulated.run(part)

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.integration import inside
-from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import Part, SimulatedNode
 
 
 @pytest.mark.engine
@@ -22,19 +22,17 @@ def test_a_node_without_device_rule_is_not_listed(simulated: SimulatedNode) -> N
     simulated.run(inside.missing_rule)
 
 
-@pytest.mark.engine
-def test_changes_are_seen_by_the_next_create(simulated: SimulatedNode) -> None:
-    simulated.run(inside.changes_are_seen)
+PARTS = {
+    "changes are seen by the next create": inside.changes_are_seen,
+    "changes of the node are seen by the next create": inside.node_changes_are_seen,
+    "what cannot be had fails with one line": inside.refusals,
+}
 
 
 @pytest.mark.engine
-def test_changes_of_the_node_are_seen_by_the_next_create(simulated: SimulatedNode) -> None:
-    simulated.run(inside.node_changes_are_seen)
-
-
-@pytest.mark.engine
-def test_what_cannot_be_had_fails_with_one_line(simulated: SimulatedNode) -> None:
-    simulated.run(inside.refusals)
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_in_the_node(part: Part, simulated: SimulatedNode) -> None:
+    simulated.run(part)
 
 
 def test_crun_gives_the_same(simulated: SimulatedNode) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nvct_sim import rootfs
+from tests.support.processes import captured
 
 TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")
@@ -101,10 +102,9 @@ def _processes(word: str) -> Iterator[str]:
 
 
 def demo(env: dict[str, str], *before: str) -> str:
-    done = subprocess.run(
-        [*before, PROGRAM, "demo"], check=False, capture_output=True, text=True, env=env,
-        timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = captured(
+        [*before, PROGRAM, "demo"], env=env, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -190,10 +190,9 @@ def as_user() -> list[str]:
 
 def refused(env: dict[str, str], *before: str) -> str:
     """Return the only line of a demonstration that cannot run."""
-    done = subprocess.run(
-        [*before, PROGRAM, "demo"], check=False, capture_output=True, text=True, env=env,
-        timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = captured(
+        [*before, PROGRAM, "demo"], env=env, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

@@ -37,7 +37,7 @@ from nvct.linux.constants import (
 )
 from tests.integration import farm_inside
 from tests.integration.conftest import SimulatedNode
-from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.forked import in_a_mount_namespace, in_mount_namespace, run_forked
 from tests.support.host_tree import VERSION
 from tests.support.recording_kernel import RecordingKernel
 from tests.unit.farm.lab import NEWER, FarmLab, tree
@@ -86,82 +86,72 @@ def assert_unwritable(place: str, manifest: Manifest) -> None:
     assert tree(place) == before
 
 
+@in_a_mount_namespace
 def test_binds_are_read_only_each_by_itself(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        view = build(lab.farm, lab.find(), allowed=("binds",))
-        target = tmp_path / "container"
-        # As the worst runtime: only the top of the mount is made read-only.
-        mount_into(view.path, target)
+    lab = FarmLab(tmp_path)
+    view = build(lab.farm, lab.find(), allowed=("binds",))
+    target = tmp_path / "container"
+    # As the worst runtime: only the top of the mount is made read-only.
+    mount_into(view.path, target)
 
-        assert view.method == "binds"
-        assert folder.is_intact(view)
-        assert_unwritable(str(target), view)
-        assert_unwritable(view.path, view)
-        mounts = {m.target: m for m in mountinfo.parse(folder.own_mounts(lab.farm))}
-        for entry in view.entries:
-            if entry.file.kind == "config":  # a copy on the tmpfs itself
-                continue
-            options = mounts[f"{target}/{entry.path}"].options
-            assert {"ro", "nosuid", "nodev"} <= set(options), entry.path
-        assert os.path.samefile(f"{target}/lib64/libcuda.so.1", lab.libcuda)
-
-    in_mount_namespace(inside)
+    assert view.method == "binds"
+    assert folder.is_intact(view)
+    assert_unwritable(str(target), view)
+    assert_unwritable(view.path, view)
+    mounts = {m.target: m for m in mountinfo.parse(folder.own_mounts(lab.farm))}
+    for entry in view.entries:
+        if entry.file.kind == "config":  # a copy on the tmpfs itself
+            continue
+        options = mounts[f"{target}/{entry.path}"].options
+        assert {"ro", "nosuid", "nodev"} <= set(options), entry.path
+    assert os.path.samefile(f"{target}/lib64/libcuda.so.1", lab.libcuda)
 
 
 @pytest.mark.parametrize("way", ["links", "binds"])
+@in_a_mount_namespace
 def test_a_view_of_any_kind_is_unwritable_through_a_containers_mount(
     tmp_path: Path, way: str
 ) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        view = build(lab.farm, lab.find(), allowed=("links",) if way == "links" else ("binds",))
-        mount_into(view.path, tmp_path / "container")
+    lab = FarmLab(tmp_path)
+    view = build(lab.farm, lab.find(), allowed=("links",) if way == "links" else ("binds",))
+    mount_into(view.path, tmp_path / "container")
 
-        assert_unwritable(str(tmp_path / "container"), view)
-
-    in_mount_namespace(inside)
+    assert_unwritable(str(tmp_path / "container"), view)
 
 
+@in_a_mount_namespace
 def test_binds_under_a_shared_mount_are_private_and_whole(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        lab.path.mkdir(mode=0o755)
-        KERNEL.mount(str(tmp_path), str(tmp_path), None, MS_BIND)
-        KERNEL.mount(None, str(tmp_path), None, MS_SHARED)
-        view = build(lab.farm, lab.find(), allowed=("binds",))
-        mount_into(view.path, tmp_path / "container")
+    lab = FarmLab(tmp_path)
+    lab.path.mkdir(mode=0o755)
+    KERNEL.mount(str(tmp_path), str(tmp_path), None, MS_BIND)
+    KERNEL.mount(None, str(tmp_path), None, MS_SHARED)
+    view = build(lab.farm, lab.find(), allowed=("binds",))
+    mount_into(view.path, tmp_path / "container")
 
-        own = [
-            m
-            for m in mountinfo.parse(folder.own_mounts(lab.farm))
-            if m.target.startswith(view.path)
-        ]
-        copied = [e for e in view.entries if e.file.kind == "config"]
-        assert len(own) == 1 + len(view.entries) - len(copied)
-        assert {m.tags for m in own} == {()}
-        # An umount on the host does not reach the container.
-        KERNEL.umount2(view.path, MNT_DETACH)
-        assert tree(tmp_path / "container")["bin/nvidia-smi"] == "#!/bin/sh\n"
-        assert [name for name in os.listdir(lab.path) if name.startswith(".build")] == []
-
-    in_mount_namespace(inside)
+    own = [
+        m for m in mountinfo.parse(folder.own_mounts(lab.farm)) if m.target.startswith(view.path)
+    ]
+    copied = [e for e in view.entries if e.file.kind == "config"]
+    assert len(own) == 1 + len(view.entries) - len(copied)
+    assert {m.tags for m in own} == {()}
+    # An umount on the host does not reach the container.
+    KERNEL.umount2(view.path, MNT_DETACH)
+    assert tree(tmp_path / "container")["bin/nvidia-smi"] == "#!/bin/sh\n"
+    assert [name for name in os.listdir(lab.path) if name.startswith(".build")] == []
 
 
+@in_a_mount_namespace
 def test_binds_are_made_anew_where_they_are_not_mounted(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        first = build(lab.farm, lab.find(), allowed=("binds",))
-        KERNEL.umount2(first.path, MNT_DETACH)  # as after a boot, or in another namespace
-        (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
-        assert (status.state, status.keep) == ("absent", "it is the loaded module's")
+    lab = FarmLab(tmp_path)
+    first = build(lab.farm, lab.find(), allowed=("binds",))
+    KERNEL.umount2(first.path, MNT_DETACH)  # as after a boot, or in another namespace
+    (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
+    assert (status.state, status.keep) == ("absent", "it is the loaded module's")
 
-        second = build(lab.farm, lab.find(), allowed=("binds",))
+    second = build(lab.farm, lab.find(), allowed=("binds",))
 
-        assert second.name == first.name
-        assert folder.is_intact(second)
-
-    in_mount_namespace(inside)
+    assert second.name == first.name
+    assert folder.is_intact(second)
 
 
 def test_two_mount_namespaces_each_have_a_view_of_binds_and_leave_the_others(
@@ -187,186 +177,168 @@ def test_two_mount_namespaces_each_have_a_view_of_binds_and_leave_the_others(
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 40])
+@in_a_mount_namespace
 def test_a_build_of_binds_that_is_killed_is_done_by_the_next(tmp_path: Path, number: int) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        inventory = lab.find()
-        lab.farm.prepare()
-        killed = RecordingKernel(kill_at=("mount", "after", number))
-        farm = Farm(path=lab.farm.path, kernel=killed)
-        status = run_forked(lambda: build(farm, inventory, allowed=("binds",)))
-        assert os.WTERMSIG(status) == signal.SIGKILL
+    lab = FarmLab(tmp_path)
+    inventory = lab.find()
+    lab.farm.prepare()
+    killed = RecordingKernel(kill_at=("mount", "after", number))
+    farm = Farm(path=lab.farm.path, kernel=killed)
+    status = run_forked(lambda: build(farm, inventory, allowed=("binds",)))
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
-        made = build(lab.farm, inventory, allowed=("binds",))
-        collect.collect(lab.farm, Needs(loaded=VERSION))
+    made = build(lab.farm, inventory, allowed=("binds",))
+    collect.collect(lab.farm, Needs(loaded=VERSION))
 
-        assert folder.is_intact(made)
-        assert sorted(os.listdir(lab.path)) == sorted([".lock", made.name, f"{made.name}.json"])
-        assert_unwritable(made.path, made)
-
-    in_mount_namespace(inside)
+    assert folder.is_intact(made)
+    assert sorted(os.listdir(lab.path)) == sorted([".lock", made.name, f"{made.name}.json"])
+    assert_unwritable(made.path, made)
 
 
+@in_a_mount_namespace
 def test_an_overlay_is_not_linked_but_bound(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        for name in ("upper", "work"):
-            (tmp_path / name).mkdir()
-        layers = f"lowerdir={lab.host.driver},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-        KERNEL.mount("overlay", str(lab.host.driver), "overlay", 0, layers)
+    lab = FarmLab(tmp_path)
+    for name in ("upper", "work"):
+        (tmp_path / name).mkdir()
+    layers = f"lowerdir={lab.host.driver},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    KERNEL.mount("overlay", str(lab.host.driver), "overlay", 0, layers)
 
-        view = build(lab.farm, lab.find(), str(lab.host.driver))
+    view = build(lab.farm, lab.find(), str(lab.host.driver))
 
-        assert view.method == "binds"
-        assert os.listdir(tmp_path / "upper") == []  # nothing was copied up
-        assert_unwritable(view.path, view)
-
-    in_mount_namespace(inside)
+    assert view.method == "binds"
+    assert os.listdir(tmp_path / "upper") == []  # nothing was copied up
+    assert_unwritable(view.path, view)
 
 
+@in_a_mount_namespace
 def test_another_mount_of_one_file_system_refuses_links_and_gets_binds(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        driver = str(lab.host.driver)
-        KERNEL.mount(driver, driver, None, MS_BIND)
-        assert os.stat(driver).st_dev == os.stat(tmp_path).st_dev
+    lab = FarmLab(tmp_path)
+    driver = str(lab.host.driver)
+    KERNEL.mount(driver, driver, None, MS_BIND)
+    assert os.stat(driver).st_dev == os.stat(tmp_path).st_dev
 
-        view = build(lab.farm, lab.find(), driver)
+    view = build(lab.farm, lab.find(), driver)
 
-        assert view.method == "binds"
-
-    in_mount_namespace(inside)
+    assert view.method == "binds"
 
 
+@in_a_mount_namespace
 def test_no_links_are_made_on_a_noexec_mount(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        base = str(tmp_path)
-        KERNEL.mount(base, base, None, MS_BIND)
-        KERNEL.mount(None, base, None, MS_REMOUNT | MS_BIND | MS_NOEXEC)
+    lab = FarmLab(tmp_path)
+    base = str(tmp_path)
+    KERNEL.mount(base, base, None, MS_BIND)
+    KERNEL.mount(None, base, None, MS_REMOUNT | MS_BIND | MS_NOEXEC)
 
-        view = build(lab.farm, lab.find(), str(lab.host.driver))
+    view = build(lab.farm, lab.find(), str(lab.host.driver))
 
-        assert view.method == "binds"
-        (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
-        assert (status.state, status.users) == ("good", 0)
-
-    in_mount_namespace(inside)
+    assert view.method == "binds"
+    (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
+    assert (status.state, status.users) == ("good", 0)
 
 
 @pytest.mark.parametrize("way", ["by rename", "in place"])
+@in_a_mount_namespace
 def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
     tmp_path: Path, way: str
 ) -> None:
     """The kernel binds no single file that has lost its name; single mounts need files."""
 
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        driver = str(lab.host.driver)
-        KERNEL.mount(driver, driver, None, MS_BIND)  # no links from here
-        first = build(lab.farm, lab.find(), driver)
-        assert first.method == "binds"
-        libcuda = lab.libcuda.read_bytes()
-        lab.install(NEWER, in_place=way == "in place")
+    lab = FarmLab(tmp_path)
+    driver = str(lab.host.driver)
+    KERNEL.mount(driver, driver, None, MS_BIND)  # no links from here
+    first = build(lab.farm, lab.find(), driver)
+    assert first.method == "binds"
+    libcuda = lab.libcuda.read_bytes()
+    lab.install(NEWER, in_place=way == "in place")
 
-        found = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
-        second = build(lab.farm, found)
+    found = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
+    second = build(lab.farm, found)
 
-        assert second.name != first.name
-        assert (second.version, second.method) == (VERSION, "copies")
-        held = tree(second.path)
-        assert held[f"lib64/libcuda.so.{VERSION}"] == libcuda.decode("latin-1")
-        assert ("bin/nvidia-smi" in held) is (way == "by rename")
-        for file in found.files:
-            assert os.stat(file.host_path).st_nlink == 1
-        # From now on it is the view in use.
-        again = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
-        assert build(lab.farm, again) == second
-
-    in_mount_namespace(inside)
+    assert second.name != first.name
+    assert (second.version, second.method) == (VERSION, "copies")
+    held = tree(second.path)
+    assert held[f"lib64/libcuda.so.{VERSION}"] == libcuda.decode("latin-1")
+    assert ("bin/nvidia-smi" in held) is (way == "by rename")
+    for file in found.files:
+        assert os.stat(file.host_path).st_nlink == 1
+    # From now on it is the view in use.
+    again = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
+    assert build(lab.farm, again) == second
 
 
+@in_a_mount_namespace
 def test_gc_keeps_what_a_container_has_mounted_until_it_ends(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        views = [build(lab.farm, lab.find(), allowed=(way,)) for way in ("links",)]
-        lab.install(NEWER)
-        lab.load(NEWER)
-        new = build(lab.farm, lab.find(), allowed=("binds",))
-        target = tmp_path / "container"
-        script = (
-            f"mkdir {target}; mount --rbind {views[0].path} {target}; "
-            f"mount -o remount,bind,ro {target}; echo ready; exec sleep 60"
-        )
-        with subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script],
-            stdout=subprocess.PIPE, text=True,
-        ) as container:  # fmt: skip
-            assert container.stdout is not None
-            assert container.stdout.readline() == "ready\n"
+    lab = FarmLab(tmp_path)
+    views = [build(lab.farm, lab.find(), allowed=(way,)) for way in ("links",)]
+    lab.install(NEWER)
+    lab.load(NEWER)
+    new = build(lab.farm, lab.find(), allowed=("binds",))
+    target = tmp_path / "container"
+    script = (
+        f"mkdir {target}; mount --rbind {views[0].path} {target}; "
+        f"mount -o remount,bind,ro {target}; echo ready; exec sleep 60"
+    )
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script],
+        stdout=subprocess.PIPE, text=True,
+    ) as container:  # fmt: skip
+        assert container.stdout is not None
+        assert container.stdout.readline() == "ready\n"
 
-            found = {s.manifest.name: s for s in collect.statuses(lab.farm, Needs(loaded=NEWER))}
-            assert found[views[0].name].users == 1
-            # It also has a copy of the farm's own mount, which is no use of it.
-            assert found[new.name].users == 0
-            assert collect.collect(lab.farm, Needs(loaded=NEWER)) == []
-            container.kill()
-        (gone,) = collect.collect(lab.farm, Needs(loaded=NEWER))
+        found = {s.manifest.name: s for s in collect.statuses(lab.farm, Needs(loaded=NEWER))}
+        assert found[views[0].name].users == 1
+        # It also has a copy of the farm's own mount, which is no use of it.
+        assert found[new.name].users == 0
+        assert collect.collect(lab.farm, Needs(loaded=NEWER)) == []
+        container.kill()
+    (gone,) = collect.collect(lab.farm, Needs(loaded=NEWER))
 
-        assert gone.manifest == views[0]
-        assert not os.path.exists(views[0].path)
-        assert folder.is_intact(new)
-
-    in_mount_namespace(inside)
+    assert gone.manifest == views[0]
+    assert not os.path.exists(views[0].path)
+    assert folder.is_intact(new)
 
 
+@in_a_mount_namespace
 def test_gc_takes_away_views_of_binds_with_their_mounts(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        old = build(lab.farm, lab.find(), allowed=("binds",))
-        drivers_own = tree(lab.host.driver)
+    lab = FarmLab(tmp_path)
+    old = build(lab.farm, lab.find(), allowed=("binds",))
+    drivers_own = tree(lab.host.driver)
 
-        gone = collect.collect(lab.farm, Needs(loaded=NEWER))
+    gone = collect.collect(lab.farm, Needs(loaded=NEWER))
 
-        assert [status.manifest for status in gone] == [old]
-        assert os.listdir(lab.path) == [".lock"]
-        assert tree(lab.host.driver) == drivers_own
-        assert old.name not in folder.own_mounts(lab.farm)
-
-    in_mount_namespace(inside)
+    assert [status.manifest for status in gone] == [old]
+    assert os.listdir(lab.path) == [".lock"]
+    assert tree(lab.host.driver) == drivers_own
+    assert old.name not in folder.own_mounts(lab.farm)
 
 
+@in_a_mount_namespace
 def test_gc_takes_away_what_a_build_that_was_killed_has_mounted(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        lab.farm.prepare()
-        left = lab.path / ".build-dead"
-        (left / "bin").mkdir(parents=True)
-        KERNEL.mount("nvct-farm:x", str(left), "tmpfs")
-        (left / "nvidia-smi").touch()
-        KERNEL.mount(str(lab.libcuda), f"{left}/nvidia-smi", None, MS_BIND)
+    lab = FarmLab(tmp_path)
+    lab.farm.prepare()
+    left = lab.path / ".build-dead"
+    (left / "bin").mkdir(parents=True)
+    KERNEL.mount("nvct-farm:x", str(left), "tmpfs")
+    (left / "nvidia-smi").touch()
+    KERNEL.mount(str(lab.libcuda), f"{left}/nvidia-smi", None, MS_BIND)
 
-        collect.collect(lab.farm, Needs(loaded=VERSION))
+    collect.collect(lab.farm, Needs(loaded=VERSION))
 
-        assert os.listdir(lab.path) == [".lock"]
-        assert lab.libcuda.exists()
-
-    in_mount_namespace(inside)
+    assert os.listdir(lab.path) == [".lock"]
+    assert lab.libcuda.exists()
 
 
+@in_a_mount_namespace
 def test_an_upgrade_while_a_container_runs_leaves_it_its_driver(tmp_path: Path) -> None:
-    def inside() -> None:
-        lab = FarmLab(tmp_path)
-        view = build(lab.farm, lab.find())
-        target = tmp_path / "container"
-        mount_into(view.path, target)
-        before = tree(target)
+    lab = FarmLab(tmp_path)
+    view = build(lab.farm, lab.find())
+    target = tmp_path / "container"
+    mount_into(view.path, target)
+    before = tree(target)
 
-        lab.install(NEWER)
+    lab.install(NEWER)
 
-        assert tree(target) == before
-
-    in_mount_namespace(inside)
+    assert tree(target) == before
 
 
 def test_two_builds_at_once_end_with_one_view(tmp_path: Path) -> None:

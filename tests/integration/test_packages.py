@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.hostile import hook_attack
 from tests.integration import packages
 from tests.integration.conftest import SimulatedNode
 from tests.support import debian_root
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 RELEASES = debian_root.releases("bookworm", "trixie", more=("resolute", "noble", "jammy"))
@@ -363,7 +363,7 @@ def rpms(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no rpmbuild")
     out = tmp_path_factory.mktemp("rpms")
     build = REPOSITORY / "packaging/rpm/build.sh"
-    done = subprocess.run(["sh", build, out], capture_output=True, text=True, check=False)
+    done = captured(["sh", build, out])
     assert done.returncode == 0, done.stderr
     return out
 
@@ -399,7 +399,7 @@ def test_rpmlint_has_nothing_to_say(rpms: Path) -> None:
         pytest.skip("no rpmlint")
     config = REPOSITORY / "packaging/rpm/rpmlint.toml"
     command = ["rpmlint", "-c", str(config), *map(str, sorted(rpms.glob("*.rpm")))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = captured(command)
     assert " 0 errors, 0 warnings" in done.stdout, done.stdout
 
 
@@ -409,7 +409,7 @@ def test_lintian_has_nothing_to_say(debs: Path) -> None:
     found = sorted(debs.glob("*.deb"))
     command = ["lintian", "--fail-on", "error,warning", "--allow-root", *map(str, found)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = captured(command)
     except FileNotFoundError:
         pytest.skip("no lintian")
     assert done.returncode == 0, done.stdout

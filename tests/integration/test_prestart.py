@@ -11,17 +11,23 @@ import os
 import pytest
 
 from tests.integration import prestart, prestart_engines
-from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import Part, SimulatedNode
+
+PARTS = {
+    "containers hold exactly what they asked for": prestart.asked_gpus,
+    "a node without device rule cannot be opened": prestart.without_rule,
+    "who asks for nothing stays untouched": prestart.nothing_asked,
+    "what cannot be had fails the container with one line": prestart.refusals,
+    "other shapes of containers run": prestart.other_shapes,
+    "a container started again gets the same": prestart.restarted,
+    "a user namespace gets the nodes of the host": prestart.user_namespace,
+}
 
 
 @pytest.mark.engine
-def test_containers_hold_exactly_what_they_asked_for(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.asked_gpus)
-
-
-@pytest.mark.engine
-def test_a_node_without_device_rule_cannot_be_opened(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.without_rule)
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_in_the_node(part: Part, simulated: SimulatedNode) -> None:
+    simulated.run(part)
 
 
 def test_on_cgroup_v2_the_device_program_is_replaced(simulated: SimulatedNode) -> None:
@@ -31,31 +37,6 @@ def test_on_cgroup_v2_the_device_program_is_replaced(simulated: SimulatedNode) -
 @pytest.mark.engine
 def test_no_mount_can_be_written_to(simulated: SimulatedNode) -> None:
     simulated.run(prestart.writes)
-
-
-@pytest.mark.engine
-def test_who_asks_for_nothing_stays_untouched(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.nothing_asked)
-
-
-@pytest.mark.engine
-def test_what_cannot_be_had_fails_the_container_with_one_line(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.refusals)
-
-
-@pytest.mark.engine
-def test_other_shapes_of_containers_run(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.other_shapes)
-
-
-@pytest.mark.engine
-def test_a_container_started_again_gets_the_same(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.restarted)
-
-
-@pytest.mark.engine
-def test_a_user_namespace_gets_the_nodes_of_the_host(simulated: SimulatedNode) -> None:
-    simulated.run(prestart.user_namespace)
 
 
 def test_crun_gives_the_same(simulated: SimulatedNode) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.rootless import is_open
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 UID = "65534"
@@ -69,10 +70,7 @@ def running(words: list[str], first: str = "true") -> Iterator[int]:
 def asked(words: list[str], pid: int, root: Path) -> str:
     """Let a hook that runs in this way look at a process; return what it says."""
     code = CODE.format(repository=str(REPOSITORY))
-    done = subprocess.run(
-        [*words, sys.executable, "-c", code, str(pid), str(root)], capture_output=True, text=True,
-        check=False, timeout=60,
-    )  # fmt: skip
+    done = captured([*words, sys.executable, "-c", code, str(pid), str(root)], timeout=60)
     assert not done.stderr, done
     return done.stdout.strip()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from nvct_sim import node_changes, tree
 from nvct_sim.replay import CONFIG
 from tests.integration import systemd_box
 from tests.support import debian_root
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 OLD, NEW = "580.159.04", "590.48.01"
@@ -117,10 +117,9 @@ def test_udev_has_nothing_to_say_of_the_rules() -> None:
     except ContainerNotPossibleError as error:
         pytest.skip(str(error))
 
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-euc", VERIFY, "verify", root], cwd=REPOSITORY,
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = captured(
+        ["unshare", "--mount", "sh", "-euc", VERIFY, "verify", root], cwd=REPOSITORY, timeout=60
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search("Success: +1$", done.stdout, re.MULTILINE)

@@ -18,6 +18,7 @@ from nvct_sim import run_folder
 from nvct_sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.rootless import is_open
+from tests.support.processes import captured
 
 RUNTIME_ENV, KIND_ENV = "RUNTIME", "KIND"
 LOOK = r"""
@@ -59,10 +60,9 @@ def start(work: Path) -> None:
         document["linux"]["resources"] = {}
         subprocess.run(["chown", "-R", "200000:200000", folder / "rootfs"], check=True)
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
-    done = subprocess.run(
-        [runtime, "--root", work / "state", "run", "--bundle", folder, f"sim-{os.getpid()}"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = captured(
+        [runtime, "--root", work / "state", "run", "--bundle", folder, f"sim-{os.getpid()}"]
+    )
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
     assert int(lines[0]) == 4, done.stdout

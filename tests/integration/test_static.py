@@ -23,6 +23,7 @@ import pytest
 from nvct.launcher import install as launch
 from tests.support import hot as static
 from tests.support.launcher import PRINT_ARGS, ask, compiled, script
+from tests.support.processes import captured
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab
 
 pytestmark = pytest.mark.engine
@@ -57,10 +58,9 @@ def lab(hot: Path, tmp_path: Path) -> Iterator[Lab]:
 def run(
     lab: Lab, words: list[str | Path], env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, env={**lab.env, **(env or {})}, cwd=lab.home, capture_output=True, text=True,
-        check=False, timeout=60, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return captured(
+        words, env={**lab.env, **(env or {})}, cwd=lab.home, timeout=60, stdin=subprocess.DEVNULL
+    )
 
 
 def ask_for_device(lab: Lab) -> None:
@@ -90,7 +90,7 @@ def test_the_same_sources_give_the_same_bytes(hot: Path, tmp_path: Path) -> None
 
 
 def test_it_says_what_is_inside(hot: Path) -> None:
-    said = subprocess.run([hot, "--about"], capture_output=True, text=True, check=True).stdout
+    said = captured([hot, "--about"], check=True).stdout
 
     assert re.fullmatch(
         r"nvct \S+\nPython 3\.\d+\.\d+\S*, source package of Debian\nmusl \S+\n", said
@@ -217,9 +217,8 @@ def test_the_runtime_ignores_no_signal_that_we_or_our_parent_ignored(
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_IGN)
 
-    said = subprocess.run(
-        [tmp_path / PROGRAM, "create", "--bundle", lab.bundle, "x"], env=lab.env, check=True,
-        capture_output=True, text=True, timeout=60, preexec_fn=ignore,
+    said = captured(
+        [tmp_path / PROGRAM, "create", "--bundle", lab.bundle, "x"], env=lab.env, check=True, timeout=60, preexec_fn=ignore,
     ).stdout  # fmt: skip
 
     ignored = int(said.split()[1], 16)
@@ -277,7 +276,7 @@ def test_the_launcher_starts_it_where_it_is_there_and_else_the_interpreter(
 
 @pytest.mark.parametrize("args", [[], ["--cold"], ["--nonsense", "x", "y"], ["--cold", "x"]])
 def test_started_by_hand_it_says_who_starts_it(hot: Path, args: list[str]) -> None:
-    said = subprocess.run([hot, *args], capture_output=True, text=True, check=False)
+    said = captured([hot, *args])
 
     assert said.returncode == 1
     assert said.stderr.startswith("nvct-hot: the launchers start it")
@@ -290,9 +289,8 @@ def test_deep_json_on_a_small_stack_is_a_sentence_and_no_signal(
     text = '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]},"x":' + '{"x":[' * depth
     lab.config_json.write_text(text)
 
-    said = subprocess.run(
-        [tmp_path / PROGRAM, "create", "--bundle", lab.bundle, "x"], env=lab.env, check=False,
-        capture_output=True, text=True, timeout=60,
+    said = captured(
+        [tmp_path / PROGRAM, "create", "--bundle", lab.bundle, "x"], env=lab.env, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, 256 << 10)),
     )  # fmt: skip
 
@@ -302,7 +300,7 @@ def test_deep_json_on_a_small_stack_is_a_sentence_and_no_signal(
 
 def test_its_stack_is_not_executable_and_its_functions_are_protected(hot: Path) -> None:
     words: list[str | Path] = ["readelf", "--program-headers", "--wide", hot]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    said = captured(words, check=True).stdout
 
     assert re.search(r"GNU_STACK.* RW ", said)
     assert launch.is_static(hot.read_bytes())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import captured
 from tests.support.shim_lab import Lab
 
 HOT_ENV = "NVCT_TESTS_HOT_ARM64"
@@ -41,10 +42,7 @@ def lab() -> Iterator[Lab]:
 
 
 def run(words: list[str], lab: Lab, state: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, env=lab.env, cwd=lab.home, input=state, capture_output=True, text=True,
-        check=False, timeout=60,
-    )  # fmt: skip
+    return captured(words, env=lab.env, cwd=lab.home, input=state, timeout=60)
 
 
 def test_other_commands_are_handed_over(program: list[str], lab: Lab) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from nvct_sim.native.build import find_compiler
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "nvct-tests", "bundle")
@@ -40,10 +41,10 @@ def _build(place: Path) -> None:
     find_compiler()
     made = place.with_name(f"{place.name}.made")
     shutil.rmtree(made, ignore_errors=True)
-    done = subprocess.run(
+    done = captured(
         [sys.executable, str(REPOSITORY / "packaging/bundle/build.py"), "--out", str(made)],
-        capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S,
-    )  # fmt: skip
+        timeout=BUILD_TIMEOUT_S,
+    )
     assert done.returncode == 0, done.stderr
     archive = next(made.glob("*.tar.gz"))
     subprocess.run(["tar", "--extract", "--file", archive, "--directory", made], check=True)

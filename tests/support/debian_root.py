@@ -10,7 +10,6 @@ import datetime as dt
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 import zlib
 from pathlib import Path
@@ -21,6 +20,7 @@ from _pytest.mark import ParameterSet
 from tests.engines import suite as engines
 from tests.support import mmdebstrap
 from tests.support.once import made_once
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (
@@ -104,9 +104,7 @@ def _build_packages(out: Path) -> None:
     script = REPOSITORY / "packaging/deb/build.sh"
     # The best compression would take longer than all the rest.
     env = {**os.environ, "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
-    done = subprocess.run(
-        ["sh", script, out], env=env, capture_output=True, text=True, check=False
-    )
+    done = captured(["sh", script, out], env=env)
     if "Unmet build dependencies" in done.stderr or "dpkg-buildpackage: not found" in done.stderr:
         pytest.skip("no debhelper, dh-python or Python packages to build with")
     assert done.returncode == 0, done.stderr

@@ -8,11 +8,14 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable
+from typing import ParamSpec
 
 import pytest
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_PRIVATE, MS_REC
+
+Given = ParamSpec("Given")
 
 
 def run_forked(function: Callable[[], object]) -> int:
@@ -49,6 +52,16 @@ def in_mount_namespace(function: Callable[[], object]) -> None:
         function()
 
     assert run_forked(child) == 0
+
+
+def in_a_mount_namespace(test: Callable[Given, None]) -> Callable[Given, None]:
+    """Make a test run in a child with its own mount namespace; its fixtures stay outside."""
+
+    @functools.wraps(test)
+    def whole(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        in_mount_namespace(functools.partial(test, *args, **kwargs))
+
+    return whole
 
 
 @functools.cache

@@ -12,12 +12,12 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
+from tests.support.processes import captured
 
 CACHE_ENV = "NVCT_TEST_KUBERNETES"
 """Variable that names the folder of the built programs, instead of one in the user's cache."""
@@ -138,10 +138,7 @@ def _compile(program: Program, go: str, sources: str, target: Path) -> None:
 
 def _run(program: Program, command: list[str]) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(
-        command, cwd=program.source, env=environment, capture_output=True, text=True, check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )  # fmt: skip
+    done = captured(command, cwd=program.source, env=environment, timeout=BUILD_TIMEOUT_S)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         tool = Path(command[0]).name
@@ -153,7 +150,7 @@ def _go(program: Program) -> str:
     go = shutil.which("go")
     if go is None:
         raise ContainerNotPossibleError(f"{program.name} is not built: there is no go on PATH")
-    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True)
+    said = captured([go, "env", "GOVERSION"], check=True)
     number = re.match(r"go(\d+)\.(\d+)", said.stdout)
     if number is None or (int(number[1]), int(number[2])) != REQUIRED_GO:
         needed = ".".join(map(str, REQUIRED_GO))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import captured
+
 REPOSITORY = Path(__file__).parents[2]
 HOT_ENV = "NVCT_TESTS_HOT"
 """Variable that names an existing nvct-hot."""
@@ -37,8 +39,7 @@ def build(
 
     With `restore_signals` False, SIGPIPE and SIGXFSZ are ignored, as Python ignores them.
     """
-    return subprocess.run(
-        ["sh", str(source / "packaging/static/build.sh"), str(path)],
-        capture_output=True, text=True, check=False, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    return captured(
+        ["sh", str(source / "packaging/static/build.sh"), str(path)], timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
         restore_signals=restore_signals,
     )  # fmt: skip

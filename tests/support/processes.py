@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes that run cost, by /proc: CPU and memory of a process and its descendants."""
+"""Programs that a test runs; what a running process and its descendants cost, by /proc."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def captured(
+    command: Sequence[str | Path], *, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; return its status, and its output as text."""
+    return subprocess.run(command, capture_output=True, text=True, check=check, **options)
 
 
 def family(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.engines import suite
 from tests.support import bundled
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "packaging/image"
@@ -89,10 +90,7 @@ def wheels() -> Path:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = captured(command, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

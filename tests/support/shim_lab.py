@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from tests.support import memory
 from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -204,14 +204,11 @@ class Lab:
         self, args: Sequence[str], program: str = PROGRAM, env: Mapping[str, str] | None = None
     ) -> Said:
         """Run the shim as the launcher starts it."""
-        done = subprocess.run(
+        done = captured(
             [*started(BOOT, self.cold), program, *args],
             env={**self.env, **(env or {})},
             cwd=self.home,
-            capture_output=True,
-            text=True,
             errors="surrogateescape",
-            check=False,
             timeout=60,
         )
         return Said(done.returncode, done.stdout, done.stderr)

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from nvct.cli.container import configure
-from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.config.load import load
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import tree
+from tests.support.commands import invoke
+from tests.support.processes import captured
 
 CACHE = Path(__file__).parents[2] / ".cache/native"
 PARTS = re.compile(r"/nvidia(?:\d+|-cap\d+)$")
@@ -75,7 +74,7 @@ class Machine:
         }
 
     def _run(self, name: str, *words: str) -> Any:
-        done = CliRunner().invoke(program(name), words, env=self.env)
+        done = invoke(name, words, env=self.env)
         assert done.exit_code == 0, (words, done.output, done.exception)
         return json.loads(done.stdout)
 
@@ -107,9 +106,9 @@ class Machine:
 
     def by_list(self, word: str) -> set[str]:
         code = "from nvct.cli.container.main import nvidia_container_cli as f; f()"
-        done = subprocess.run(
+        done = captured(
             [sys.executable, "-c", code, "list", f"--device={word}"],
-            env=self.env, capture_output=True, text=True, check=True, timeout=60,
+            env=self.env, check=True, timeout=60,
         )  # fmt: skip
         return _parts({"path": line} for line in done.stdout.splitlines())
 

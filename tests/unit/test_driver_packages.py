@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import captured
 
 SCRIPT = Path(__file__).parents[2] / "packaging/files/driver-packages"
 ARCHIVES = "/var/cache/apt/archives"
@@ -34,9 +35,9 @@ class Host:
     def call(self, word: str, packages: str = "") -> str:
         """Call the script; return what it says."""
         path = f"{self.program.parent}:{os.environ['PATH']}"
-        done = subprocess.run(
+        done = captured(
             ["sh", str(SCRIPT), word], env={"PATH": path, "NVCT_RUN": str(self.run)},
-            input=packages, text=True, capture_output=True, check=True, timeout=20,
+            input=packages, check=True, timeout=20,
         )  # fmt: skip
         assert not done.stdout
         return done.stderr

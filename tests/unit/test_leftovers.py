@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.processes import captured
 
 CONFTEST = "from tests.conftest import pytest_runtest_makereport, pytest_runtest_protocol\n"
 MODULE = """
@@ -27,9 +28,9 @@ def test_only_the_test_that_fails_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_x.py").write_text(MODULE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    done = subprocess.run(
+    done = captured(
         [*command, "-W", "error", "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[2],
         env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
-    )  # fmt: skip
+    )
     assert "1 failed, 1 passed" in done.stdout

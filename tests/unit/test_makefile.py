@@ -13,6 +13,7 @@ import pytest
 from nvct.errors import ContainerNotPossibleError
 from tests.conftest import TOGETHER, unit_of
 from tests.support import fetch_pip, mmdebstrap
+from tests.support.processes import captured
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -114,11 +115,10 @@ class Setup:
 
     def run(self, **env: str) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
-        return subprocess.run(
+        return captured(
             ["bash", SUPPORT / "venv.sh", self.venv, self.python],
-            check=False, capture_output=True, text=True,
             env={**os.environ, "LOG": str(self.log), "NO_ENSUREPIP": "", **env},
-        )  # fmt: skip
+        )
 
     @property
     def calls(self) -> list[str]:
@@ -156,10 +156,7 @@ def test_without_ensurepip_pip_comes_from_the_index(setup: Setup) -> None:
 
 
 def test_a_python_that_is_none_is_said(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", SUPPORT / "venv.sh", tmp_path / "venv", "/no/python"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = captured(["bash", SUPPORT / "venv.sh", tmp_path / "venv", "/no/python"])
     assert done.returncode == 1
     assert "no Python 3.10 or later is /no/python; install python3" in done.stderr
 
@@ -194,11 +191,11 @@ class Packages:
         script(self.folder / name, f"#!/bin/sh\n{text}\n")
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return captured(
             ["/bin/bash", SUPPORT / "packages.sh", *more],
-            check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             env={"PATH": str(self.folder), "LOG": str(self.log)},
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture

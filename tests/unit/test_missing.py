@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
 from tests.support import again, missing
+from tests.support.processes import captured
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_run_ends_with_these_lines(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary")
     (tmp_path / "test_a.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
+    done = captured(
         [*command, "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[2],
         env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
-    )  # fmt: skip
+    )
     lines = done.stdout.splitlines()
     first = lines.index("2 tests were skipped for want of:")
     assert lines[first + 1] == "     2  mmdebstrap: sudo apt install mmdebstrap"

@@ -66,15 +66,15 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         print(f"nvidia-smi in a pod {from_nothing_s:.1f} s after helm install")
         assert gpus_of(first) == 1, first
         assert from_nothing_s < FROM_NOTHING_S
-        mounts = run(node.api, "mounts", asks("", MOUNTED)).lines
+        pod = Pod(script="ls /dev | grep -c nvidia", env=IMAGE_SAYS_ALL)
+        asking = {f"asks-{name or 'none'}": asks(name) for name in CLASSES}
+        silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}
+        results = run_all(node.api, {"mounts": asks("", MOUNTED), **asking, **silent})
+        mounts = results["mounts"].lines
         assert mounts.count(OF_SPEC) == 1, (mounts, state_of(node))
         assert not [path for path in mounts if path.startswith("/usr/")], mounts
-        results = run_all(node.api, {f"asks-{name or 'none'}": asks(name) for name in CLASSES})
-        assert [gpus_of(result) for result in results.values()] == [1] * len(CLASSES), results
-        pod = Pod(script="ls /dev | grep -c nvidia", env=IMAGE_SAYS_ALL)
-        silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}
-        results = run_all(node.api, silent)
-        assert [result.lines for result in results.values()] == [["0"]] * len(CLASSES), results
+        assert [gpus_of(results[name]) for name in asking] == [1] * len(CLASSES), results
+        assert [results[name].lines for name in silent] == [["0"]] * len(CLASSES), results
         refuses_gpus_that_pods_name(node, UUID.findall(first.log)[0])
         assert wait(
             lambda: nvidia_labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S

@@ -10,13 +10,20 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nvct.errors import ContainerNotPossibleError
+from nvct_sim import node_changes, tree
 from nvct_sim.attach import DRIVER_ROOT
 from nvct_sim.tree import Node
+from tests.support.memory import in_memory
+from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import REPOSITORY
 
 DIE_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
@@ -160,3 +167,20 @@ def wait_for(holds: Any, programs: list[Program], timeout_s: float = TIMEOUT_S) 
         assert time.monotonic() - began < timeout_s, "\n---\n".join(p.log for p in programs)
         time.sleep(0.05)
     return time.monotonic() - began
+
+
+@contextlib.contextmanager
+def simulated(name: str, profile: str, tmp_path: Path) -> Iterator[Machine]:
+    """Yield a machine of a profile's node; skips where none can be built."""
+    try:
+        with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            node = tree.create(name, profile, nodes, native_cache=CACHE)
+            machine = Machine(node, folder, tmp_path)
+            try:
+                yield machine
+            finally:
+                node_changes.set_fault(node, "hang", 0)
+                machine.close()
+                tree.destroy(node)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)

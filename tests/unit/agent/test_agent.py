@@ -37,6 +37,7 @@ from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
 from nvct.cli import agent as cli
 from nvct.errors import HostError, NvmlError, UsageError
+from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
 
@@ -106,7 +107,7 @@ async def serving(made: Agent, folder: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-comes", "it-does-not"])
-def test_a_task_waits_a_moment_for_the_file_of_config_manager(
+async def test_a_task_waits_a_moment_for_the_file_of_config_manager(
     limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both start at once; without the wait, each start of the agent would log failures."""
@@ -126,14 +127,11 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
     log = Log(target=io.StringIO())
     made = Agent(names[::-1], {"CONFIG_FILE": path}, cast("Any", Unused()), log, lambda: True)
 
-    async def test() -> None:
-        async with serving(made, folder):
-            if limit_s:
-                await until(lambda: began == ["config-manager"])
-                os.close(os.open(path, os.O_CREAT))
-            await until(lambda: sorted(began) == sorted(names))
-
-    asyncio.run(test())
+    async with serving(made, folder):
+        if limit_s:
+            await until(lambda: began == ["config-manager"])
+            os.close(os.open(path, os.O_CREAT))
+        await until(lambda: sorted(began) == sorted(names))
 
 
 def probe(made: Agent, path: str) -> tuple[int, str]:
@@ -172,7 +170,7 @@ def test_an_agent_that_starts_is_alive_and_not_ready() -> None:
     assert probe(made, "/readyz")[0] == 503
 
 
-def test_a_task_that_fails_is_started_again_and_the_others_run_on(
+async def test_a_task_that_fails_is_started_again_and_the_others_run_on(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.3,))
@@ -184,51 +182,47 @@ def test_a_task_that_fails_is_started_again_and_the_others_run_on(
             raise HostError("it is out of order")
         await forever()
 
-    async def test() -> None:
-        made = agent(fails, forever)
-        async with serving(made, folder):
-            await until(lambda: made.tasks[0].state == "failed")
-            number, body = await http.ask(f"{folder}/agent.sock", "GET", "/healthz")
-            assert (number, body) == (503, "failed: task-0: it is out of order\n")
-            assert probe(made, "/livez") == (200, "ok\n")
-            assert probe(made, "/readyz") == (
-                503, "failed: task-0 has failed: it is out of order\n"
+    made = agent(fails, forever)
+    async with serving(made, folder):
+        await until(lambda: made.tasks[0].state == "failed")
+        number, body = await http.ask(f"{folder}/agent.sock", "GET", "/healthz")
+        assert (number, body) == (503, "failed: task-0: it is out of order\n")
+        assert probe(made, "/livez") == (200, "ok\n")
+        assert probe(made, "/readyz") == (
+            503, "failed: task-0 has failed: it is out of order\n"
+        )  # fmt: skip
+        _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
+        first, second = json.loads(body)["tasks"]
+        assert (first["state"], first["reason"]) == ("failed", "it is out of order")
+        assert (second["state"], second["reason"]) == ("running", "")
+        await until(lambda: made.tasks[0].restarts == 2)
+        assert (await http.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
+
+
+async def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(
+    folder: str,
+) -> None:
+    older, newer = agent(forever), agent(forever)
+    async with serving(older, folder):
+        await until(lambda: older.tasks[0].state == "running")
+        async with serving(newer, folder):
+            await until(lambda: newer.tasks[0].state == "running")
+            assert older.tasks[0].state == "stopped"
+            assert older.status.part == "standby"
+            assert probe(newer, "/readyz") == (200, "ok\n")
+            assert probe(older, "/readyz") == (
+                503, "failed: another agent serves this node\n"
             )  # fmt: skip
+            assert probe(older, "/livez") == (200, "ok\n")
+            await until(lambda: older.client.closed == 1)  # type: ignore[attr-defined]
             _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
-            first, second = json.loads(body)["tasks"]
-            assert (first["state"], first["reason"]) == ("failed", "it is out of order")
-            assert (second["state"], second["reason"]) == ("running", "")
-            await until(lambda: made.tasks[0].restarts == 2)
-            assert (await http.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
-
-    asyncio.run(test())
-
-
-def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(folder: str) -> None:
-    async def test() -> None:
-        older, newer = agent(forever), agent(forever)
-        async with serving(older, folder):
-            await until(lambda: older.tasks[0].state == "running")
-            async with serving(newer, folder):
-                await until(lambda: newer.tasks[0].state == "running")
-                assert older.tasks[0].state == "stopped"
-                assert older.status.part == "standby"
-                assert probe(newer, "/readyz") == (200, "ok\n")
-                assert probe(older, "/readyz") == (
-                    503, "failed: another agent serves this node\n"
-                )  # fmt: skip
-                assert probe(older, "/livez") == (200, "ok\n")
-                await until(lambda: older.client.closed == 1)  # type: ignore[attr-defined]
-                _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
-                assert json.loads(body)["state"] == "serving"
-            await until(lambda: older.tasks[0].state == "running")
-            assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
-
-    asyncio.run(test())
+            assert json.loads(body)["state"] == "serving"
+        await until(lambda: older.tasks[0].state == "running")
+        assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
 
 
 @pytest.mark.parametrize("part", ["serving", "waiting"])
-def test_the_driver_is_released_and_taken_again_by_commands(
+async def test_the_driver_is_released_and_taken_again_by_commands(
     part: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
@@ -238,45 +232,39 @@ def test_the_driver_is_released_and_taken_again_by_commands(
         result = CliRunner().invoke(cli.agent, words)
         return result.exit_code, result.output or str(result.exception)
 
-    async def test() -> None:
-        made = agent(forever, has_gpu=part == "serving")
-        async with serving(made, folder):
-            await until(lambda: made.status.part == part)
-            released = await asyncio.to_thread(command, "release", "--limit=1")
-            assert released[0] == 0
-            assert "this ends by itself in 1 min" in released[1]
-            nvml = made.status.document()["nvml"]
-            assert nvml == {
-                "state": "released",
-                "reason": "the driver is being replaced, as `nvct agent release` says",
-            }
-            assert (await asyncio.to_thread(command, "resume"))[0] == 0
-            made.release._has_driver = lambda: True
-            await until(lambda: not made.client.refusal)
-            made.client.lets_go = False  # type: ignore[attr-defined]
-            status, output = await asyncio.to_thread(command, "release")
-            assert status == 1
-            assert "the agent still uses the driver after 3 s: NVML closing" in output
-
-    asyncio.run(test())
-    assert command("resume")[0] == 0
-    assert "no agent serves this node" in command("release")[1]
-    assert os.path.exists(f"{folder}/driver-release.json")
+    made = agent(forever, has_gpu=part == "serving")
+    async with serving(made, folder):
+        await until(lambda: made.status.part == part)
+        released = await asyncio.to_thread(command, "release", "--limit=1")
+        assert released[0] == 0
+        assert "this ends by itself in 1 min" in released[1]
+        nvml = made.status.document()["nvml"]
+        assert nvml == {
+            "state": "released",
+            "reason": "the driver is being replaced, as `nvct agent release` says",
+        }
+        assert (await asyncio.to_thread(command, "resume"))[0] == 0
+        made.release._has_driver = lambda: True
+        await until(lambda: not made.client.refusal)
+        made.client.lets_go = False  # type: ignore[attr-defined]
+        status, output = await asyncio.to_thread(command, "release")
+        assert status == 1
+        assert "the agent still uses the driver after 3 s: NVML closing" in output
+    assert (await asyncio.to_thread(command, "resume"))[0] == 0
+    assert "no agent serves this node" in (await asyncio.to_thread(command, "release"))[1]
+    assert "driver-release.json" in os.listdir(folder)
 
 
-def test_labels_of_the_node_release_the_driver(folder: str) -> None:
+async def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     made = agent(forever)
     made.env = {"NODE_NAME": "node-7"}
     key = "nvidia.com/gpu.deploy.client"
 
-    async def test() -> None:
-        async with serving(made, folder):
-            await until(lambda: made.status.part == "serving")
-            for node, value in (("node-8", ""), ("node-7", "paused-for-driver-upgrade")):
-                node_news.tell(node, {"metadata": {"labels": {key: value}}})
-                await until(lambda: made.client.is_let_go is bool(value))  # noqa: B023
-
-    asyncio.run(test())
+    async with serving(made, folder):
+        await until(lambda: made.status.part == "serving")
+        for node, value in (("node-8", ""), ("node-7", "paused-for-driver-upgrade")):
+            node_news.tell(node, {"metadata": {"labels": {key: value}}})
+            await until(lambda: made.client.is_let_go is bool(value))  # noqa: B023
 
 
 def test_the_node_is_watched_where_the_chart_says_so() -> None:
@@ -289,55 +277,46 @@ def test_the_node_is_watched_where_the_chart_says_so() -> None:
 
 
 @pytest.mark.parametrize("part", ["serving", "waiting"])
-def test_nvml_of_another_container_starts_before_the_older_agent_yields(
+async def test_nvml_of_another_container_starts_before_the_older_agent_yields(
     part: str, folder: str
 ) -> None:
     """A node without a GPU has no use for it."""
 
-    async def test() -> None:
-        made, older = agent(forever, has_gpu=part == "serving"), Instance(folder)
-        made.client.chooses_library = False
-        await older.take()
-        serves = asyncio.create_task(made.serve(Instance(folder), asyncio.Event()))
-        await until(lambda: made.client.asked == (part == "serving"))  # type: ignore[attr-defined]
-        assert made.tasks[0].state == "waiting"
-        older.release()
-        await until(lambda: made.status.part == part)
-        serves.cancel()
-        await asyncio.gather(serves, return_exceptions=True)
-
-    asyncio.run(test())
+    made, older = agent(forever, has_gpu=part == "serving"), Instance(folder)
+    made.client.chooses_library = False
+    await older.take()
+    serves = asyncio.create_task(made.serve(Instance(folder), asyncio.Event()))
+    await until(lambda: made.client.asked == (part == "serving"))  # type: ignore[attr-defined]
+    assert made.tasks[0].state == "waiting"
+    older.release()
+    await until(lambda: made.status.part == part)
+    serves.cancel()
+    await asyncio.gather(serves, return_exceptions=True)
 
 
 def test_the_modules_of_all_tasks_are_there() -> None:
     task_table.load(task_table.TASKS)
 
 
-def test_an_agent_that_does_not_yield_is_named(
+async def test_an_agent_that_does_not_yield_is_named(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.core.instance.YIELD_S", 0.2)
 
-    async def test() -> None:
-        older, newer = Instance(folder), Instance(folder)
-        await older.take()
-        with pytest.raises(HostError, match=f"another agent holds {folder}/agent.lock"):
-            await newer.take()
-        older.release()
+    older, newer = Instance(folder), Instance(folder)
+    await older.take()
+    with pytest.raises(HostError, match=f"another agent holds {folder}/agent.lock"):
         await newer.take()
-        newer.release()
+    older.release()
+    await newer.take()
+    newer.release()
 
-    asyncio.run(test())
 
-
-def test_without_a_gpu_no_task_is_started(folder: str) -> None:
-    async def test() -> None:
-        made = agent(forever, has_gpu=False)
-        async with serving(made, folder):
-            await until(lambda: "no NVIDIA GPU" in str(made.journal.target.getvalue()))  # type: ignore[union-attr]
-            assert made.tasks[0].state == "waiting"
-
-    asyncio.run(test())
+async def test_without_a_gpu_no_task_is_started(folder: str) -> None:
+    made = agent(forever, has_gpu=False)
+    async with serving(made, folder):
+        await until(lambda: "no NVIDIA GPU" in str(made.journal.target.getvalue()))  # type: ignore[union-attr]
+        assert made.tasks[0].state == "waiting"
 
 
 def test_the_metrics_of_all_tasks_are_one_text() -> None:
@@ -453,22 +432,18 @@ def test_an_agent_is_ready_when_it_serves_the_node(change: dict[str, object], re
     assert status.why_not_ready({**document, **change}, "this") == reason
 
 
-def test_a_port_that_is_taken_is_the_reason_of_its_task_and_the_others_run(folder: str) -> None:
-    async def test() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            made = agent(forever, port=port)
-            async with serving(made, folder):
-                await until(lambda: made.http.state == "failed")
-                assert (
-                    made.http.reason
-                    == f"cannot listen on 127.0.0.1:{port}: Address already in use"
-                )
-                await until(lambda: made.tasks[0].state == "running")
-
-    asyncio.run(test())
+async def test_a_port_that_is_taken_is_the_reason_of_its_task_and_the_others_run(
+    folder: str,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made = agent(forever, port=port)
+        async with serving(made, folder):
+            await until(lambda: made.http.state == "failed")
+            assert made.http.reason == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+            await until(lambda: made.tasks[0].state == "running")
 
 
 def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
@@ -477,9 +452,9 @@ def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
         ("NVCT_LOG_FORMAT", "xml", "NVCT_LOG_FORMAT='xml'"),
         ("DCGM_EXPORTER_LOG_FORMAT", "xml", "DCGM_EXPORTER_LOG_FORMAT='xml'"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-I", "-m", "nvct.agent"], env={variable: value}, text=True,
-            cwd=REPOSITORY, capture_output=True, check=False, timeout=60,
+        done = captured(
+            [sys.executable, "-I", "-m", "nvct.agent"], env={variable: value},
+            cwd=REPOSITORY, timeout=60,
         )  # fmt: skip
         assert done.returncode == 2
         assert done.stderr.startswith(f"nvct agent: {sentence}")
@@ -515,9 +490,9 @@ def test_a_signal_before_the_program_is_ready_ends_it_cleanly(
         "os.kill(os.getpid(), signal.SIGTERM);"
         "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=REPOSITORY, timeout=30, check=False,
-        env={"NVCT_AGENT_WORKER": f"{folder}/nvml.sock"}, capture_output=True, text=True,
+    done = captured(
+        [sys.executable, "-c", code, *words], cwd=REPOSITORY, timeout=30,
+        env={"NVCT_AGENT_WORKER": f"{folder}/nvml.sock"},
     )  # fmt: skip
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -53,43 +53,34 @@ def test_a_change_ends_the_wait(tmp_path: Path, change: str) -> None:
     assert waited_s(folder, changes[change]) < LONG_S / 2
 
 
-def test_a_change_between_two_waits_is_not_missed(tmp_path: Path) -> None:
-    async def run() -> None:
-        with FolderWatch() as changes:
-            await changes.wait([str(tmp_path)], BLIND_S)
-            (tmp_path / "file").touch()
-            await changes.wait([str(tmp_path)], BLIND_S)
-
+async def test_a_change_between_two_waits_is_not_missed(tmp_path: Path) -> None:
     began = time.monotonic()
-    asyncio.run(run())
+    with FolderWatch() as changes:
+        await changes.wait([str(tmp_path)], BLIND_S)
+        (tmp_path / "file").touch()
+        await changes.wait([str(tmp_path)], BLIND_S)
     assert time.monotonic() - began < LONG_S / 2
 
 
-def test_a_folder_that_is_missing_is_watched_when_it_is_there(tmp_path: Path) -> None:
+async def test_a_folder_that_is_missing_is_watched_when_it_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
 
-    async def run() -> None:
-        with FolderWatch() as changes:
-            await changes.wait([str(folder)], LONG_S)  # it begins with the one above
-            asyncio.get_running_loop().call_later(0.01, folder.mkdir)
-            await changes.wait([str(folder)], LONG_S)
-            await changes.wait([str(folder)], LONG_S)  # it begins
-            asyncio.get_running_loop().call_later(0.01, (folder / "file").touch)
-            await changes.wait([str(folder)], LONG_S)
-
     began = time.monotonic()
-    asyncio.run(run())
+    with FolderWatch() as changes:
+        await changes.wait([str(folder)], LONG_S)  # it begins with the one above
+        asyncio.get_running_loop().call_later(0.01, folder.mkdir)
+        await changes.wait([str(folder)], LONG_S)
+        await changes.wait([str(folder)], LONG_S)  # it begins
+        asyncio.get_running_loop().call_later(0.01, (folder / "file").touch)
+        await changes.wait([str(folder)], LONG_S)
     assert time.monotonic() - began < LONG_S / 2
 
 
-def test_a_folder_in_nowhere_is_looked_at_often(tmp_path: Path) -> None:
-    async def run() -> None:
-        with FolderWatch() as changes:
-            for _ in range(3):
-                await changes.wait([str(tmp_path / "no/folder")], BLIND_S)
-
+async def test_a_folder_in_nowhere_is_looked_at_often(tmp_path: Path) -> None:
     began = time.monotonic()
-    asyncio.run(run())
+    with FolderWatch() as changes:
+        for _ in range(3):
+            await changes.wait([str(tmp_path / "no/folder")], BLIND_S)
     assert 3 * BLIND_S <= time.monotonic() - began < LONG_S / 2
 
 

@@ -289,7 +289,7 @@ def test_folders_without_end_of_a_pod_do_not_end_the_keeper(root: Path) -> None:
     subprocess.run(["rm", "-rf", pipe], check=True)
 
 
-def test_an_answer_without_an_end_is_refused(root: Path) -> None:
+async def test_an_answer_without_an_end_is_refused(root: Path) -> None:
     path = str(root / "agent.sock")
 
     async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -298,19 +298,16 @@ def test_an_answer_without_an_end_is_refused(root: Path) -> None:
                 writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * (1 << 20))
                 await writer.drain()
 
-    async def run() -> None:
-        server = await asyncio.start_unix_server(endless, path)
-        with pytest.raises(OSError, match="no answer of an agent"):
-            await http.ask(path, "GET", "/status")
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_unix_server(endless, path)
+    with pytest.raises(OSError, match="no answer of an agent"):
+        await http.ask(path, "GET", "/status")
+    server.close()
 
 
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.0 \xff\xff", b"HTTP/", b"HTTP/1.0 yes\r\n\r\n", b"\xff"]
 )
-def test_an_answer_of_another_form_is_an_error(answer: bytes, root: Path) -> None:
+async def test_an_answer_of_another_form_is_an_error(answer: bytes, root: Path) -> None:
     path = str(root / "agent.sock")
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -318,10 +315,7 @@ def test_an_answer_of_another_form_is_an_error(answer: bytes, root: Path) -> Non
         writer.write(answer)
         writer.close()
 
-    async def run() -> None:
-        server = await asyncio.start_unix_server(once, path)
-        with pytest.raises(OSError, match=r"agent\.sock"):
-            await http.ask(path, "GET", "/status")
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_unix_server(once, path)
+    with pytest.raises(OSError, match=r"agent\.sock"):
+        await http.ask(path, "GET", "/status")
+    server.close()

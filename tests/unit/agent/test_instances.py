@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
-from nvct_sim import tree
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
-from tests.unit.agent.programs import Machine, Program, wait_for
+from tests.unit.agent.programs import Machine, Program, simulated, wait_for
 
 SERVES = ("serving",)
 LIMIT_S = 2.0
@@ -26,20 +21,8 @@ ROUNDS = 6
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    try:
-        with (
-            in_memory(tmp_path) as nodes,
-            tempfile.TemporaryDirectory(dir="/tmp") as folder,
-        ):
-            node = tree.create("t4", "t4", nodes, native_cache=CACHE)
-            machine = Machine(node, folder, tmp_path)
-            try:
-                yield machine
-            finally:
-                machine.close()
-                tree.destroy(node)
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
+    with simulated("t4", "t4", tmp_path) as machine:
+        yield machine
 
 
 def serving(programs: list[Program]) -> list[Program]:

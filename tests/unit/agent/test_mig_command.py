@@ -6,21 +6,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.errors import ContainerNotPossibleError
-from nvct_sim import tree
 from nvct_sim.attach import DRIVER_ROOT
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.machines import REPOSITORY
-from tests.unit.agent.programs import TIMEOUT_S, Machine
+from tests.unit.agent.programs import TIMEOUT_S, Machine, simulated
 
 LARGE = "nvidia.com/mig-3g.40gb"
 CONFIGS = "version: v1\nmig-configs: {two: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}]}"
@@ -28,17 +23,8 @@ CONFIGS = "version: v1\nmig-configs: {two: [{devices: [0], mig-enabled: true, mi
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    try:
-        with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            node = tree.create("a100", "a100-80", nodes, native_cache=CACHE)
-            machine = Machine(node, folder, tmp_path)
-            try:
-                yield machine
-            finally:
-                machine.close()
-                tree.destroy(node)
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
+    with simulated("a100", "a100-80", tmp_path) as machine:
+        yield machine
 
 
 def test_the_kubelet_follows_a_change_by_the_command(machine: Machine, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.errors import ContainerNotPossibleError
 from nvct.host.modes import has_gpu
-from nvct_sim import node_changes, tree
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
+from nvct_sim import node_changes
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
-from tests.unit.agent.programs import Machine, Program, wait_for
+from tests.unit.agent.programs import Machine, Program, simulated, wait_for
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 60.0
@@ -31,18 +27,8 @@ SLEEPS_KIB = 25 << 10
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    try:
-        with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            node = tree.create("t4", "t4-4", nodes, native_cache=CACHE)
-            machine = Machine(node, folder, tmp_path)
-            try:
-                yield machine
-            finally:
-                node_changes.set_fault(node, "hang", 0)
-                machine.close()
-                tree.destroy(node)
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
+    with simulated("t4", "t4-4", tmp_path) as machine:
+        yield machine
 
 
 def hide(machine: Machine) -> Callable[[], None]:

@@ -29,34 +29,28 @@ def supervisor() -> Supervisor:
     return Supervisor()
 
 
-def test_a_library_that_is_not_there_is_named_and_the_next_question_is_answered(
+async def test_a_library_that_is_not_there_is_named_and_the_next_question_is_answered(
     supervisor: Supervisor,
 ) -> None:
-    async def run() -> None:
-        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
-        for _ in range(2):
-            with pytest.raises(NvmlError, match=r"/nowhere/libnvidia-ml\.so\.1 cannot be loaded"):
-                await client.report()
-        await client.close()
-        client.disconnect()
-
-    asyncio.run(run())
+    client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+    for _ in range(2):
+        with pytest.raises(NvmlError, match=r"/nowhere/libnvidia-ml\.so\.1 cannot be loaded"):
+            await client.report()
+    await client.close()
+    client.disconnect()
     assert supervisor.ended() == 0
 
 
-def test_a_canceled_question_does_not_leave_its_answer_to_the_next(
+async def test_a_canceled_question_does_not_leave_its_answer_to_the_next(
     supervisor: Supervisor,
 ) -> None:
-    async def run() -> None:
-        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
-        asked = asyncio.create_task(client.report())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        asked.cancel()
-        await client.close()  # has another kind of answer
-        client.disconnect()
-
-    asyncio.run(run())
+    client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+    asked = asyncio.create_task(client.report())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asked.cancel()
+    await client.close()  # has another kind of answer
+    client.disconnect()
     assert supervisor.ended() == 0
 
 
@@ -86,30 +80,24 @@ def test_the_end_of_a_loop_in_the_middle_of_an_answer_does_not_confuse_the_next_
     theirs.close()
 
 
-def test_the_end_of_the_supervisor_is_an_error_of_its_own(supervisor: Supervisor) -> None:
-    async def run() -> None:
-        client = NvmlClient(supervisor.connection)
-        supervisor.process.kill()
-        with pytest.raises(SupervisorEndedError, match="NVML's supervisor has ended"):
-            await client.report()
-        client.disconnect()
-
-    asyncio.run(run())
+async def test_the_end_of_the_supervisor_is_an_error_of_its_own(supervisor: Supervisor) -> None:
+    client = NvmlClient(supervisor.connection)
+    supervisor.process.kill()
+    with pytest.raises(SupervisorEndedError, match="NVML's supervisor has ended"):
+        await client.report()
+    client.disconnect()
     assert supervisor.ended() < 0
 
 
-def test_the_signal_to_read_settings_again_does_not_end_the_supervisor(
+async def test_the_signal_to_read_settings_again_does_not_end_the_supervisor(
     supervisor: Supervisor,
 ) -> None:
-    async def run() -> None:
-        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
-        await client.close()  # it serves
-        supervisor.process.send_signal(signal.SIGHUP)
-        with pytest.raises(NvmlError, match="cannot be loaded"):
-            await client.report()
-        client.disconnect()
-
-    asyncio.run(run())
+    client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+    await client.close()  # it serves
+    supervisor.process.send_signal(signal.SIGHUP)
+    with pytest.raises(NvmlError, match="cannot be loaded"):
+        await client.report()
+    client.disconnect()
     assert supervisor.ended() == 0
 
 

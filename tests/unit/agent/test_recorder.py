@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import time
@@ -38,19 +37,16 @@ def records(folder: Path) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_a_claim_that_is_prepared_refused_and_unprepared(tmp_path: Path) -> None:
+async def test_a_claim_that_is_prepared_refused_and_unprepared(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.preparer._log = log_to(tmp_path / "run")
     claim = node.allocate("one", "gpu-0")
 
-    async def course() -> None:
-        await node.preparer.prepare(claim)
-        await node.preparer.prepare(claim)
-        with pytest.raises(NvctError):
-            await node.preparer.prepare(node.allocate("two", "gpu-0"))
-        await node.preparer.unprepare(claim)
-
-    asyncio.run(course())
+    await node.preparer.prepare(claim)
+    await node.preparer.prepare(claim)
+    with pytest.raises(NvctError):
+        await node.preparer.prepare(node.allocate("two", "gpu-0"))
+    await node.preparer.unprepare(claim)
 
     uuid = node.preparer.devices["gpu-0"].uuid
     assert records(tmp_path / "run") == [

@@ -90,60 +90,51 @@ def a_newer_pod(monkeypatch: pytest.MonkeyPatch, *, comes: bool) -> None:
     monkeypatch.setattr("nvct.agent.main.successor_is_coming", answer)
 
 
-def test_it_ends_when_the_newer_one_has_taken_over(
+async def test_it_ends_when_the_newer_one_has_taken_over(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_newer_pod(monkeypatch, comes=True)
 
-    async def test() -> None:
-        older, newer, stopped = agent(forever), Instance(folder), asyncio.Event()
-        serves = asyncio.create_task(older.serve(Instance(folder), stopped))
-        await until(lambda: older.tasks[0].state == "running")
-        ends = asyncio.create_task(older.end(stopped))
-        await asyncio.sleep(0.1)
-        assert (older.status.part, older.tasks[0].state) == ("serving", "running")
-        await newer.take()
-        await serves
-        assert older.tasks[0].state == "stopped"
-        ends.cancel()
-        newer.release()
-
-    asyncio.run(test())
+    older, newer, stopped = agent(forever), Instance(folder), asyncio.Event()
+    serves = asyncio.create_task(older.serve(Instance(folder), stopped))
+    await until(lambda: older.tasks[0].state == "running")
+    ends = asyncio.create_task(older.end(stopped))
+    await asyncio.sleep(0.1)
+    assert (older.status.part, older.tasks[0].state) == ("serving", "running")
+    await newer.take()
+    await serves
+    assert older.tasks[0].state == "stopped"
+    ends.cancel()
+    newer.release()
 
 
 @pytest.mark.parametrize("why", ["nothing comes", "it comes too late", "a second signal"])
-def test_it_ends_without_one(why: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_without_one(why: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a_newer_pod(monkeypatch, comes=why != "nothing comes")
 
-    async def test() -> None:
-        made, stopped = agent(forever), asyncio.Event()
-        made.grace_s = instance.MARGIN_S if why == "it comes too late" else 10**6
-        serves = asyncio.create_task(made.serve(Instance(folder), stopped))
-        await until(lambda: made.tasks[0].state == "running")
-        signals = [asyncio.create_task(made.end(stopped))]
-        if why == "a second signal":
-            await asyncio.sleep(0)
-            signals.append(asyncio.create_task(made.end(stopped)))
-        await serves
-        signals[0].cancel()
-
-    asyncio.run(test())
+    made, stopped = agent(forever), asyncio.Event()
+    made.grace_s = instance.MARGIN_S if why == "it comes too late" else 10**6
+    serves = asyncio.create_task(made.serve(Instance(folder), stopped))
+    await until(lambda: made.tasks[0].state == "running")
+    signals = [asyncio.create_task(made.end(stopped))]
+    if why == "a second signal":
+        await asyncio.sleep(0)
+        signals.append(asyncio.create_task(made.end(stopped)))
+    await serves
+    signals[0].cancel()
 
 
-def test_one_that_does_not_serve_ends_at_once(
+async def test_one_that_does_not_serve_ends_at_once(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_newer_pod(monkeypatch, comes=True)
 
-    async def test() -> None:
-        made, stopped = agent(forever), asyncio.Event()
-        await made.end(stopped)
-        assert stopped.is_set()
-
-    asyncio.run(test())
+    made, stopped = agent(forever), asyncio.Event()
+    await made.end(stopped)
+    assert stopped.is_set()
 
 
-def test_a_question_that_fails_does_not_keep_it_from_ending(
+async def test_a_question_that_fails_does_not_keep_it_from_ending(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> bool:
@@ -151,15 +142,12 @@ def test_a_question_that_fails_does_not_keep_it_from_ending(
 
     monkeypatch.setattr("nvct.agent.main.successor_is_coming", fail)
 
-    async def test() -> None:
-        made, stopped = agent(forever), asyncio.Event()
-        serves = asyncio.create_task(made.serve(Instance(folder), stopped))
-        await until(lambda: made.tasks[0].state == "running")
-        with pytest.raises(RuntimeError, match="a defect"):
-            await made.end(stopped)
-        await serves
-
-    asyncio.run(test())
+    made, stopped = agent(forever), asyncio.Event()
+    serves = asyncio.create_task(made.serve(Instance(folder), stopped))
+    await until(lambda: made.tasks[0].state == "running")
+    with pytest.raises(RuntimeError, match="a defect"):
+        await made.end(stopped)
+    await serves
 
 
 def test_a_grace_that_is_no_number_is_refused() -> None:

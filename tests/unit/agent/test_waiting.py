@@ -4,91 +4,70 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from nvct.agent.core import waiting
 
 
-def test_it_tells_whether_the_event_is_set() -> None:
-    async def run() -> None:
-        event = asyncio.Event()
-        assert not await waiting.until_set(event, 0.01)
-        asyncio.get_running_loop().call_soon(event.set)
-        assert await waiting.until_set(event)
-        assert await waiting.until_set(event, 0)
-
-    asyncio.run(run())
+async def test_it_tells_whether_the_event_is_set() -> None:
+    event = asyncio.Event()
+    assert not await waiting.until_set(event, 0.01)
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await waiting.until_set(event)
+    assert await waiting.until_set(event, 0)
 
 
+@pytest.mark.parametrize(
+    "wait_for",
+    [
+        lambda event: waiting.until_set(event, 60),
+        lambda event: waiting.within(60, event.wait()),
+    ],
+    ids=["event", "work"],
+)
 @pytest.mark.parametrize("turns", range(6))
-def test_a_cancellation_as_the_wait_ends_is_not_lost(turns: int) -> None:
+async def test_a_cancellation_as_the_wait_ends_is_not_lost(
+    turns: int, wait_for: Callable[[asyncio.Event], Awaitable[object]]
+) -> None:
     """asyncio.wait_for of Python 3.11 loses it after one turn of the loop."""
 
-    async def run() -> None:
-        event, goes_on = asyncio.Event(), []
+    event, goes_on = asyncio.Event(), []
 
-        async def wait() -> None:
-            await waiting.until_set(event, 60)
-            await asyncio.sleep(0.01)
-            goes_on.append(1)
-
-        task = asyncio.create_task(wait())
+    async def wait() -> None:
+        await wait_for(event)
         await asyncio.sleep(0.01)
-        event.set()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not goes_on
+        goes_on.append(1)
 
-    asyncio.run(run())
-
-
-def test_work_ends_in_time_or_is_canceled() -> None:
-    async def run() -> None:
-        ended = []
-
-        async def work(duration_s: float) -> str:
-            try:
-                await asyncio.sleep(duration_s)
-            finally:
-                ended.append(duration_s)
-            return "done"
-
-        assert await waiting.within(60, work(0.01)) == "done"
-        with pytest.raises(asyncio.TimeoutError):
-            await waiting.within(0.01, work(60))
-        assert ended == [0.01, 60]
-
-    asyncio.run(run())
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0.01)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not goes_on
 
 
-@pytest.mark.parametrize("turns", range(6))
-def test_a_cancellation_as_work_ends_is_not_lost(turns: int) -> None:
-    async def run() -> None:
-        event, goes_on = asyncio.Event(), []
+async def test_work_ends_in_time_or_is_canceled() -> None:
+    ended = []
 
-        async def wait() -> None:
-            await waiting.within(60, event.wait())
-            await asyncio.sleep(0.01)
-            goes_on.append(1)
+    async def work(duration_s: float) -> str:
+        try:
+            await asyncio.sleep(duration_s)
+        finally:
+            ended.append(duration_s)
+        return "done"
 
-        task = asyncio.create_task(wait())
-        await asyncio.sleep(0.01)
-        event.set()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not goes_on
-
-    asyncio.run(run())
+    assert await waiting.within(60, work(0.01)) == "done"
+    with pytest.raises(asyncio.TimeoutError):
+        await waiting.within(0.01, work(60))
+    assert ended == [0.01, 60]
 
 
-def test_what_runs_together_has_ended_when_all_are_canceled() -> None:
+async def test_what_runs_together_has_ended_when_all_are_canceled() -> None:
     ended = []
 
     async def work(seconds: float) -> None:
@@ -98,14 +77,11 @@ def test_what_runs_together_has_ended_when_all_are_canceled() -> None:
             await asyncio.sleep(seconds)
             ended.append(seconds)
 
-    async def run() -> None:
-        task = asyncio.create_task(waiting.together(work(0), work(0.05)))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    task = asyncio.create_task(waiting.together(work(0), work(0.05)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert ended == [0, 0.05]
 
 

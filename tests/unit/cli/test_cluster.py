@@ -10,13 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.cli.cluster import explain_pod
-from nvct.cli.main import program
 from nvct.doctor import inside
 from nvct.errors import HostError
+from tests.support.commands import invoke
 
 REFUSAL = 'User "system:serviceaccount:nvct:nvct" cannot list resource "pods" in API group ""'
 IN_POD = {"NVCT_DRIVER_READY_FILE": "/run/nvct-driver/driver-ready"}
@@ -57,9 +56,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[str]:
 
 def test_who_lacks_rights_learns_whose_are_needed(kubeconfig: str) -> None:
     """The agent's account gets no right for it."""
-    found = CliRunner().invoke(
-        program("nvct"), ["cluster", "status", f"--kubeconfig={kubeconfig}"]
-    )
+    found = invoke("nvct", ["cluster", "status", f"--kubeconfig={kubeconfig}"])
     assert isinstance(found.exception, ClusterError)
     assert found.exception.message == "service account nvct of namespace nvct may not list pods"
     assert "with an admin's kubeconfig (--kubeconfig)" in found.exception.hint
@@ -73,7 +70,7 @@ def test_a_command_about_the_node_is_not_answered_from_a_pod_of_nvct(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inside, "is_container", lambda *_: True)
-    found = CliRunner().invoke(program("nvct"), command.split(), env=IN_POD | HOOK)
+    found = invoke("nvct", command.split(), env=IN_POD | HOOK)
     assert isinstance(found.exception, HostError), found.output
     name = command.split(maxsplit=1)[0]
     assert found.exception.message.startswith(f"nvct {name} does not see the node")

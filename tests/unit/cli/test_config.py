@@ -4,15 +4,15 @@
 from pathlib import Path
 
 import tomlkit
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.config.editing import DEFAULT_TEXT
 from nvct.errors import NvctError
+from tests.support.commands import invoke
 
 
 def _run(*args: str, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(program("nvidia-ctk"), ["config", *args], env=env or {})
+    return invoke("nvidia-ctk", ["config", *args], env=env or {})
 
 
 def test_without_a_file_the_default_is_printed(tmp_path: Path) -> None:

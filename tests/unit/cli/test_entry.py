@@ -16,6 +16,7 @@ from nvct.cli.cdi.commands import generate
 from nvct.compile.publish import Request
 from nvct.doctor import one_container
 from nvct_sim import tree
+from tests.support.processes import captured
 
 BY_CLICK = "import sys; sys.argv[0] = 'x'; from nvct.cli.main import run; run('nvidia-ctk')"
 Ended = tuple[int, str, str]
@@ -44,8 +45,8 @@ def config(tmp_path: Path) -> Path:
 
 def run(start: list[str], arguments: list[str], config: Path) -> Ended:
     """Return the exit status of nvidia-ctk, and what it prints on stdout and stderr."""
-    completed = subprocess.run(
-        [sys.executable, "-I", *start, *arguments], capture_output=True, text=True, check=False,
+    completed = captured(
+        [sys.executable, "-I", *start, *arguments],
         timeout=60, env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
     )  # fmt: skip
     return completed.returncode, completed.stdout, completed.stderr

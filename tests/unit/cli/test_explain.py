@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from nvct.cli.main import program
 from nvct.errors import BundleError, ConfigError, UsageError
 from tests.support import explained as case
+from tests.support.commands import invoke
 from tests.support.explained import POLICY, VISIBLE, explained, run
 from tests.support.shim_lab import Lab
 
@@ -20,13 +18,6 @@ DENIED = (
     "nvidia-container-runtime: policy rule 'one each' denies NVIDIA_VISIBLE_DEVICES='all'; a"
     " container gets one GPU [not-permitted]"
 )
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
 
 
 def untimed(text: str) -> list[str]:
@@ -105,10 +96,8 @@ def test_a_config_toml_can_be_named(lab: Lab, tmp_path: Path) -> None:
     other = tmp_path / "config.toml"
     other.write_text(lab.config_toml.read_text(encoding="utf-8") + POLICY, encoding="utf-8")
 
-    result = CliRunner().invoke(
-        program("nvct"),
-        ["--config", str(other), "explain", "--json", str(lab.config_json)],
-        env=lab.env,
+    result = invoke(
+        "nvct", ["--config", str(other), "explain", "--json", str(lab.config_json)], env=lab.env
     )
 
     assert json.loads(result.stdout)["config"]["path"] == str(other)

@@ -5,30 +5,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.errors import NvctError
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from tests.support.commands import invoke
 from tests.support.host_tree import VERSION
 from tests.support.shim_lab import Lab
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.keys["nvct"]["farm-dir"] = f"{new_lab.home}/farm"
-    new_lab.configure()
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.keys["nvct"]["farm-dir"] = f"{lab.home}/farm"
+    lab.configure()
+    return lab
 
 
 def run(lab: Lab, *args: str) -> Result:
     env = {CONFIG_ENV: str(lab.config_toml), RUN_DIR_ENV: str(lab.run_dir)}
-    return CliRunner().invoke(program("nvct"), ["farm", *args], prog_name="nvct", env=env)
+    return invoke("nvct", ["farm", *args], env=env)
 
 
 def test_build_prints_the_view_and_builds_it_once(lab: Lab) -> None:

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nvct.cli.main import program
 from nvct.cli.options import format_option
+from tests.support.commands import invoke
 
 COMMANDS = [
     ("nvct", "list"), ("nvct", "status"), ("nvct", "explain"), ("nvct", "farm", "list"),
@@ -25,11 +25,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_every_command_that_shows_takes_both(arguments: tuple[str, ...]) -> None:
-    output = (
-        CliRunner()
-        .invoke(program(arguments[0]), [*arguments[1:], "--help"], prog_name=arguments[0])
-        .stdout
-    )
+    output = invoke(arguments[0], [*arguments[1:], "--help"]).stdout
 
     assert "--format" in output
     assert "--json" in output
@@ -50,9 +46,7 @@ def test_json_is_short_for_its_format(arguments: list[str], form: str) -> None:
 
 
 def test_cdi_devices_are_a_list_of_names() -> None:
-    message = CliRunner().invoke(
-        program("nvidia-ctk"), ["cdi", "list", "--json", "--spec-dir=/none"]
-    )
+    message = invoke("nvidia-ctk", ["cdi", "list", "--json", "--spec-dir=/none"])
 
     assert json.loads(message.stdout) == []
     assert message.stderr == "Found 0 CDI devices\n"

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.cli.install import install
-from nvct.cli.main import program
 from nvct.engine import toml_file
 from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.commands import invoke
 from tests.support.launcher import script
 from tests.unit.installer.conftest import bundle
 
@@ -63,9 +63,7 @@ class Node:
         ]  # fmt: skip
 
     def run(self, *args: str, **env: str) -> Result:
-        return CliRunner().invoke(
-            program("nvct"), [*self.args, "--no-daemon", *args], prog_name="nvct", env=env
-        )
+        return invoke("nvct", [*self.args, "--no-daemon", *args], env=env)
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         code = "from nvct.cli.main import run; run('nvct')"
@@ -341,7 +339,7 @@ def test_malformed_values_are_refused_and_nothing_is_changed(
     args: list[str], message: str, docker: Node
 ) -> None:
     docker.args += ["--no-daemon"] if "--enable-nri-plugin" not in args else []
-    result = CliRunner().invoke(program("nvct"), [*docker.args, *args], prog_name="nvct")
+    result = invoke("nvct", [*docker.args, *args])
     assert result.exit_code != 0
     assert message in str(result.exception), result.output
     assert docker.config.read_bytes() == DAEMON_JSON
@@ -349,7 +347,7 @@ def test_malformed_values_are_refused_and_nothing_is_changed(
 
 def test_the_version_is_the_incumbents_installers(docker: Node) -> None:
     for flag in ("--version", "-v"):
-        result = CliRunner().invoke(program("nvct"), ["install", flag], prog_name="nvct")
+        result = invoke("nvct", ["install", flag])
         expected = f"nvidia-ctk-installer version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
         assert result.output == expected
     assert docker.config.read_bytes() == DAEMON_JSON

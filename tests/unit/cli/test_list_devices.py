@@ -4,37 +4,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.config import load
 from nvct.errors import NvctError, UsageError
 from nvct.host import listing
 from nvct.paths import CONFIG_ENV
+from tests.support.commands import invoke
 from tests.support.host_tree import LIB, VERSION
 from tests.support.shim_lab import Lab
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=1)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=1)
+    return lab
 
 
 def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    return CliRunner().invoke(
-        program("nvct"),
-        ["list", *map(str, args)],
-        prog_name="nvct",
-        env={CONFIG_ENV: str(lab.config_toml), **(env or {})},
+    return invoke(
+        "nvct", ["list", *map(str, args)], env={CONFIG_ENV: str(lab.config_toml), **(env or {})}
     )
 
 

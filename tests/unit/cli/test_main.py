@@ -16,6 +16,7 @@ import pytest
 from nvct.cli import main
 from nvct.errors import HostError, UsageError
 from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.processes import captured
 
 SHOW = """
 import sys
@@ -32,9 +33,7 @@ finally:
 def modules(name: str, *args: str) -> tuple[list[str], list[str]]:
     """Return the modules of nvct, and the third-party ones, that a command line loads."""
     code = SHOW.format(argv=[name, *args], name=name)
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    completed = captured([sys.executable, "-c", code], check=True, timeout=60)
     own_modules, others = completed.stderr.splitlines()[-2:]
     return own_modules.split(), others.split()
 
@@ -159,13 +158,7 @@ def test_a_command_that_returns_ends_well(
 
 def nvct(*args: str) -> subprocess.CompletedProcess[str]:
     code = "from nvct.cli.main import nvct; nvct()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return captured([sys.executable, "-c", code, *args], timeout=60)
 
 
 def test_without_a_command_the_commands_are_shown() -> None:
@@ -234,10 +227,7 @@ def test_a_mistake_in_the_command_line_is_one_line(
 
 def ctk(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     code = "from nvct.cli.main import nvidia_ctk; nvidia_ctk()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False,
-        timeout=60, env={**os.environ, **env},
-    )  # fmt: skip
+    return captured([sys.executable, "-c", code, *args], timeout=60, env={**os.environ, **env})
 
 
 @pytest.mark.parametrize(
@@ -337,7 +327,7 @@ def test_the_version_is_the_incumbents_with_ours_behind_it() -> None:
 @pytest.mark.parametrize("name", ["nvct", "nvidia-ctk"])
 def test_the_version_needs_no_command_line_library(name: str) -> None:
     command = [sys.executable, "-I", "-X", "importtime", "-m", "nvct.cli", name, "--version"]
-    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    completed = captured(command, check=True)
 
     by_click = {"nvct": nvct, "nvidia-ctk": ctk}[name]
     assert completed.stdout == by_click("-v").stdout

@@ -7,13 +7,12 @@ import io
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from nvct.cli.main import program
 from nvct.cli.mig import picture
 from nvct.mig import tables
 from nvct.mig.search import layout_for
+from tests.support.commands import invoke
 
 WISHES = (
     ("A100-80GB", "1g.10gb 1g.10gb 2g.20gb 3g.40gb", "|    2g.20gb    |1g.10gb|1g.10gb|"),
@@ -50,7 +49,7 @@ def test_nothing_is_bold_or_dim_without_colors(monkeypatch: pytest.MonkeyPatch) 
 
 def test_equal_gpus_are_one_picture() -> None:
     words = ["mig", "plan", "-c", "all-balanced", "--gpu", "A100-80GB", "--count", "4"]
-    done = CliRunner().invoke(program("nvct"), words)
+    done = invoke("nvct", words)
     assert done.exit_code == 0, done.output
     assert [line for line in done.stdout.splitlines() if line.startswith("GPU")] == [
         "GPU 0-3  A100 80GB"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -26,11 +25,9 @@ devices: [{name: a, containerEdits: {env: [A=B]}}]
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    return lab
 
 
 def publish(lab: Lab, output: Path, *args: str, **env: str) -> Result:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,24 +14,17 @@ import pytest
 from nvct import paths
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
+from tests.support.processes import captured
 from tests.support.shim_lab import Lab
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    yield new_lab
-    new_lab.remove()
 
 
 def nvct(
     lab: Lab, *args: str | Path, program: str = "nvct", data: str = ""
 ) -> subprocess.CompletedProcess[str]:
     code = f"from nvct.cli.main import {program}; {program}()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        env=lab.env, input=data, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    return captured(
+        [sys.executable, "-c", code, *map(str, args)], env=lab.env, input=data, timeout=120
+    )
 
 
 def is_current(lab: Lab, name: str) -> bool:
@@ -167,10 +160,7 @@ def test_launchers_are_installed_and_run(lab: Lab) -> None:
     assert "nvidia-cdi-hook" not in os.listdir(folder)
     assert "not installed: nvidia-cdi-hook, " in completed.stderr
     assert "install gcc and libc6-dev" in completed.stderr
-    output = subprocess.run(
-        [folder / "nvidia-container-runtime", "state", "x"],
-        env=lab.env, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    output = captured([folder / "nvidia-container-runtime", "state", "x"], env=lab.env, timeout=60)
     assert (output.stdout, output.stderr) == ("runc state x\n", "")
 
 

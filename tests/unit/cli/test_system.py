@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.errors import HostError
+from tests.support.commands import invoke
 from tests.support.host_tree import HostTree
 
 
@@ -21,7 +21,7 @@ def config(tree: HostTree) -> str:
 
 def run(tree: HostTree, *arguments: str, env: dict[str, str] | None = None) -> Result:
     argv = ["--config", config(tree), "system", *arguments]
-    return CliRunner().invoke(program("nvidia-ctk"), argv, env=env, catch_exceptions=False)
+    return invoke("nvidia-ctk", argv, env=env, catch_exceptions=False)
 
 
 def bare(tmp_path: Path) -> HostTree:

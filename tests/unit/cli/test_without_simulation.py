@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import nvct
 from nvct.cli.gostyle import TOOLS
 from nvct.cli.main import NVCT_COMMANDS
+from tests.support.processes import captured
 
 RUN = (
     "import sys; sys.path[:] = [{tree!r}, *(p for p in sys.path if p != {checkout!r})]; "
@@ -35,9 +35,8 @@ def tree(tmp_path: Path) -> Path:
 
 def run(tree: Path, *args: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
     """Return the exit status of nvct, and what it prints on stderr."""
-    completed = subprocess.run(
-        [sys.executable, "-I", "-c", RUN.format(tree=str(tree), checkout=CHECKOUT), *args],
-        capture_output=True, text=True, check=False, timeout=60, env={"PATH": path},
+    completed = captured(
+        [sys.executable, "-I", "-c", RUN.format(tree=str(tree), checkout=CHECKOUT), *args], timeout=60, env={"PATH": path},
     )  # fmt: skip
     return completed.returncode, completed.stderr
 
@@ -100,9 +99,6 @@ for folder in ("cli", "compile", "doctor", "engine", "installer", "mig"):
 
 def test_modules_of_commands_are_imported_without_the_extra_of_the_agent() -> None:
     """Packages have none of it, and each page of help and most commands do without."""
-    completed = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False,
-        timeout=60, cwd=CHECKOUT,
-    )  # fmt: skip
+    completed = captured([sys.executable, "-c", IMPORT_ALL], timeout=60, cwd=CHECKOUT)
 
     assert completed.stderr == ""

@@ -13,14 +13,15 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct import paths
-from nvct.cli.main import program
 from nvct.compile import refresh
 from nvct.container.plan import fingerprints, model
 from tests.support import memory
+from tests.support.commands import invoke
 from tests.support.host_tree import VERSION, WORKING_NVML
+from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.farm.lab import NEWER, FarmLab
 
@@ -38,8 +39,8 @@ def elsewhere(node: Lab) -> Generator[Path]:
 
 def generated(node: Lab, *args: str) -> Result:
     """Run nvidia-ctk cdi generate."""
-    return CliRunner().invoke(
-        program("nvidia-ctk"),
+    return invoke(
+        "nvidia-ctk",
         ["cdi", "generate", "--format", "json", *args],
         env={paths.CONFIG_ENV: str(node.config_toml)},
     )
@@ -48,10 +49,7 @@ def generated(node: Lab, *args: str) -> Result:
 def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run nvidia-container-cli."""
     code = f"{WORKING_NVML}from nvct.cli.container.main import nvidia_container_cli as f; f()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY,
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return captured([sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY, timeout=60)
 
 
 def own_plan(node: Lab) -> model.Plan:
@@ -211,10 +209,8 @@ def test_what_is_listed_is_what_containers_get_where_the_disk_has_another(node: 
     own_plan(node)
     driver(node).install(NEWER)
 
-    done = CliRunner().invoke(
-        program("nvct"),
-        ["list", "--format", "bind"],
-        env={paths.CONFIG_ENV: str(node.config_toml)},
+    done = invoke(
+        "nvct", ["list", "--format", "bind"], env={paths.CONFIG_ENV: str(node.config_toml)}
     )
 
     assert done.exit_code == 0, done.output
@@ -272,9 +268,7 @@ def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> N
 @pytest.mark.parametrize("layout", ["classic", "farm"])
 def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str) -> None:
     def run(*args: str) -> tuple[int, str]:
-        done = CliRunner().invoke(
-            program("nvidia-ctk"), ["cdi", *args], env={paths.CONFIG_ENV: str(node.config_toml)}
-        )
+        done = invoke("nvidia-ctk", ["cdi", *args], env={paths.CONFIG_ENV: str(node.config_toml)})
         return done.exit_code, done.output
 
     words = ["--layout", layout, "--output", f"{node.home}/cdi/nvidia.yaml"]
@@ -319,7 +313,7 @@ def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:
     first = own_plan(node)["farm"]["view"]
     os.unlink(f"{first}/lib64/libcuda.so.1")
 
-    done = CliRunner().invoke(program("nvct"), ["refresh", "own"], env=env)
+    done = invoke("nvct", ["refresh", "own"], env=env)
 
     assert done.exit_code == 0, done.output
     assert f"warning: {first}/lib64/libcuda.so.1: the link is missing" in done.output

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct import paths
-from nvct.cli.main import program
 from nvct.errors import HostError, UsageError
+from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 from tests.unit.compile.test_farm_plan import own_plan
 
@@ -19,8 +19,8 @@ from tests.unit.compile.test_farm_plan import own_plan
 def generated_layout(node: Lab, *words: str) -> tuple[Result, int]:
     """Return the result of `cdi generate` for engines, and how many libraries it mounts."""
     path = f"{node.home}/cdi/nvidia.json"
-    done = CliRunner().invoke(
-        program("nvidia-ctk"),
+    done = invoke(
+        "nvidia-ctk",
         ["cdi", "generate", "--output", path, *words],
         env={paths.CONFIG_ENV: str(node.config_toml)},
     )
@@ -50,10 +50,8 @@ def test_engines_get_a_mount_per_file_where_a_view_is_not_kept_or_not_possible(
     if words[0] != "--output":
         assert generated_layout(node, *words)[1] > 5
         return
-    done = CliRunner().invoke(
-        program("nvidia-ctk"),
-        ["cdi", "generate", *words],
-        env={paths.CONFIG_ENV: str(node.config_toml)},
+    done = invoke(
+        "nvidia-ctk", ["cdi", "generate", *words], env={paths.CONFIG_ENV: str(node.config_toml)}
     )
     assert done.exit_code == 0, done.output
     assert "/.nvct/driver" not in (tmp_path / "nvidia.json").read_text()

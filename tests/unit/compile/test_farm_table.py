@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,11 @@ from tests.unit.farm.lab import FarmLab
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Farm as Table
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> FarmLab:
+    return FarmLab(tmp_path)
 
 
 @pytest.fixture

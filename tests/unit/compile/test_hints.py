@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,14 +12,6 @@ from nvct.compile import refresh
 from nvct.compile.live_host import KEYS, hints_name_keys
 from nvct.errors import HostError, NvctError
 from tests.support.shim_lab import Lab
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    shim_lab = Lab()
-    yield shim_lab
-    shim_lab.remove()
-
 
 MAKERS: dict[str, Callable[[str, str], object]] = {
     "own": refresh.own_plan,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -47,11 +46,9 @@ SECOND = {
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    shim_lab = Lab()
-    shim_lab.host.write("proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n  8 sd\n")
-    yield shim_lab
-    shim_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.host.write("proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n  8 sd\n")
+    return lab
 
 
 def mode_plan(lab: Lab, mode: str) -> model.Plan:

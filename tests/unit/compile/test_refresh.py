@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +18,8 @@ from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.errors import ConfigError, DriverNotFoundError
 from nvct.host.model import Gpu, Inventory
+from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY, Lab
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    shim_lab = Lab()
-    yield shim_lab
-    shim_lab.remove()
 
 
 def registry_plan(lab: Lab) -> model.Plan:
@@ -208,9 +200,9 @@ def test_the_hook_program_is_the_configured_one(lab: Lab) -> None:
 
 
 def ask(lab: Lab, *args: str) -> tuple[int, dict[str, Any], str]:
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-I", "-m", "nvct.compile", *args],
-        cwd=REPOSITORY, env=lab.env, capture_output=True, text=True, check=False, timeout=60,
+        cwd=REPOSITORY, env=lab.env, timeout=60,
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, answer, done.stderr

@@ -12,13 +12,6 @@ from tests.support.shim_lab import Lab
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    yield new_lab
-    new_lab.remove()
-
-
-@pytest.fixture
 def store(lab: Lab) -> Generator[Store]:
     new_store = Store(str(lab.run_dir))
     yield new_store

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import captured
 from tests.unit.image.conftest import load
 
 build = load("build")
@@ -50,9 +50,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def refused(*arguments: str) -> str:
     """Return the message of a build that ends without an image."""
-    done = subprocess.run(
-        [sys.executable, str(BUILD), *arguments], capture_output=True, text=True, check=False
-    )
+    done = captured([sys.executable, str(BUILD), *arguments])
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr

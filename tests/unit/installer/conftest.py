@@ -17,6 +17,7 @@ from nvct.installer.programs import COMMAND_LINES, HOOK, RUNTIMES, WRAPPER
 from nvct.installer.request import Request
 from nvct.launcher.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[3]
 Ask = Callable[..., Request]
@@ -80,10 +81,7 @@ def call(
     program: str, *args: str, path: str = "/usr/bin:/bin"
 ) -> subprocess.CompletedProcess[str]:
     """Run an installed program as an engine does."""
-    return subprocess.run(
-        [program, *args], env={"PATH": path}, capture_output=True, text=True, check=False,
-        timeout=30,
-    )  # fmt: skip
+    return captured([program, *args], env={"PATH": path}, timeout=30)
 
 
 def listing(folder: str) -> set[str]:

@@ -16,6 +16,7 @@ from nvct.installer.programs import Installed
 from nvct.installer.request import Request
 from nvct.launcher.install import is_static
 from nvct.paths import HOOK_PROGRAM
+from tests.support.processes import captured
 from tests.unit.installer.conftest import Ask, bundle, call
 
 RUNTIMES = ("runc", "crun")
@@ -115,9 +116,8 @@ def test_a_hook_gets_no_variable_of_an_image(
     install(request)
     evil = {"PYTHONPATH": "/x", "LD_DEBUG_OUTPUT": "/x", "LD_LIBRARY_PATH": "/x", "ENV": "/x"}
 
-    completed = subprocess.run(
-        [request.program(arguments[0]), *arguments[1:]], env={"NVIDIA_CTK_DEBUG": "true", **evil},
-        capture_output=True, text=True, check=True,
+    completed = captured(
+        [request.program(arguments[0]), *arguments[1:]], env={"NVIDIA_CTK_DEBUG": "true", **evil}, check=True,
     )  # fmt: skip
 
     assert dict(line.split("=", 1) for line in completed.stdout.splitlines()) == {
@@ -131,9 +131,7 @@ def test_a_hook_gets_no_variable_of_an_image(
 def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> None:
     request = ask()
     install(request)
-    completed = subprocess.run(
-        [request.program("nvidia-ctk")], env={}, capture_output=True, text=True, check=True
-    )
+    completed = captured([request.program("nvidia-ctk")], env={}, check=True)
     path = completed.stdout.splitlines()[1].split(":")
     assert path[0] == request.toolkit
     assert {"/usr/bin", "/bin"} <= set(path)

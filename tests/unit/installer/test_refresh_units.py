@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from nvct.engine.command import Completed
 from nvct.installer import publication
+from tests.support.processes import captured
 from tests.unit.installer.conftest import Ask
 
 START = ["start", "nvct-publish.path"]
@@ -92,5 +92,5 @@ def test_systemd_takes_the_units(host: Host) -> None:
         path.write_text(path.read_text().replace(host.request.toolkit, str(program.parent)))
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no"]
     files = sorted(str(path) for path in host.folder.iterdir())
-    done = subprocess.run([*words, *files], capture_output=True, text=True, check=False)
+    done = captured([*words, *files])
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

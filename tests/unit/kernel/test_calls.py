@@ -25,6 +25,7 @@ from nvct.kernel.kmsg import FILE, Kmsg, Message, parse
 from nvct.kernel.library import lib
 from nvct_sim.native import build as native
 from tests.support.forked import run_forked
+from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[3]
 PROBE = """
@@ -43,7 +44,7 @@ print(*sorted((set(sys.modules) - early) & {"_cffi_backend", "cffi", "ctypes", "
 
 def test_only_a_call_loads_cffi_and_no_part_of_it_that_parses() -> None:
     command = [sys.executable, "-I", "-c", PROBE, str(REPOSITORY)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = captured(command, check=True)
     assert done.stdout == "\n_cffi_backend\n"
 
 
@@ -120,7 +121,7 @@ def test_numbers_and_layouts_are_those_of_the_systems_headers(tmp_path: Path) ->
     command = [compiler, "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=source, text=True, check=True)
 
-    found = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    found = captured([program], check=True).stdout
     assert found.splitlines() == expected
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import nvct
 from nvct.errors import HostError, UsageError
 from nvct.launcher import archive, install
 from nvct.launcher.install import Built
+from tests.support.processes import captured
 
 HERE = Path(nvct.__path__[0]).parent
 SHOW = """
@@ -40,9 +40,7 @@ def built(tmp_path: Path) -> Built:
 
 def run(built: Built, code: str) -> str:
     text = f"{built.boot()}import sys\n{SHOW}{code}"
-    completed = subprocess.run(
-        [built.python, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
-    )
+    completed = captured([built.python, "-I", "-S", "-c", text])
     assert completed.returncode == 0, completed.stderr
     return completed.stdout
 
@@ -215,10 +213,10 @@ def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, pro
     source.write_text(text.replace("def text", "def t3xt"), encoding="utf-8")
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    completed = subprocess.run(
-        [tmp_path / program, "--version"], capture_output=True, text=True, check=False,
+    completed = captured(
+        [tmp_path / program, "--version"],
         env={**os.environ, "NVCT_RUN_DIR": str(tmp_path / "run")},
-    )  # fmt: skip
+    )
 
     assert re.match(program.replace("-", "[- ]"), completed.stdout, re.IGNORECASE), (
         completed.stderr

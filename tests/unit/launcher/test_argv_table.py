@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from nvct.launcher import cold
 from tests.support import launcher
 from tests.support.launcher import PRINT_ARGS, script
+from tests.support.processes import captured
 from tests.unit.launcher.conftest import Lab
 from tests.unit.oci.argv_cases import CASES
 
@@ -23,7 +23,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_c_launcher_reads_the_table_as_python_does(shown: Path) -> None:
     for case in CASES:
-        completed = subprocess.run([shown, *case.args], capture_output=True, text=True, check=True)
+        completed = captured([shown, *case.args], check=True)
         sure, _, remaining = completed.stdout.rstrip("\n").partition("|")
         assert sure == str(int(case.sure)), case
         if case.sure:
@@ -87,10 +87,9 @@ RUNTIME = "--runtime=nvidia"
 def called(tmp_path: Path, arguments: list[str], **env: str) -> tuple[str, list[str]]:
     """Return the output of the wrapper, and the arguments of docker."""
     script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
-    completed = subprocess.run(
-        ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    completed = captured(
+        ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True
+    )
     output, _, remaining = completed.stdout.partition("\1")
     return output, remaining.split("\0")[1:-1]
 

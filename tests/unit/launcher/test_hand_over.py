@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from tests.support.launcher import PRINT_ARGS, script
+from tests.support.processes import captured
 from tests.unit.launcher.conftest import PROGRAM, Lab
 
 ODD = [
@@ -139,10 +140,9 @@ def test_a_missing_python_is_reported_in_one_line(lab: Lab) -> None:
     python = lab.launchers / "python"
     python.rename(lab.launchers / "gone")
     try:
-        completed = subprocess.run(
-            [lab.launchers / "c" / PROGRAM, "create", "id"], env=lab.env, cwd=lab.home,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        completed = captured(
+            [lab.launchers / "c" / PROGRAM, "create", "id"], env=lab.env, cwd=lab.home
+        )
     finally:
         (lab.launchers / "gone").rename(python)
     assert completed.returncode == 1

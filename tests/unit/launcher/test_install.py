@@ -17,6 +17,7 @@ from nvct.errors import HostError, NvctError, UsageError
 from nvct.launcher import archive
 from nvct.launcher import install as launch
 from tests.support.launcher import script
+from tests.support.processes import captured
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
@@ -194,7 +195,7 @@ def test_a_compiled_launcher_is_static_position_independent_and_read_only_after_
         "--dynamic",
         tmp_path / "launcher",
     ]
-    output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    output = captured(arguments, check=True).stdout
 
     assert launch.is_static(linked)
     assert "INTERP" not in output

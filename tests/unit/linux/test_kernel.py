@@ -16,7 +16,7 @@ import pytest
 from nvct.kernel.calls import DeclaredKernel
 from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
-from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.recording_kernel import CALLS, RecordingKernel
 
 
@@ -128,48 +128,42 @@ def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: 
     os.close(fd)
 
 
+@in_a_mount_namespace
 def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"new")
     (tmp_path / "target").write_bytes(b"old")
 
-    def child() -> None:
-        target = kernel.open(str(tmp_path / "target"), os.O_PATH)
-        tree = kernel.open_tree(-100, str(tmp_path / "source"), c.OPEN_TREE_CLONE)
-        attributes = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NODEV
-        kernel.mount_setattr(tree, "", c.AT_EMPTY_PATH, attr_set=attributes)
-        empty = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
-        kernel.move_mount(tree, "", target, "", empty)
-        assert (tmp_path / "target").read_bytes() == b"new"
-        with pytest.raises(OSError, match="Read-only"):
-            kernel.open(str(tmp_path / "target"), os.O_WRONLY)
-        kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
-        assert (tmp_path / "target").read_bytes() == b"old"
-
-    in_mount_namespace(child)
+    target = kernel.open(str(tmp_path / "target"), os.O_PATH)
+    tree = kernel.open_tree(-100, str(tmp_path / "source"), c.OPEN_TREE_CLONE)
+    attributes = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NODEV
+    kernel.mount_setattr(tree, "", c.AT_EMPTY_PATH, attr_set=attributes)
+    empty = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
+    kernel.move_mount(tree, "", target, "", empty)
+    assert (tmp_path / "target").read_bytes() == b"new"
+    with pytest.raises(OSError, match="Read-only"):
+        kernel.open(str(tmp_path / "target"), os.O_WRONLY)
+    kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
+    assert (tmp_path / "target").read_bytes() == b"old"
 
 
+@in_a_mount_namespace
 def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
-    def child() -> None:
-        kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
-        (tmp_path / "proof").touch()
-        os.chdir(tmp_path)
-        kernel.pivot_root(".", ".")
-        kernel.umount2(".", c.MNT_DETACH)
-        assert os.listdir("/") == ["proof"]
-
-    in_mount_namespace(child)
+    kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
+    (tmp_path / "proof").touch()
+    os.chdir(tmp_path)
+    kernel.pivot_root(".", ".")
+    kernel.umount2(".", c.MNT_DETACH)
+    assert os.listdir("/") == ["proof"]
 
 
+@in_a_mount_namespace
 def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
-    def child() -> None:
-        before = os.open("/proc/self/ns/mnt", os.O_RDONLY)
-        kernel.unshare(c.CLONE_NEWNS)
-        kernel.mount("none", str(tmp_path), "tmpfs")
-        (tmp_path / "proof").touch()
-        kernel.setns(before, c.CLONE_NEWNS)
-        assert not (tmp_path / "proof").exists()
-
-    in_mount_namespace(child)
+    before = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    kernel.unshare(c.CLONE_NEWNS)
+    kernel.mount("none", str(tmp_path), "tmpfs")
+    (tmp_path / "proof").touch()
+    kernel.setns(before, c.CLONE_NEWNS)
+    assert not (tmp_path / "proof").exists()
 
 
 def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:

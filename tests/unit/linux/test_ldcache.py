@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
+from tests.support.processes import captured
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None, reason="needs ldconfig")
@@ -30,7 +30,7 @@ NAMES = [
 def ldconfig(root: Path, *arguments: str) -> str:
     assert LDCONFIG is not None
     command = [LDCONFIG, "-r", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return captured(command, check=True).stdout
 
 
 def image(root: Path, names: list[str], *arguments: str) -> bytes:

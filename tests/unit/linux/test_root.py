@@ -17,7 +17,7 @@ from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from nvct.linux.walk import DEPTH_LIMIT, LINK_LIMIT
 from tests.support.descriptors import none_left_open
-from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.recording_kernel import RecordingKernel
 
 
@@ -114,22 +114,20 @@ def test_no_link_leads_out(root: Root, inside: Path, text: str) -> None:
     assert sorted(os.listdir(inside.parent)) == ["root", "secret"]
 
 
+@in_a_mount_namespace
 def test_magic_links_are_read_as_text(inside: Path) -> None:
-    def child() -> None:
-        (inside / "proc").mkdir()
-        KERNEL.mount("proc", str(inside / "proc"), "proc")
-        os.chdir(inside.parent)
-        root = Root.open(str(inside))
-        assert (inside / "proc/self/cwd/secret").exists()
-        assert root.resolve("/proc/self/root") == "/"
-        assert root.read_file("/proc/self/cwd/secret") is None
-        assert root.read_file("/proc/self/root/" + str(inside.parent / "secret")) is None
-        assert root.read_file(f"/proc/self/fd/{root.fd}/../secret") is None
-        assert root.listdir("/proc/self/cwd") is None
-        assert root.read_file("/proc/self/status") == b""
-        assert root.file_fd("/proc/self/status") is None
-
-    in_mount_namespace(child)
+    (inside / "proc").mkdir()
+    KERNEL.mount("proc", str(inside / "proc"), "proc")
+    os.chdir(inside.parent)
+    root = Root.open(str(inside))
+    assert (inside / "proc/self/cwd/secret").exists()
+    assert root.resolve("/proc/self/root") == "/"
+    assert root.read_file("/proc/self/cwd/secret") is None
+    assert root.read_file("/proc/self/root/" + str(inside.parent / "secret")) is None
+    assert root.read_file(f"/proc/self/fd/{root.fd}/../secret") is None
+    assert root.listdir("/proc/self/cwd") is None
+    assert root.read_file("/proc/self/status") == b""
+    assert root.file_fd("/proc/self/status") is None
 
 
 def test_links_have_a_limit(root: Root, inside: Path) -> None:
@@ -411,36 +409,32 @@ def test_a_root_may_be_closed_twice(inside: Path) -> None:
         root.stat("/etc")
 
 
+@in_a_mount_namespace
 def test_a_full_file_system_leaves_the_old_file_and_nothing_else(inside: Path) -> None:
-    def child() -> None:
-        KERNEL.mount("none", str(inside / "tmp"), "tmpfs", 0, "size=64k")
-        (inside / "tmp/a").write_bytes(b"old")
-        with Root.open(str(inside)) as root:
-            with pytest.raises(OSError, match="No space") as caught:
-                root.write_file("/tmp/a", b"x" * 100_000)
-            assert caught.value.filename == "/tmp/a"
-            assert root.read_file("/tmp/a") == b"old"
-            assert root.listdir("/tmp") == ["a"]
-
-    in_mount_namespace(child)
+    KERNEL.mount("none", str(inside / "tmp"), "tmpfs", 0, "size=64k")
+    (inside / "tmp/a").write_bytes(b"old")
+    with Root.open(str(inside)) as root:
+        with pytest.raises(OSError, match="No space") as caught:
+            root.write_file("/tmp/a", b"x" * 100_000)
+        assert caught.value.filename == "/tmp/a"
+        assert root.read_file("/tmp/a") == b"old"
+        assert root.listdir("/tmp") == ["a"]
 
 
+@in_a_mount_namespace
 def test_a_fake_proc_is_detected(root: Root, inside: Path) -> None:
-    def child() -> None:
-        fd = root.path_fd("/etc/passwd")
-        assert fd is not None
-        os.close(fd)
-        KERNEL.mount("none", "/proc", "tmpfs")
-        with pytest.raises(HostError, match="/proc is not mounted"):
-            root.read_file("/etc/passwd")
-        os.makedirs("/proc/self/fd")
-        for number in range(4096):  # whatever number this process's next file gets
-            os.symlink(inside.parent / "secret", f"/proc/self/fd/{number}")
-        with pytest.raises(UnsafePathError, match="another file"):
-            root.read_file("/etc/passwd")
-        KERNEL.umount2("/proc", c.MNT_DETACH)
-
-    in_mount_namespace(child)
+    fd = root.path_fd("/etc/passwd")
+    assert fd is not None
+    os.close(fd)
+    KERNEL.mount("none", "/proc", "tmpfs")
+    with pytest.raises(HostError, match="/proc is not mounted"):
+        root.read_file("/etc/passwd")
+    os.makedirs("/proc/self/fd")
+    for number in range(4096):  # whatever number this process's next file gets
+        os.symlink(inside.parent / "secret", f"/proc/self/fd/{number}")
+    with pytest.raises(UnsafePathError, match="another file"):
+        root.read_file("/etc/passwd")
+    KERNEL.umount2("/proc", c.MNT_DETACH)
 
 
 def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one_inside(

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ import pytest
 
 from nvct.errors import DocumentError, HostError
 from nvct.linux import mountinfo, syscall
+from tests.support.processes import captured
 
 TEXT = r"""22 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
 28 1 259:2 / / rw,relatime shared:1 master:3 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
@@ -141,7 +141,7 @@ def test_the_static_interpreters_builtin_returns_errors_as_the_kernel_does(
 
 def test_the_hot_side_loads_ctypes_only_for_a_call() -> None:
     command = [sys.executable, "-I", "-S", "-c", PROBE, str(REPOSITORY)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = captured(command, check=True)
     early, late = (set(part.split()) for part in result.stdout.strip().split("|"))
     own_modules = {"nvct", "nvct.errors", "nvct.linux"} | {
         f"nvct.linux.{name}"

@@ -17,36 +17,30 @@ if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
 
-def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> None:
-    async def run() -> None:
-        with discovery(node) as machine:
-            client = machine.nvml
-            client.library = nvml_library(machine.roots)
-            gpu = (await client.mig()).gpus[0]
-            change = client.call
-            assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
-            place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
+async def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> None:
+    with discovery(node) as machine:
+        client = machine.nvml
+        client.library = nvml_library(machine.roots)
+        gpu = (await client.mig()).gpus[0]
+        change = client.call
+        assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
+        place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
+        await change("mig_create", int, place)
+        with pytest.raises(NvmlError, match="nvmlDeviceCreateGpuInstanceWithPlacement"):
             await change("mig_create", int, place)
-            with pytest.raises(NvmlError, match="nvmlDeviceCreateGpuInstanceWithPlacement"):
-                await change("mig_create", int, place)
-            assert client.problem == ""
-            assert len((await client.mig()).gpus[0].instances) == 1
-
-    asyncio.run(run())
+        assert client.problem == ""
+        assert len((await client.mig()).gpus[0].instances) == 1
 
 
-def test_while_nvml_is_released_requests_wait(node: tree.Node) -> None:
-    async def run() -> None:
-        with discovery(node) as machine:
-            client = machine.nvml
-            client.library = nvml_library(machine.roots)
-            await client.mig()
-            async with client.released(300):
-                asked = asyncio.ensure_future(client.report())
-                await asyncio.sleep(0.1)
-                assert not asked.done()
-                assert client.busy_s == 300
-            assert len((await asked).gpus) == 8
-            assert client.busy_s == 0
-
-    asyncio.run(run())
+async def test_while_nvml_is_released_requests_wait(node: tree.Node) -> None:
+    with discovery(node) as machine:
+        client = machine.nvml
+        client.library = nvml_library(machine.roots)
+        await client.mig()
+        async with client.released(300):
+            asked = asyncio.ensure_future(client.report())
+            await asyncio.sleep(0.1)
+            assert not asked.done()
+            assert client.busy_s == 300
+        assert len((await asked).gpus) == 8
+        assert client.busy_s == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.oci import argv
+from tests.support.processes import captured
 from tests.unit.oci.argv_cases import CASES, Case
 
 READ = ("command", "bundle", "config", "log", "log_format", "debug", "version", "help", "sure")
@@ -42,14 +43,11 @@ def test_the_table_is_large_and_has_no_duplicate() -> None:
 
 
 def looked_for(runtime: str, case: Case, folder: Path) -> str | None:
-    result = subprocess.run(
+    result = captured(
         [runtime, *case.args],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=30,
     )
     assert result.returncode != 0
@@ -65,7 +63,7 @@ def test_the_runtimes_search_the_bundle_as_in_the_table(runtime: str, tmp_path: 
     program = shutil.which(runtime)
     if program is None:
         pytest.skip(f"needs {runtime}")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    version = captured([program, "--version"], check=True)
     if TRIED[runtime] not in version.stdout.splitlines()[0]:
         pytest.skip(f"the table tells of {runtime} {TRIED[runtime]}")
     wrong = {}

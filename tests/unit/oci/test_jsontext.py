@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from nvct.errors import DocumentError
 from nvct.oci import document as json_documents
 from nvct.oci import jsontext
 from nvct.oci.document import ELEMENTS, Document
+from tests.support.processes import captured
 from tests.support.shim_lab import PYTHON, REPOSITORY
 
 WANT: json_documents.Schema = {
@@ -295,9 +295,8 @@ def test_on_a_small_stack_deep_nesting_is_an_error_and_not_a_crash(depth: int) -
         "jsontext.parse(sys.stdin.read(),'x.json');print('read')"
     )
 
-    result = subprocess.run(
-        [PYTHON, "-I", "-S", "-c", code], input=nested(depth), text=True, check=False,
-        capture_output=True, env={"BIG": "x" * 50_000},
+    result = captured(
+        [PYTHON, "-I", "-S", "-c", code], input=nested(depth), env={"BIG": "x" * 50_000},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK)),
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from nvct.cli.sim import sim
 from nvct.errors import UsageError
 from nvct_sim import rootfs, tree
+from tests.support.processes import captured
 
 
 def run(base: Path, *words: str) -> str:
@@ -65,9 +65,7 @@ def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: li
 
     # A separate process, because programs on the node write to the real standard output.
     code = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True
-    )
+    done = captured([sys.executable, "-c", code, *words])
 
     assert (done.returncode, done.stdout) == (0, "/dev/nvidia0\n")
 
@@ -79,10 +77,9 @@ def test_exec_of_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
         pytest.skip(reason)
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
 
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-m", "nvct.cli", "nvct", "sim", "--base", tmp_path, "exec", "lab",
          "nosuchprogram"],
-        check=False, capture_output=True, text=True,
     )  # fmt: skip
 
     message = "nvct: cannot run 'nosuchprogram': No such file or directory [usage]\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from nvct.cdi.make import generate
-from nvct.cli.main import program
 from nvct.cli.sim import sim
 from nvct.errors import DriverNotFoundError, NvmlError, UsageError
 from nvct.host import modes
@@ -23,7 +21,9 @@ from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct.host.snapshot import document, record
 from nvct_sim import replay, tree
+from tests.support.commands import invoke
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
+from tests.support.processes import captured
 
 
 def node_roots(node: tree.Node) -> Roots:
@@ -255,10 +255,10 @@ def test_a_program_of_nvct_looks_at_the_snapshot(tmp_path: Path, before: list[st
     words = [sys.executable, "-c", code, "cdi", "generate", "--nvidia-cdi-hook-path=/hook"]
     inner = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
 
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", inner, "replay", replayed(tmp_path, host), *before, *words],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        timeout=60,
+    )
 
     assert done.returncode == 0, done.stderr
     assert f"containerPath: /{LIB}/libcuda.so.{VERSION}" in done.stdout
@@ -284,11 +284,11 @@ def test_nvct_snapshot_records_the_host_of_the_configuration(tmp_path: Path) -> 
     path = tmp_path / "bug.tar.gz"
     argv = ["--config", str(config), "snapshot", "--no-nvml", "-o", str(path)]
 
-    done = CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+    done = invoke("nvct", argv, catch_exceptions=False)
 
     assert done.exit_code == 0
     assert done.stderr.startswith(f"wrote {path}: ")
     assert done.stderr.endswith("discovery: mode nvml\n")
     assert host.uuid(0) not in "".join(document.load(str(path)).texts.values())
-    streamed = CliRunner().invoke(program("nvct"), [*argv[:-1], "-"], catch_exceptions=False)
+    streamed = invoke("nvct", [*argv[:-1], "-"], catch_exceptions=False)
     assert streamed.stdout_bytes == path.read_bytes()

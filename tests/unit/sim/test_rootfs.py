@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nvct_sim import oci_runtime, rootfs, run_folder
 from nvct_sim.bundle import config
 from nvct_sim.elf_writer import shared_object
 from nvct_sim.oci_runtime import python_command
+from tests.support.processes import captured
 
 needs_busybox = pytest.mark.skipif(
     rootfs.find_program("busybox") is None, reason="needs busybox-static"
@@ -191,8 +191,6 @@ def test_other_commands_are_passed_to_the_runtime_unchanged(tmp_path: Path) -> N
     real.chmod(0o755)
     command = python_command("oci_runtime.main()", "runc", "--root", "/r s", "delete", "create")
 
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={"PATH": str(tmp_path)},
-    )  # fmt: skip
+    done = captured(command, env={"PATH": str(tmp_path)})
 
     assert (done.stdout, done.stderr) == ("<--root></r s><delete><create>", "")

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux import elf, ldcache
 from nvct_sim import kernelfs, package, profile, tree
 from nvct_sim.elf_writer import MACHINES, shared_object
+from tests.support.processes import captured
 
 VERSION = "580.159.04"
 
@@ -308,12 +308,7 @@ def test_the_loader_loads_it_and_finds_its_symbols(tmp_path: Path) -> None:
         "    print(ctypes.string_at(at).decode())\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path), *symbols],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = captured([sys.executable, "-c", program, str(path), *symbols], check=True)
 
     assert done.stdout.split() == ["one", "two", "three"]
 

@@ -102,17 +102,14 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 LOST = document(resource("lost", reason="the kubelet was restarted"))
 
 
-def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running() as work:
-            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
-            lab.status = LOST
-            await until(lambda: lab.cluster.written() == ("False", "ResourceNotListed"))
-            lab.status = document(resource())
-            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
-            assert work.describe()[0]["reason"] == "GPUsAreOffered"
-
-    asyncio.run(run())
+async def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
+    async with lab.running() as work:
+        await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
+        lab.status = LOST
+        await until(lambda: lab.cluster.written() == ("False", "ResourceNotListed"))
+        lab.status = document(resource())
+        await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
+        assert work.describe()[0]["reason"] == "GPUsAreOffered"
     kinds = [(event["type"], event["reason"]) for event in lab.cluster.events]
     assert kinds == [
         ("Normal", "GPUsAreOffered"), ("Warning", "ResourceNotListed"), ("Normal", "GPUsAreOffered"),
@@ -123,14 +120,11 @@ def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
     assert lab.cluster.node["status"]["conditions"][0] is OTHERS
 
 
-def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running():
-            why = {"GPU-1": "MIG devices of this GPU are being changed"}
-            lab.status = document(resource(devices=1, unhealthy=why, withheld=["GPU-1"]))
-            await until(lambda: lab.cluster.written() == ("False", "DeviceWithheld"))
-
-    asyncio.run(run())
+async def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
+    async with lab.running():
+        why = {"GPU-1": "MIG devices of this GPU are being changed"}
+        lab.status = document(resource(devices=1, unhealthy=why, withheld=["GPU-1"]))
+        await until(lambda: lab.cluster.written() == ("False", "DeviceWithheld"))
     event = lab.cluster.events[-1]
     assert (event["type"], event["reason"]) == ("Normal", "DeviceWithheld")
     assert event["message"].endswith(
@@ -139,54 +133,45 @@ def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
     )
 
 
-def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running():
-            nvml = {"state": "released", "reason": "the driver is being replaced"}
-            lab.status = document(resource(devices=1, unhealthy={"GPU-1": "x"}), nvml=nvml)
-            await until(lambda: lab.cluster.written() == ("False", "DriverBeingReplaced"))
-
-    asyncio.run(run())
+async def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
+    async with lab.running():
+        nvml = {"state": "released", "reason": "the driver is being replaced"}
+        lab.status = document(resource(devices=1, unhealthy={"GPU-1": "x"}), nvml=nvml)
+        await until(lambda: lab.cluster.written() == ("False", "DriverBeingReplaced"))
     event = lab.cluster.events[-1]
     assert (event["type"], event["reason"]) == ("Normal", "DriverBeingReplaced")
     assert event["message"].startswith("the driver is being replaced. Wait for the new driver")
 
 
-def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
+async def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
     """Or that went with its Node, which the kubelet has made again."""
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: lab.cluster.writes == 1)
-            node_news.tell("node-1", {"metadata": {}, "status": {"conditions": [OTHERS]}})
-            assert lab.cluster.writes == 1, "the watch may be late"
-            await until(lambda: lab.cluster.writes == 2)
-            await asyncio.sleep(0.4)
-            assert lab.cluster.writes == 2
-            node_news.tell("node-1", None)
-            node_news.tell("node-1", lab.cluster.node)
-            await asyncio.sleep(0.4)
-            assert lab.cluster.writes == 2
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: lab.cluster.writes == 1)
+        node_news.tell("node-1", {"metadata": {}, "status": {"conditions": [OTHERS]}})
+        assert lab.cluster.writes == 1, "the watch may be late"
+        await until(lambda: lab.cluster.writes == 2)
+        await asyncio.sleep(0.4)
+        assert lab.cluster.writes == 2
+        node_news.tell("node-1", None)
+        node_news.tell("node-1", lab.cluster.node)
+        await asyncio.sleep(0.4)
+        assert lab.cluster.writes == 2
 
 
-def test_what_passes_soon_is_not_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_passes_soon_is_not_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "SETTLE_S", 30.0)
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: lab.cluster.writes == 1)
-            lab.status = LOST
-            await asyncio.sleep(0.3)
-            lab.status = document(resource())
-            await asyncio.sleep(0.1)
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: lab.cluster.writes == 1)
+        lab.status = LOST
+        await asyncio.sleep(0.3)
+        lab.status = document(resource())
+        await asyncio.sleep(0.1)
     assert lab.cluster.writes == 1
 
 
-def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
+async def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "HEARTBEAT_S", 0.05)
@@ -197,11 +182,8 @@ def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     }  # fmt: skip
     lab.cluster.node["status"]["conditions"].append(before)
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: lab.cluster.writes >= 3)
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: lab.cluster.writes >= 3)
     found = condition.find(lab.cluster.node)
     assert found is not None
     assert found["lastTransitionTime"] == "2026-01-01T00:00:00Z"
@@ -209,55 +191,43 @@ def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     assert lab.cluster.events == []
 
 
-def test_a_condition_of_its_type_that_lacks_fields_is_replaced(lab: Lab) -> None:
+async def test_a_condition_of_its_type_that_lacks_fields_is_replaced(lab: Lab) -> None:
     assert lab.cluster.node is not None
     before = {"type": condition.TYPE, "status": "True", "reason": "Another"}
     lab.cluster.node["status"]["conditions"].append(before)
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
     found = condition.find(lab.cluster.node)
     assert found is not None
     assert found["lastTransitionTime"] > "2026-11-01"
 
 
-def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:
+async def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:
     lab.cluster.failure = ClusterError("may not get nodes", hint="grant it", status=403)
 
-    async def run() -> None:
-        async with lab.running() as work:
-            await until(lambda: work.describe()[0]["problem"] == "may not get nodes (grant it)")
-            await asyncio.sleep(0.3)
-            lab.cluster.failure = None
-            await until(lambda: lab.cluster.written()[0] == "True")
-            assert work.describe()[0]["problem"] == ""
-
-    asyncio.run(run())
+    async with lab.running() as work:
+        await until(lambda: work.describe()[0]["problem"] == "may not get nodes (grant it)")
+        await asyncio.sleep(0.3)
+        lab.cluster.failure = None
+        await until(lambda: lab.cluster.written()[0] == "True")
+        assert work.describe()[0]["problem"] == ""
     assert lab.log.getvalue().count("may not get nodes") == 1
 
 
-def test_without_the_right_to_make_events_the_condition_is_written(lab: Lab) -> None:
+async def test_without_the_right_to_make_events_the_condition_is_written(lab: Lab) -> None:
     lab.cluster.may_create = False
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: lab.cluster.written()[0] == "True")
-            await until(lambda: "may not create events" in lab.log.getvalue())
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: lab.cluster.written()[0] == "True")
+        await until(lambda: "may not create events" in lab.log.getvalue())
 
 
-def test_a_node_that_is_not_there_is_named(lab: Lab) -> None:
+async def test_a_node_that_is_not_there_is_named(lab: Lab) -> None:
     lab.cluster.node = None
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: "the cluster has no Node node-1" in lab.log.getvalue())
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: "the cluster has no Node node-1" in lab.log.getvalue())
 
 
 def test_a_node_without_a_gpu_has_no_condition() -> None:

@@ -157,55 +157,48 @@ def test_once_the_label_is_known_at_the_first_look(tmp_path: Path) -> None:
     assert lab.signals == 0
 
 
-def test_label_and_file_are_followed_and_the_program_is_told(tmp_path: Path) -> None:
-    async def test() -> None:
-        api = Api()
-        lab = Lab(tmp_path, api, default="b")
-        async with lab.running():
-            await until(lambda: (lab.content(), lab.signals) == (OTHER, 1))
-            api.labels = {LABEL: "a"}
-            api.changed.set()
-            await until(lambda: (lab.content(), lab.signals) == (GOOD, 2))
-            (lab.source / "a").write_text(f"{GOOD}# again\n")
-            await until(lambda: (lab.content(), lab.signals) == (f"{GOOD}# again\n", 3))
-            assert lab.task.describe()[0] == {
-                "resource": "config", "state": "written", "reason": "", "file": "a",
-            }  # fmt: skip
-
-    asyncio.run(test())
+async def test_label_and_file_are_followed_and_the_program_is_told(tmp_path: Path) -> None:
+    api = Api()
+    lab = Lab(tmp_path, api, default="b")
+    async with lab.running():
+        await until(lambda: (lab.content(), lab.signals) == (OTHER, 1))
+        api.labels = {LABEL: "a"}
+        api.changed.set()
+        await until(lambda: (lab.content(), lab.signals) == (GOOD, 2))
+        (lab.source / "a").write_text(f"{GOOD}# again\n")
+        await until(lambda: (lab.content(), lab.signals) == (f"{GOOD}# again\n", 3))
+        assert lab.task.describe()[0] == {
+            "resource": "config", "state": "written", "reason": "", "file": "a",
+        }  # fmt: skip
 
 
-def test_a_bad_file_or_label_leaves_the_old_one_in_force_and_says_why(tmp_path: Path) -> None:
-    async def test() -> None:
-        api = Api(**{LABEL: "a"})
-        lab = Lab(tmp_path, api)
-        async with lab.running():
-            await until(lambda: lab.content() == GOOD)
-            (lab.source / "a").write_text(BAD)
-            await until(lambda: "flags.migStrategy in" in lab.task.problem.text)
-            (lab.source / "a").write_text(GOOD)
-            await until(lambda: lab.task.problem.text == "")
-            api.labels = {LABEL: "nothing"}
-            api.changed.set()
-            await until(lambda: "names the config file 'nothing'" in lab.task.problem.text)
-            assert (lab.content(), lab.signals) == (GOOD, 1)
-            assert "; a stays in force" in lab.text.getvalue()
+async def test_a_bad_file_or_label_leaves_the_old_one_in_force_and_says_why(
+    tmp_path: Path,
+) -> None:
+    api = Api(**{LABEL: "a"})
+    lab = Lab(tmp_path, api)
+    async with lab.running():
+        await until(lambda: lab.content() == GOOD)
+        (lab.source / "a").write_text(BAD)
+        await until(lambda: "flags.migStrategy in" in lab.task.problem.text)
+        (lab.source / "a").write_text(GOOD)
+        await until(lambda: lab.task.problem.text == "")
+        api.labels = {LABEL: "nothing"}
+        api.changed.set()
+        await until(lambda: "names the config file 'nothing'" in lab.task.problem.text)
+        assert (lab.content(), lab.signals) == (GOOD, 1)
+        assert "; a stays in force" in lab.text.getvalue()
 
-    asyncio.run(test())
 
-
-def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        api = Api(**{LABEL: "a"})
-        api.error = ClusterError("it does not answer")
-        lab = Lab(tmp_path, api)
-        async with lab.running():
-            await until(lambda: lab.task.problem.text == "it does not answer")
-            assert lab.content() == ""
-            api.error = None
-            await until(lambda: lab.content() == GOOD)
-
-    asyncio.run(test())
+async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+    api = Api(**{LABEL: "a"})
+    api.error = ClusterError("it does not answer")
+    lab = Lab(tmp_path, api)
+    async with lab.running():
+        await until(lambda: lab.task.problem.text == "it does not answer")
+        assert lab.content() == ""
+        api.error = None
+        await until(lambda: lab.content() == GOOD)
 
 
 def test_a_link_of_the_incumbent_is_replaced_not_written_through(tmp_path: Path) -> None:

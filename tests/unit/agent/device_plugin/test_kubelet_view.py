@@ -100,47 +100,38 @@ async def stranger(kubelet: FakeKubelet) -> AsyncIterator[None]:
         await endpoint.stop()
 
 
-def test_it_waits_for_another_program_and_registers_again_after_its_end(root: str) -> None:
+async def test_it_waits_for_another_program_and_registers_again_after_its_end(root: str) -> None:
     kubelet = FakeKubelet(f"{root}/device-plugins", drops=False)
 
-    async def run() -> None:
-        async with pod_resources(kubelet, root), watched(kubelet, root) as running:
-            async with stranger(kubelet):
-                await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
-                await until(lambda: running.registration.state == "refused")
-                assert "another program has registered it" in running.registration.reason
-                await asyncio.sleep(0.5)
-                assert list(kubelet.lists[GPU]) == ["other"], "it displaces a living plugin"
-            await until(lambda: len(kubelet.lists.get(GPU, ())) == 2)
-            await until(lambda: running.registration.state == "listed")
-            assert "the kubelet has none of its devices" in running.log.getvalue()
-
-    asyncio.run(run())
+    async with pod_resources(kubelet, root), watched(kubelet, root) as running:
+        async with stranger(kubelet):
+            await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
+            await until(lambda: running.registration.state == "refused")
+            assert "another program has registered it" in running.registration.reason
+            await asyncio.sleep(0.5)
+            assert list(kubelet.lists[GPU]) == ["other"], "it displaces a living plugin"
+        await until(lambda: len(kubelet.lists.get(GPU, ())) == 2)
+        await until(lambda: running.registration.state == "listed")
+        assert "the kubelet has none of its devices" in running.log.getvalue()
 
 
-def test_what_the_kubelet_has_is_not_registered_again(root: str) -> None:
+async def test_what_the_kubelet_has_is_not_registered_again(root: str) -> None:
     """Nor is a resource without a healthy device, of which the kubelet has none."""
     kubelet = FakeKubelet(f"{root}/device-plugins")
 
-    async def run() -> None:
-        async with pod_resources(kubelet, root), watched(kubelet, root) as running:
-            await asyncio.sleep(0.5)
-            sick = replace(content(), unhealthy={"GPU-0": "XID 79", "GPU-1": "XID 79"})
-            running.registration.endpoint.update(sick)
-            await asyncio.sleep(0.5)
-            assert (running.registration.state, len(kubelet.registered)) == ("listed", 1)
-
-    asyncio.run(run())
+    async with pod_resources(kubelet, root), watched(kubelet, root) as running:
+        await asyncio.sleep(0.5)
+        sick = replace(content(), unhealthy={"GPU-0": "XID 79", "GPU-1": "XID 79"})
+        running.registration.endpoint.update(sick)
+        await asyncio.sleep(0.5)
+        assert (running.registration.state, len(kubelet.registered)) == ("listed", 1)
 
 
-def test_without_the_kubelets_folder_nothing_is_compared(root: str) -> None:
+async def test_without_the_kubelets_folder_nothing_is_compared(root: str) -> None:
     kubelet = FakeKubelet(f"{root}/device-plugins", drops=False)
 
-    async def run() -> None:
-        async with watched(kubelet, root) as running:
-            async with stranger(kubelet):
-                await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
-            await asyncio.sleep(0.5)
-            assert running.registration.state == "listed"
-
-    asyncio.run(run())
+    async with watched(kubelet, root) as running:
+        async with stranger(kubelet):
+            await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
+        await asyncio.sleep(0.5)
+        assert running.registration.state == "listed"

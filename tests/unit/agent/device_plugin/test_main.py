@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import captured
+
 PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin")
 REPOSITORY = Path(__file__).parents[4]
 
 
 def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60,
-        env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY,
-    )  # fmt: skip
+    return captured(
+        [*PROGRAM, *words], timeout=60, env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY
+    )
 
 
 @pytest.mark.parametrize("word", ["--version", "-version", "-v"])

@@ -29,28 +29,25 @@ DEVICES = (
 RESOURCE = Resource(name="nvidia.com/gpu", devices={each.id: each for each in DEVICES})
 
 
-def test_devices_are_unhealthy_while_a_change_is_announced_and_until_a_look_after_it(
+async def test_devices_are_unhealthy_while_a_change_is_announced_and_until_a_look_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mig_changes, "LOOK_S", 0.01)
     seen: list[list[str]] = []
 
-    async def run() -> None:
-        changes = mig_changes.MigChanges(
-            lambda: seen.append(list(changes.unhealthy(RESOURCE))), str(tmp_path)
-        )
-        task = asyncio.create_task(changes.watch())
-        with pause.announce(str(tmp_path), {"GPU-2": {(9, 0)}, "GPU-3": ()}):
-            await until(lambda: len(seen) == 1)
-        before = changes.ended
-        await until(lambda: len(seen) == 2)
-        changes.looked(before)  # that look began before the end
-        assert list(changes.unhealthy(RESOURCE)) == ["MIG-goes", "GPU-3"]
-        changes.looked(changes.ended)
-        assert not changes.unhealthy(RESOURCE)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    changes = mig_changes.MigChanges(
+        lambda: seen.append(list(changes.unhealthy(RESOURCE))), str(tmp_path)
+    )
+    task = asyncio.create_task(changes.watch())
+    with pause.announce(str(tmp_path), {"GPU-2": {(9, 0)}, "GPU-3": ()}):
+        await until(lambda: len(seen) == 1)
+    before = changes.ended
+    await until(lambda: len(seen) == 2)
+    changes.looked(before)  # that look began before the end
+    assert list(changes.unhealthy(RESOURCE)) == ["MIG-goes", "GPU-3"]
+    changes.looked(changes.ended)
+    assert not changes.unhealthy(RESOURCE)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
     assert seen == [["MIG-goes", "GPU-3"]] * 2

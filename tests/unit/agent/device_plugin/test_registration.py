@@ -97,159 +97,131 @@ HEALTHY = {"GPU-0": "Healthy", "GPU-1": "Healthy"}
 
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("authority", ["", "localhost", "nvidia-gpu.sock", "a%2Fb"])
-def test_a_resource_is_registered_and_listed(folder: str, authority: str, *, is_old: bool) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder, is_old=is_old, authority=authority)) as kubelet:
-            async with Running(kubelet.socket, folder) as plugin:
-                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                await until(lambda: plugin.registration.state == "listed")
-                (request,) = kubelet.registered
-                assert (request.version, request.endpoint) == ("v1beta1", "nvidia-gpu.sock")
-                assert request.options.get_preferred_allocation_available
-                assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
-            assert os.listdir(folder) == ["kubelet.sock"]
+async def test_a_resource_is_registered_and_listed(
+    folder: str, authority: str, *, is_old: bool
+) -> None:
+    async with started(FakeKubelet(folder, is_old=is_old, authority=authority)) as kubelet:
+        async with Running(kubelet.socket, folder) as plugin:
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            await until(lambda: plugin.registration.state == "listed")
+            (request,) = kubelet.registered
+            assert (request.version, request.endpoint) == ("v1beta1", "nvidia-gpu.sock")
+            assert request.options.get_preferred_allocation_available
+            assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
+        assert os.listdir(folder) == ["kubelet.sock"]
 
-    asyncio.run(run())
 
-
-def test_the_kubelet_calls_the_plugin(folder: str) -> None:
-    async def run() -> None:
-        recorder = Recorder(folder)
-        async with (
-            started(FakeKubelet(folder)) as kubelet,
-            Running(kubelet.socket, folder, recorder=recorder),
-        ):
-            await until(lambda: GPU in kubelet.lists)
-            asked = api.AllocateRequest()
-            asked.container_requests.add(devices_ids=["GPU-1", "GPU-0"])
-            answer = await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
-            envs = answer["container_responses"][0]["envs"]
-            assert envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
-            wish = api.PreferredAllocationRequest()
-            wish.container_requests.add(available_deviceIDs=["GPU-1"], allocation_size=1)
-            answer = await kubelet.call(
-                GPU, "GetPreferredAllocation", wish, api.PreferredAllocationResponse
-            )
-            assert answer["container_responses"] == [{"deviceIDs": ["GPU-1"]}]
-            asked.container_requests.add(devices_ids=["GPU-9"])
-            with pytest.raises(grpc.aio.AioRpcError, match="unknown device: GPU-9"):
-                await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
-
-    asyncio.run(run())
+async def test_the_kubelet_calls_the_plugin(folder: str) -> None:
+    recorder = Recorder(folder)
+    async with (
+        started(FakeKubelet(folder)) as kubelet,
+        Running(kubelet.socket, folder, recorder=recorder),
+    ):
+        await until(lambda: GPU in kubelet.lists)
+        asked = api.AllocateRequest()
+        asked.container_requests.add(devices_ids=["GPU-1", "GPU-0"])
+        answer = await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
+        envs = answer["container_responses"][0]["envs"]
+        assert envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
+        wish = api.PreferredAllocationRequest()
+        wish.container_requests.add(available_deviceIDs=["GPU-1"], allocation_size=1)
+        answer = await kubelet.call(
+            GPU, "GetPreferredAllocation", wish, api.PreferredAllocationResponse
+        )
+        assert answer["container_responses"] == [{"deviceIDs": ["GPU-1"]}]
+        asked.container_requests.add(devices_ids=["GPU-9"])
+        with pytest.raises(grpc.aio.AioRpcError, match="unknown device: GPU-9"):
+            await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
 
     given, refused = decisions.read([folder], decisions.Filter(container=GPU))
     assert (given["outcome"], given["asked"]) == ("given", "GPU-1, GPU-0")
     assert refused["error"].endswith("unknown device: GPU-9")
 
 
-def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
-    async def run() -> None:
-        async with Running(f"{folder}/kubelet.sock", folder) as plugin:
-            for _ in range(3):
-                async with started(FakeKubelet(folder)) as kubelet:
-                    began = time.monotonic()
-                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                    assert time.monotonic() - began < SOON_S
-                    await until(lambda: plugin.registration.state == "listed")
-                await until(lambda: plugin.registration.state == "lost")
-
-    asyncio.run(run())
-
-
-def test_a_plugin_that_the_kubelet_drops_registers_again(folder: str) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-            for drops in range(1, 4):
+async def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
+    async with Running(f"{folder}/kubelet.sock", folder) as plugin:
+        for _ in range(3):
+            async with started(FakeKubelet(folder)) as kubelet:
+                began = time.monotonic()
                 await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                await kubelet.drop(GPU)
-                await until(lambda: len(kubelet.registered) > drops)  # noqa: B023  awaited here
+                assert time.monotonic() - began < SOON_S
+                await until(lambda: plugin.registration.state == "listed")
+            await until(lambda: plugin.registration.state == "lost")
+
+
+async def test_a_plugin_that_the_kubelet_drops_registers_again(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
+        for drops in range(1, 4):
             await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            await kubelet.drop(GPU)
+            await until(lambda: len(kubelet.registered) > drops)  # noqa: B023  awaited here
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
 
-    asyncio.run(run())
 
-
-def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:
+async def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:
     """kubernetes#121994: the older stream's end drops the newer plugin."""
 
-    async def run() -> None:
-        async with (
-            started(FakeKubelet(folder)) as kubelet,
-            Running(kubelet.socket, folder) as older,
-        ):
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-            async with Running(kubelet.socket, folder, content(3)):
-                await until(older.task.done)
-                assert older.registration.state == "yielded"
-                # The first registration of the newer one is dropped, the second one stays.
-                await until(lambda: len(kubelet.registered) == 3, SOON_S)
-                await until(lambda: len(kubelet.lists.get(GPU, ())) == 3, SOON_S)
-                await asyncio.sleep(0.5)
-                assert len(kubelet.registered) == 3
-                assert len(kubelet.lists[GPU]) == 3
-
-    asyncio.run(run())
-
-
-def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(folder: str) -> None:
-    async def run() -> None:
-        async with (
-            started(FakeKubelet(folder, drops=False)) as kubelet,
-            Running(kubelet.socket, folder) as plugin,
-        ):
-            await until(lambda: plugin.registration.state == "listed")
-            os.utime(kubelet.socket)  # looks like another kubelet
-            await until(lambda: kubelet.opened[GPU] == 2)
-            await until(lambda: plugin.registration.state == "listed")
-            await kubelet.end_stream(0)
+    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as older:
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+        async with Running(kubelet.socket, folder, content(3)):
+            await until(older.task.done)
+            assert older.registration.state == "yielded"
+            # The first registration of the newer one is dropped, the second one stays.
+            await until(lambda: len(kubelet.registered) == 3, SOON_S)
+            await until(lambda: len(kubelet.lists.get(GPU, ())) == 3, SOON_S)
             await asyncio.sleep(0.5)
-            assert len(kubelet.registered) == 2
-            await kubelet.end_stream(1)
-            await until(lambda: len(kubelet.registered) == 3)
+            assert len(kubelet.registered) == 3
+            assert len(kubelet.lists[GPU]) == 3
 
-    asyncio.run(run())
+
+async def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(folder: str) -> None:
+    async with (
+        started(FakeKubelet(folder, drops=False)) as kubelet,
+        Running(kubelet.socket, folder) as plugin,
+    ):
+        await until(lambda: plugin.registration.state == "listed")
+        os.utime(kubelet.socket)  # looks like another kubelet
+        await until(lambda: kubelet.opened[GPU] == 2)
+        await until(lambda: plugin.registration.state == "listed")
+        await kubelet.end_stream(0)
+        await asyncio.sleep(0.5)
+        assert len(kubelet.registered) == 2
+        await kubelet.end_stream(1)
+        await until(lambda: len(kubelet.registered) == 3)
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            plugin = Registration(content(), kubelet.socket, folder, Log(target=io.StringIO()))
-            task = asyncio.create_task(plugin.run())
-            await until(lambda: plugin.state == "listed")
-            os.unlink(f"{folder}/nvidia-gpu.sock")
-            plugin.look()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task], timeout=SOON_S)
-            assert task.cancelled()
-
-    asyncio.run(run())
+async def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
+    async with started(FakeKubelet(folder)) as kubelet:
+        plugin = Registration(content(), kubelet.socket, folder, Log(target=io.StringIO()))
+        task = asyncio.create_task(plugin.run())
+        await until(lambda: plugin.state == "listed")
+        os.unlink(f"{folder}/nvidia-gpu.sock")
+        plugin.look()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=SOON_S)
+        assert task.cancelled()
 
 
-def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-            kubelet.lists.clear()
-            os.unlink(f"{folder}/nvidia-gpu.sock")
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
-
-    asyncio.run(run())
+async def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+        kubelet.lists.clear()
+        os.unlink(f"{folder}/nvidia-gpu.sock")
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
 
 
-def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            async with Running(kubelet.socket, folder) as plugin:
-                await until(lambda: plugin.registration.state == "listed")
-                os.mkfifo(f"{folder}/other")
-                os.rename(f"{folder}/other", f"{folder}/nvidia-gpu.sock")
-                await until(plugin.task.done)
-                assert "another process has taken" in plugin.log.getvalue()
-            assert identity(f"{folder}/nvidia-gpu.sock")
-
-    asyncio.run(run())
+async def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet:
+        async with Running(kubelet.socket, folder) as plugin:
+            await until(lambda: plugin.registration.state == "listed")
+            os.mkfifo(f"{folder}/other")
+            os.rename(f"{folder}/other", f"{folder}/nvidia-gpu.sock")
+            await until(plugin.task.done)
+            assert "another process has taken" in plugin.log.getvalue()
+        assert identity(f"{folder}/nvidia-gpu.sock")
 
 
 OTHER = """
@@ -277,7 +249,7 @@ def other_program(path: str) -> Iterator[subprocess.Popen[str]]:
             other.kill()
 
 
-def test_a_living_plugin_of_another_program_is_not_displaced(
+async def test_a_living_plugin_of_another_program_is_not_displaced(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "ENDING_S", 0.2)
@@ -285,81 +257,66 @@ def test_a_living_plugin_of_another_program_is_not_displaced(
     monkeypatch.setattr(registration, "OWNER_S", 0.05)
     path = f"{folder}/nvidia-gpu.sock"
 
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            with other_program(path) as other:
-                owned = identity(path)
-                async with Running(kubelet.socket, folder) as plugin:
-                    await until(lambda: plugin.registration.state == "refused")
-                    program = os.path.basename(sys.executable)
-                    reason = f"process {other.pid} ({program}) serves {path}: it is not displaced"
-                    assert plugin.registration.reason == reason
-                    assert reason in plugin.log.getvalue()
-                    await asyncio.sleep(0.5)
-                    assert identity(path) == owned
-                    assert not kubelet.registered
-                    other.kill()
-                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                    assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
-
-    asyncio.run(run())
-
-
-def test_an_owner_that_is_ending_is_waited_for(folder: str) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            with other_program(f"{folder}/nvidia-gpu.sock") as other:
-                async with Running(kubelet.socket, folder) as plugin:
-                    await asyncio.sleep(0.5)
-                    assert not kubelet.registered
-                    other.kill()
-                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
-                    assert "refused" not in plugin.log.getvalue()
-
-    asyncio.run(run())
-
-
-def test_a_dead_socket_is_taken_over(folder: str) -> None:
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            with other_program(f"{folder}/nvidia-gpu.sock") as other:
+    async with started(FakeKubelet(folder)) as kubelet:
+        with other_program(path) as other:
+            owned = identity(path)
+            async with Running(kubelet.socket, folder) as plugin:
+                await until(lambda: plugin.registration.state == "refused")
+                program = os.path.basename(sys.executable)
+                reason = f"process {other.pid} ({program}) serves {path}: it is not displaced"
+                assert plugin.registration.reason == reason
+                assert reason in plugin.log.getvalue()
+                await asyncio.sleep(0.5)
+                assert identity(path) == owned
+                assert not kubelet.registered
                 other.kill()
-            async with Running(kubelet.socket, folder):
+                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+                assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
+
+
+async def test_an_owner_that_is_ending_is_waited_for(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet:
+        with other_program(f"{folder}/nvidia-gpu.sock") as other:
+            async with Running(kubelet.socket, folder) as plugin:
+                await asyncio.sleep(0.5)
+                assert not kubelet.registered
+                other.kill()
                 await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
+                assert "refused" not in plugin.log.getvalue()
 
-    asyncio.run(run())
+
+async def test_a_dead_socket_is_taken_over(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet:
+        with other_program(f"{folder}/nvidia-gpu.sock") as other:
+            other.kill()
+        async with Running(kubelet.socket, folder):
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
 
 
-def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) -> None:
+async def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) -> None:
     path = f"{folder}/nvidia-gpu.sock"
 
-    async def run() -> None:
-        endpoint = Endpoint(content(), folder, lambda: None, Counts())
-        with other_program(path):
-            owned = identity(path)
-            with pytest.raises(FileExistsError, match="another process has just made"):
-                await endpoint.start(None)
-            assert (identity(path), os.listdir(folder)) == (owned, ["nvidia-gpu.sock"])
-        await endpoint.stop()
-
-    asyncio.run(run())
+    endpoint = Endpoint(content(), folder, lambda: None, Counts())
+    with other_program(path):
+        owned = identity(path)
+        with pytest.raises(FileExistsError, match="another process has just made"):
+            await endpoint.start(None)
+        assert (identity(path), os.listdir(folder)) == (owned, ["nvidia-gpu.sock"])
+    await endpoint.stop()
 
 
-def test_a_socket_in_a_folder_that_became_read_only_does_not_fail_the_end(
+async def test_a_socket_in_a_folder_that_became_read_only_does_not_fail_the_end(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
-    async def run() -> None:
-        async with started(FakeKubelet(folder)) as kubelet:
-            async with Running(kubelet.socket, folder) as plugin:
-                await until(lambda: plugin.registration.state == "listed")
-                monkeypatch.setattr("nvct.agent.device_plugin.endpoint.os.unlink", refuse)
-            assert plugin.task.cancelled()
-            monkeypatch.undo()
-
-    asyncio.run(run())
+    async with started(FakeKubelet(folder)) as kubelet:
+        async with Running(kubelet.socket, folder) as plugin:
+            await until(lambda: plugin.registration.state == "listed")
+            monkeypatch.setattr("nvct.agent.device_plugin.endpoint.os.unlink", refuse)
+        assert plugin.task.cancelled()
+        monkeypatch.undo()
 
 
 def test_a_process_of_another_container_is_called_so() -> None:
@@ -367,64 +324,49 @@ def test_a_process_of_another_container_is_called_so() -> None:
     assert str(socket_owner.Owner(7, "")) == "process 7"
 
 
-def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder: str) -> None:
-    async def run() -> None:
-        async with Running("", folder) as plugin:
-            await until(lambda: plugin.registration.state == "serving")
-            channel = grpc.aio.insecure_channel(f"unix:{folder}/nvidia-gpu.sock")
-            call = channel.unary_unary(
-                "/v1beta1.DevicePlugin/GetDevicePluginOptions",
-                api.Empty.SerializeToString,
-                api.DevicePluginOptions.FromString,
+async def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder: str) -> None:
+    async with Running("", folder) as plugin:
+        await until(lambda: plugin.registration.state == "serving")
+        channel = grpc.aio.insecure_channel(f"unix:{folder}/nvidia-gpu.sock")
+        call = channel.unary_unary(
+            "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+            api.Empty.SerializeToString,
+            api.DevicePluginOptions.FromString,
+        )
+        assert (await call(api.Empty())).get_preferred_allocation_available
+        await channel.close()
+
+
+async def test_a_slow_kubelet_is_waited_for(folder: str) -> None:
+    async with (
+        started(FakeKubelet(folder, delay_s=1.0)) as kubelet,
+        Running(kubelet.socket, folder) as plugin,
+    ):
+        await until(lambda: plugin.registration.state == "listed")
+        assert len(kubelet.registered) == 1
+
+
+async def test_six_hundred_and_forty_devices_and_their_health_arrive(folder: str) -> None:
+    async with (
+        started(FakeKubelet(folder)) as kubelet,
+        Running(kubelet.socket, folder, content(640)) as plugin,
+    ):
+        await until(lambda: len(kubelet.lists.get(GPU, ())) == 640)
+        served = plugin.registration.endpoint.content
+        plugin.registration.endpoint.update(
+            Content(
+                resource=served.resource, settings=served.settings, node=served.node,
+                unhealthy={"GPU-7": "XID 79"},
             )
-            assert (await call(api.Empty())).get_preferred_allocation_available
-            await channel.close()
-
-    asyncio.run(run())
-
-
-def test_a_slow_kubelet_is_waited_for(folder: str) -> None:
-    async def run() -> None:
-        async with (
-            started(FakeKubelet(folder, delay_s=1.0)) as kubelet,
-            Running(kubelet.socket, folder) as plugin,
-        ):
-            await until(lambda: plugin.registration.state == "listed")
-            assert len(kubelet.registered) == 1
-
-    asyncio.run(run())
+        )  # fmt: skip
+        await until(lambda: kubelet.lists[GPU]["GPU-7"] == "Unhealthy")
+        assert list(kubelet.lists[GPU].values()).count("Healthy") == 639
 
 
-def test_six_hundred_and_forty_devices_and_their_health_arrive(folder: str) -> None:
-    async def run() -> None:
-        async with (
-            started(FakeKubelet(folder)) as kubelet,
-            Running(kubelet.socket, folder, content(640)) as plugin,
-        ):
-            await until(lambda: len(kubelet.lists.get(GPU, ())) == 640)
-            served = plugin.registration.endpoint.content
-            plugin.registration.endpoint.update(
-                Content(
-                    resource=served.resource, settings=served.settings, node=served.node,
-                    unhealthy={"GPU-7": "XID 79"},
-                )
-            )  # fmt: skip
-            await until(lambda: kubelet.lists[GPU]["GPU-7"] == "Unhealthy")
-            assert list(kubelet.lists[GPU].values()).count("Healthy") == 639
-
-    asyncio.run(run())
-
-
-def test_a_resource_without_devices_is_emptied_before_it_goes(folder: str) -> None:
-    async def run() -> None:
-        async with (
-            started(FakeKubelet(folder)) as kubelet,
-            Running(kubelet.socket, folder) as plugin,
-        ):
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-            leaving = asyncio.create_task(plugin.registration.withdraw())
-            await until(lambda: kubelet.lists.get(GPU) == {})
-            assert plugin.registration.state == "withdrawn"
-            leaving.cancel()
-
-    asyncio.run(run())
+async def test_a_resource_without_devices_is_emptied_before_it_goes(folder: str) -> None:
+    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as plugin:
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+        leaving = asyncio.create_task(plugin.registration.withdraw())
+        await until(lambda: kubelet.lists.get(GPU) == {})
+        assert plugin.registration.state == "withdrawn"
+        leaving.cancel()

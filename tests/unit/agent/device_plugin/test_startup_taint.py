@@ -81,54 +81,42 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.01,))
 
 
-def test_it_goes_when_the_node_has_the_resources_and_other_taints_stay() -> None:
-    async def run() -> None:
-        api, listed = Api(), list[str]()
-        async with running(api, listed) as (taint, log):
-            await asyncio.sleep(0.05)
-            assert taint.reason == "the kubelet has not read the list of devices yet"
-            listed.append(GPU)
-            await until(lambda: taint.reason == f"the Node has no allocatable {GPU} yet")
-            api.allocatable[GPU] = "0"
-            await asyncio.sleep(0.05)
-            assert len(api.taints) == 2
-            api.changes_meanwhile = 2
-            api.allocatable[GPU] = "8"
-            await until(lambda: not taint.reason)
-            assert api.taints == [OTHER]
-            assert f"removed taint {KEY} of node node-1" in log.getvalue()
-            await until(lambda: api.closed == 1)
-
-    asyncio.run(run())
-
-
-def test_a_failure_is_told_once_and_tried_again() -> None:
-    async def run() -> None:
-        api = Api()
+async def test_it_goes_when_the_node_has_the_resources_and_other_taints_stay() -> None:
+    api, listed = Api(), list[str]()
+    async with running(api, listed) as (taint, log):
+        await asyncio.sleep(0.05)
+        assert taint.reason == "the kubelet has not read the list of devices yet"
+        listed.append(GPU)
+        await until(lambda: taint.reason == f"the Node has no allocatable {GPU} yet")
+        api.allocatable[GPU] = "0"
+        await asyncio.sleep(0.05)
+        assert len(api.taints) == 2
+        api.changes_meanwhile = 2
         api.allocatable[GPU] = "8"
-        api.failures = [ClusterError("the API server does not answer")] * 3
-        async with running(api, [GPU]) as (taint, log):
-            await until(lambda: not taint.reason)
-            assert api.taints == [OTHER]
-            assert log.getvalue().count("the API server does not answer") == 1
-
-    asyncio.run(run())
+        await until(lambda: not taint.reason)
+        assert api.taints == [OTHER]
+        assert f"removed taint {KEY} of node node-1" in log.getvalue()
+        await until(lambda: api.closed == 1)
 
 
-def test_a_node_of_another_name_is_told() -> None:
-    async def run() -> None:
-        async with running(Api(), [GPU], node="node-2") as (taint, _):
-            await until(lambda: "the cluster has no node node-2" in taint.reason)
+async def test_a_failure_is_told_once_and_tried_again() -> None:
+    api = Api()
+    api.allocatable[GPU] = "8"
+    api.failures = [ClusterError("the API server does not answer")] * 3
+    async with running(api, [GPU]) as (taint, log):
+        await until(lambda: not taint.reason)
+        assert api.taints == [OTHER]
+        assert log.getvalue().count("the API server does not answer") == 1
 
-    asyncio.run(run())
+
+async def test_a_node_of_another_name_is_told() -> None:
+    async with running(Api(), [GPU], node="node-2") as (taint, _):
+        await until(lambda: "the cluster has no node node-2" in taint.reason)
 
 
-def test_without_the_taint_nothing_is_changed() -> None:
-    async def run() -> None:
-        api = Api()
-        api.taints, api.allocatable = [OTHER], {GPU: "8"}
-        async with running(api, [GPU]) as (taint, _):
-            await until(lambda: not taint.reason)
-            assert api.version == 1
-
-    asyncio.run(run())
+async def test_without_the_taint_nothing_is_changed() -> None:
+    api = Api()
+    api.taints, api.allocatable = [OTHER], {GPU: "8"}
+    async with running(api, [GPU]) as (taint, _):
+        await until(lambda: not taint.reason)
+        assert api.version == 1

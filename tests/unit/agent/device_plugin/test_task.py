@@ -110,27 +110,24 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         pytest.skip(error.message)
 
 
-def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            await asyncio.sleep(1.5)  # the watch has begun
-            node_changes.add_event(lab.node, 1, data=31)
-            node_changes.add_event(lab.node, 2, data=79)
-            await until(lambda: lab.unhealthy() == {lab.uuid(2)})
-            await until(lambda: "XID 31 of" in lab.log.getvalue())
-            metrics = {family.name: family for family in plugin.metrics()}
-            offered = [s.value for s in metrics["nvct_device_plugin_devices"].samples]
-            assert offered == [7, 1]
-            (xids,) = metrics["nvct_device_plugin_xid_devices_total"].samples
-            assert (xids.value, xids.labels) == (1, {"resource": GPU})
-            plugin.reload.set()  # as after a repair
-            await until(lambda: not lab.unhealthy())
-
-    asyncio.run(run())
+async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: Lab) -> None:
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        await asyncio.sleep(1.5)  # the watch has begun
+        node_changes.add_event(lab.node, 1, data=31)
+        node_changes.add_event(lab.node, 2, data=79)
+        await until(lambda: lab.unhealthy() == {lab.uuid(2)})
+        await until(lambda: "XID 31 of" in lab.log.getvalue())
+        metrics = {family.name: family for family in plugin.metrics()}
+        offered = [s.value for s in metrics["nvct_device_plugin_devices"].samples]
+        assert offered == [7, 1]
+        (xids,) = metrics["nvct_device_plugin_xid_devices_total"].samples
+        assert (xids.value, xids.labels) == (1, {"resource": GPU})
+        plugin.reload.set()  # as after a repair
+        await until(lambda: not lab.unhealthy())
 
 
-def test_gpus_are_offered_when_their_xids_are_watched(
+async def test_gpus_are_offered_when_their_xids_are_watched(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -142,112 +139,97 @@ def test_gpus_are_offered_when_their_xids_are_watched(
 
     monkeypatch.setattr(ServedResources, "offer", noted)
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
     assert seen[0]
 
 
-def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            plugin._mig_changes._paused = {lab.uuid(0): ()}
-            plugin._show_health()
-            (entry,) = plugin.describe()
-            assert entry["withheld"] == [lab.uuid(0)]
-            assert entry["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
-            plugin._mig_changes._paused, plugin._mig_changes.ended = {}, {lab.uuid(0): ()}
-            plugin._show_health()
-            assert plugin.describe()[0]["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
-            await until(lambda: not plugin.describe()[0]["unhealthy"])  # it has looked
-
-    asyncio.run(run())
+async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        plugin._mig_changes._paused = {lab.uuid(0): ()}
+        plugin._show_health()
+        (entry,) = plugin.describe()
+        assert entry["withheld"] == [lab.uuid(0)]
+        assert entry["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
+        plugin._mig_changes._paused, plugin._mig_changes.ended = {}, {lab.uuid(0): ()}
+        plugin._show_health()
+        assert plugin.describe()[0]["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
+        await until(lambda: not plugin.describe()[0]["unhealthy"])  # it has looked
 
 
-def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
+async def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
     """config-manager signals a change of the file, and nobody has repaired a GPU then."""
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            await asyncio.sleep(1.5)  # the watch has begun
-            node_changes.add_event(lab.node, 2, data=79)
-            await until(lambda: lab.unhealthy() == {lab.uuid(2)})
-            for version in ("v1", "v2"):
-                lab.config = {"version": version}
-                plugin.reload.set()
-                await until(lambda: not plugin.reload.is_set())
-                await asyncio.sleep(1)
-                assert lab.unhealthy() == {lab.uuid(2)}
-            lab.config = {"version": "v1"}
-            plugin.reload.set()  # by somebody who has repaired it: the file is as before
-            await until(lambda: not lab.unhealthy())
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        await asyncio.sleep(1.5)  # the watch has begun
+        node_changes.add_event(lab.node, 2, data=79)
+        await until(lambda: lab.unhealthy() == {lab.uuid(2)})
+        for version in ("v1", "v2"):
+            lab.config = {"version": version}
+            plugin.reload.set()
+            await until(lambda: not plugin.reload.is_set())
+            await asyncio.sleep(1)
+            assert lab.unhealthy() == {lab.uuid(2)}
+        lab.config = {"version": "v1"}
+        plugin.reload.set()  # by somebody who has repaired it: the file is as before
+        await until(lambda: not lab.unhealthy())
 
 
 @pytest.mark.parametrize("disabled", ["", "all"], ids=["xids", "no xids"])
-def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> None:
+async def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> None:
     """Also where no XID counts."""
     env = {"DP_DISABLE_HEALTHCHECKS": disabled}
     lab.health = engines.engine(env, log=Log(target=lab.log))
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            await asyncio.sleep(SETTLE_S + 2)  # the look after the start is over
-            node_changes.set_fault(lab.node, "hang", 60)
-            began = time.monotonic()
-            await until(lambda: len(lab.unhealthy()) == 8)
-            assert time.monotonic() - began < 4.0  # 1.5 s, and what a busy machine needs
-            assert "NVML does not answer within 1.2 s" in lab.log.getvalue()
-            node_changes.set_fault(lab.node, "hang", 0)
-            await until(lambda: not lab.unhealthy())
-            assert "NVML answers again" in lab.log.getvalue()
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        await asyncio.sleep(SETTLE_S + 2)  # the look after the start is over
+        node_changes.set_fault(lab.node, "hang", 60)
+        began = time.monotonic()
+        await until(lambda: len(lab.unhealthy()) == 8)
+        assert time.monotonic() - began < 4.0  # 1.5 s, and what a busy machine needs
+        assert "NVML does not answer within 1.2 s" in lab.log.getvalue()
+        node_changes.set_fault(lab.node, "hang", 0)
+        await until(lambda: not lab.unhealthy())
+        assert "NVML answers again" in lab.log.getvalue()
 
 
-def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab: Lab) -> None:
+async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab: Lab) -> None:
     reason = "the driver is being replaced: a test says so"
     nvml = lab.discovery.nvml
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            with pytest.raises(HostError, match=r"module nvidia is in use by process \d+ \(nvct-"):
-                node_changes.unload_module(lab.node)
-            await nvml.let_go(reason)
-            with pytest.raises(ReleasedError, match=reason):
-                await nvml.report()
-            await until(lambda: len(lab.unhealthy()) == 8)
-            node_changes.unload_module(lab.node)  # nothing of the driver is open
-            await asyncio.sleep(task.BROKEN_S + 1)
-            assert len(lab.unhealthy()) == 8
-            (entry,) = plugin.describe()
-            assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
-            container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
-            request = api.AllocateRequest(container_requests=[container])
-            with pytest.raises(grpc.RpcError, match=reason):
-                await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
-            await lab.kubelet.stop()
-            await lab.kubelet.start()
-            await until(lambda: len(lab.unhealthy()) == 8)
-            assert not lab.health.describe()["notices"]
-            node_changes.reload_module(lab.node)
-            began = time.monotonic()
-            nvml.refusal = ""
-            await until(lambda: not lab.unhealthy())
-            assert time.monotonic() - began < 5
-            assert len(lab.kubelet.lists[GPU]) == 8
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        with pytest.raises(HostError, match=r"module nvidia is in use by process \d+ \(nvct-"):
+            node_changes.unload_module(lab.node)
+        await nvml.let_go(reason)
+        with pytest.raises(ReleasedError, match=reason):
+            await nvml.report()
+        await until(lambda: len(lab.unhealthy()) == 8)
+        node_changes.unload_module(lab.node)  # nothing of the driver is open
+        await asyncio.sleep(task.BROKEN_S + 1)
+        assert len(lab.unhealthy()) == 8
+        (entry,) = plugin.describe()
+        assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
+        container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
+        request = api.AllocateRequest(container_requests=[container])
+        with pytest.raises(grpc.RpcError, match=reason):
+            await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+        await lab.kubelet.stop()
+        await lab.kubelet.start()
+        await until(lambda: len(lab.unhealthy()) == 8)
+        assert not lab.health.describe()["notices"]
+        node_changes.reload_module(lab.node)
+        began = time.monotonic()
+        nvml.refusal = ""
+        await until(lambda: not lab.unhealthy())
+        assert time.monotonic() - began < 5
+        assert len(lab.kubelet.lists[GPU]) == 8
 
 
-def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
+async def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
     small = f"{GPU}.shared"
     lab.config = {
         "version": "v1",
@@ -256,29 +238,26 @@ def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
         ]}},
     }  # fmt: skip
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
-            await until(lambda: len(lab.kubelet.lists.get(small, ())) == 2)
-            began = time.monotonic()
-            node_changes.apply(lab.node, "gpu", ["3", "hang=600"])
-            node_changes.apply(lab.node, "gpu", ["0", "hang=600"])
-            await until(lambda: lab.unhealthy() == {lab.uuid(3)})
-            await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
-            assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
-            await asyncio.sleep(SETTLE_S + 1)  # the next look finds all GPUs
-            assert lab.unhealthy() == {lab.uuid(3)}
-            (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
-            reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
-            assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
-            node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
-            node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
-            await until(lambda: not lab.unhealthy())
-            await until(lambda: set(lab.kubelet.lists[small].values()) == {"Healthy"})
-        assert "all devices are unhealthy" not in lab.log.getvalue()
-        assert f"{lab.uuid(3)} answers again" in lab.log.getvalue()
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
+        await until(lambda: len(lab.kubelet.lists.get(small, ())) == 2)
+        began = time.monotonic()
+        node_changes.apply(lab.node, "gpu", ["3", "hang=600"])
+        node_changes.apply(lab.node, "gpu", ["0", "hang=600"])
+        await until(lambda: lab.unhealthy() == {lab.uuid(3)})
+        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
+        assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
+        await asyncio.sleep(SETTLE_S + 1)  # the next look finds all GPUs
+        assert lab.unhealthy() == {lab.uuid(3)}
+        (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
+        reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
+        assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
+        node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
+        node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
+        await until(lambda: not lab.unhealthy())
+        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Healthy"})
+    assert "all devices are unhealthy" not in lab.log.getvalue()
+    assert f"{lab.uuid(3)} answers again" in lab.log.getvalue()
 
 
 def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
@@ -304,49 +283,43 @@ def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
     assert ended
 
 
-def test_mig_devices_come_and_go_without_a_restart(
+async def test_mig_devices_come_and_go_without_a_restart(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
     lab.words.append("--mig-strategy=mixed")
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
-            node_changes.set_mig_mode(lab.node, 0, on=True)
-            node_changes.create_instance(lab.node, 0, "3g.40gb")
-            await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
-            await until(lambda: len(lab.kubelet.lists[GPU]) == 6)
-            node_changes.set_mig_mode(lab.node, 0, on=False)
-            await until(lambda: lab.kubelet.lists.get("nvidia.com/mig-3g.40gb") == {})
-            await until(lambda: len(lab.kubelet.lists[GPU]) == 7)
-            assert set(plugin.registrations) == {GPU, SMALL}
-            gone = {entry["resource"]: entry["state"] for entry in plugin.describe()}
-            assert gone["nvidia.com/mig-3g.40gb"] == "withdrawn"
-            await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
-            assert {entry["resource"] for entry in plugin.describe()} == {GPU, SMALL}
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
+        node_changes.set_mig_mode(lab.node, 0, on=True)
+        node_changes.create_instance(lab.node, 0, "3g.40gb")
+        await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
+        await until(lambda: len(lab.kubelet.lists[GPU]) == 6)
+        node_changes.set_mig_mode(lab.node, 0, on=False)
+        await until(lambda: lab.kubelet.lists.get("nvidia.com/mig-3g.40gb") == {})
+        await until(lambda: len(lab.kubelet.lists[GPU]) == 7)
+        assert set(plugin.registrations) == {GPU, SMALL}
+        gone = {entry["resource"]: entry["state"] for entry in plugin.describe()}
+        assert gone["nvidia.com/mig-3g.40gb"] == "withdrawn"
+        await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
+        assert {entry["resource"] for entry in plugin.describe()} == {GPU, SMALL}
 
 
-def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            rule = {"name": GPU, "replicas": 3}
-            lab.config = {"sharing": {"timeSlicing": {"resources": [rule]}}}
-            plugin.reload.set()
-            await until(lambda: len(lab.kubelet.lists[GPU]) == 24)
-            lab.config = {"version": "v2"}
-            plugin.reload.set()
-            await until(lambda: "the settings stay as they were" in lab.log.getvalue())
-            assert len(lab.kubelet.lists[GPU]) == 24
-
-    asyncio.run(run())
+async def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        rule = {"name": GPU, "replicas": 3}
+        lab.config = {"sharing": {"timeSlicing": {"resources": [rule]}}}
+        plugin.reload.set()
+        await until(lambda: len(lab.kubelet.lists[GPU]) == 24)
+        lab.config = {"version": "v2"}
+        plugin.reload.set()
+        await until(lambda: "the settings stay as they were" in lab.log.getvalue())
+        assert len(lab.kubelet.lists[GPU]) == 24
 
 
-def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) -> None:
+async def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) -> None:
     lab.words.append("--device-list-strategy=cdi-cri")
     lab.specs.mkdir()
 
@@ -354,18 +327,15 @@ def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) ->
         spec = json.loads((lab.specs / f"{VENDOR}-gpu.json").read_text())
         return len(spec["containerEdits"]["mounts"])
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            assert mounts() > 5
-            report = await lab.discovery.nvml.report()
-            path = publish(lab.specs, report.driver_version)
-            await until(lambda: mounts() == 2)
-            await until(lambda: f"by one view, as in {path}" in lab.log.getvalue())
-            path.unlink()
-            await until(lambda: mounts() > 5)
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        assert mounts() > 5
+        report = await lab.discovery.nvml.report()
+        path = publish(lab.specs, report.driver_version)
+        await until(lambda: mounts() == 2)
+        await until(lambda: f"by one view, as in {path}" in lab.log.getvalue())
+        path.unlink()
+        await until(lambda: mounts() > 5)
 
 
 @pytest.fixture
@@ -388,43 +358,39 @@ def unresolvable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_gpu_that_no_specification_has_is_unhealthy(lab: Lab, unresolvable: list[str]) -> None:
+async def test_a_gpu_that_no_specification_has_is_unhealthy(
+    lab: Lab, unresolvable: list[str]
+) -> None:
     """In MIG mode it has no CDI device, and strategy none offers it."""
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            (in_mig_mode,) = lab.unhealthy()
-            reason = f"no CDI specification has {VENDOR}/gpu={in_mig_mode}; if the GPU is in MIG"
-            assert plugin.describe()[0]["unhealthy"][in_mig_mode].startswith(reason)  # type: ignore[index]
-            node_changes.set_mig_mode(lab.node, 1, on=True)
-            node_changes.create_instance(lab.node, 1, "3g.40gb")
-            await until(lambda: lab.unhealthy() == {in_mig_mode, lab.uuid(1)})
-            node_changes.set_mig_mode(lab.node, 1, on=False)
-            await until(lambda: lab.unhealthy() == {in_mig_mode})
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        (in_mig_mode,) = lab.unhealthy()
+        reason = f"no CDI specification has {VENDOR}/gpu={in_mig_mode}; if the GPU is in MIG"
+        assert plugin.describe()[0]["unhealthy"][in_mig_mode].startswith(reason)  # type: ignore[index]
+        node_changes.set_mig_mode(lab.node, 1, on=True)
+        node_changes.create_instance(lab.node, 1, "3g.40gb")
+        await until(lambda: lab.unhealthy() == {in_mig_mode, lab.uuid(1)})
+        node_changes.set_mig_mode(lab.node, 1, on=False)
+        await until(lambda: lab.unhealthy() == {in_mig_mode})
     assert unresolvable == []
 
 
-def test_mig_devices_are_healthy_when_a_specification_has_them(
+async def test_mig_devices_are_healthy_when_a_specification_has_them(
     lab: Lab, unresolvable: list[str]
 ) -> None:
     lab.words.append("--mig-strategy=mixed")
     new = "nvidia.com/mig-3g.40gb"
 
-    async def run() -> None:
-        async with lab.running():
-            await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-            node_changes.set_mig_mode(lab.node, 1, on=True)
-            node_changes.create_instance(lab.node, 1, "3g.40gb")
-            await until(lambda: set(lab.kubelet.lists.get(new, {}).values()) == {"Healthy"})
-
-    asyncio.run(run())
+    async with lab.running():
+        await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
+        node_changes.set_mig_mode(lab.node, 1, on=True)
+        node_changes.create_instance(lab.node, 1, "3g.40gb")
+        await until(lambda: set(lab.kubelet.lists.get(new, {}).values()) == {"Healthy"})
     assert unresolvable == []
 
 
-def test_gpus_are_asked_once_how_they_are_connected(
+async def test_gpus_are_asked_once_how_they_are_connected(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -436,35 +402,29 @@ def test_gpus_are_asked_once_how_they_are_connected(
 
     monkeypatch.setattr(lab.discovery.nvml, "topology", count)
 
-    async def run() -> None:
-        first = await lab.discovery.inventory()
-        node_changes.set_mig_mode(lab.node, 0, on=True)
-        second = await lab.discovery.inventory()
-        assert second.generation == first.generation + 1
-        assert len(second.links) == 8 * 7 / 2
-
-    asyncio.run(run())
+    first = await lab.discovery.inventory()
+    node_changes.set_mig_mode(lab.node, 0, on=True)
+    second = await lab.discovery.inventory()
+    assert second.generation == first.generation + 1
+    assert len(second.links) == 8 * 7 / 2
     assert asked == [1]
 
 
-def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
+async def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
     lab.words.append("--device-list-strategy=auto")
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            (entry,) = plugin.describe()
-            assert entry["strategy"] == "envvar"
-            assert entry["strategy_reason"] == (
-                "auto: nobody can ask the container engine;"
-                " pods need the RuntimeClass nvidia unless nvidia is the default runtime"
-            )
-            assert "device list strategy envvar, auto: " in lab.log.getvalue()
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        (entry,) = plugin.describe()
+        assert entry["strategy"] == "envvar"
+        assert entry["strategy_reason"] == (
+            "auto: nobody can ask the container engine;"
+            " pods need the RuntimeClass nvidia unless nvidia is the default runtime"
+        )
+        assert "device list strategy envvar, auto: " in lab.log.getvalue()
 
 
-def test_nothing_is_offered_that_the_engine_ignores(
+async def test_nothing_is_offered_that_the_engine_ignores(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pods would start without their GPUs. Once the engine has CDI, they are offered."""
@@ -473,14 +433,11 @@ def test_nothing_is_offered_that_the_engine_ignores(
     engine = Engine(takes_names=False, takes_annotations=False, evidence="containerd 1.6.20")
     lab.engine = engine
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
-            assert not lab.kubelet.lists
-            lab.engine = replace(engine, takes_annotations=True)
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
+        assert not lab.kubelet.lists
+        lab.engine = replace(engine, takes_annotations=True)
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
 
 
 @dataclass
@@ -496,7 +453,7 @@ class Daemons:
         return {daemon.resource: self.state[daemon.resource] for daemon in self.wanted}
 
 
-def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
+async def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.words += ["--mps-root=/run/nvidia/mps", "--mig-strategy=none"]
@@ -507,30 +464,27 @@ def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
     monkeypatch.setattr(mps_watch, "LOOK_S", 0.02)
     monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.05)
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: "the program is missing" in lab.log.getvalue())
-            states = {entry["resource"]: entry["reason"] for entry in plugin.describe()}
-            assert states == {GPU: "the program is missing"}
-            assert not lab.kubelet.lists
-            (daemon,) = daemons.wanted
-            assert (daemon.limits["0"], daemon.percentage) == (20389, 25)
+    async with lab.running() as plugin:
+        await until(lambda: "the program is missing" in lab.log.getvalue())
+        states = {entry["resource"]: entry["reason"] for entry in plugin.describe()}
+        assert states == {GPU: "the program is missing"}
+        assert not lab.kubelet.lists
+        (daemon,) = daemons.wanted
+        assert (daemon.limits["0"], daemon.percentage) == (20389, 25)
 
-            daemons.state[GPU] = ""
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 32)
-            assert not lab.unhealthy()
+        daemons.state[GPU] = ""
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 32)
+        assert not lab.unhealthy()
 
-            daemons.state[GPU] = "it has ended"
-            await until(lambda: len(lab.unhealthy()) == 32)
-            daemons.state[GPU] = ""
-            await until(lambda: not lab.unhealthy())
+        daemons.state[GPU] = "it has ended"
+        await until(lambda: len(lab.unhealthy()) == 32)
+        daemons.state[GPU] = ""
+        await until(lambda: not lab.unhealthy())
 
-            lab.config = {}
-            plugin.reload.set()
-            await until(lambda: len(lab.kubelet.lists[GPU]) == 8)
-            await until(lambda: not daemons.wanted)
-
-    asyncio.run(run())
+        lab.config = {}
+        plugin.reload.set()
+        await until(lambda: len(lab.kubelet.lists[GPU]) == 8)
+        await until(lambda: not daemons.wanted)
 
 
 def test_without_a_driver_the_program_ends(lab: Lab) -> None:
@@ -542,27 +496,24 @@ def test_without_a_driver_the_program_ends(lab: Lab) -> None:
         asyncio.run(plugin.run())
 
 
-def test_a_driver_that_comes_and_goes_is_followed(
+async def test_a_driver_that_comes_and_goes_is_followed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
     lab.words.append("--fail-on-init-error=false")
     hide(lab)
 
-    async def run() -> None:
-        async with lab.running() as plugin:
-            await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
-            (entry,) = plugin.describe()
-            assert (entry["resource"], entry["state"]) == ("every resource", "absent")
-            assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
-            show(lab)
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-            hide(lab)
-            await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
-            show(lab)
-            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-
-    asyncio.run(run())
+    async with lab.running() as plugin:
+        await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
+        (entry,) = plugin.describe()
+        assert (entry["resource"], entry["state"]) == ("every resource", "absent")
+        assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
+        show(lab)
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+        hide(lab)
+        await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
+        show(lab)
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
 
 
 def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:

@@ -79,17 +79,14 @@ def test_of_two_claims_with_one_name_the_kubelet_may_mean_either() -> None:
     assert claims.Doubts().next({"older": older, "newer": newer}, {"ns/same"}) == [older, newer]
 
 
-def test_the_lock_says_who_holds_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lock_says_who_holds_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LOCK_S", 0.05)
 
-    async def test() -> None:
-        holder = rf"claim ns/a is prepared, by process {os.getpid()} of \S+"
-        async with node.journal.locked("claim ns/a is prepared"):
-            with pytest.raises(HostError, match=rf"claims\.lock is locked for 0\.05 s: {holder}"):
-                await node.preparer.prepare(node.allocate("b", "gpu-0"))
-        await node.preparer.prepare(node.allocate("b", "gpu-0"))
-
-    asyncio.run(test())
+    holder = rf"claim ns/a is prepared, by process {os.getpid()} of \S+"
+    async with node.journal.locked("claim ns/a is prepared"):
+        with pytest.raises(HostError, match=rf"claims\.lock is locked for 0\.05 s: {holder}"):
+            await node.preparer.prepare(node.allocate("b", "gpu-0"))
+    await node.preparer.prepare(node.allocate("b", "gpu-0"))
 
 
 def mig(gpu: int, start: int, size: int = 1) -> Device:
@@ -135,83 +132,76 @@ class KilledError(BaseException):
     """The process ends here."""
 
 
-def test_only_claims_of_the_same_gpu_wait_for_a_mig_device(node: Node) -> None:
-    async def test() -> None:
-        slow = SlowInstances()
-        node.preparer.instances = slow  # type: ignore[assignment]
-        for one in (mig(0, 0), mig(0, 1), mig(1, 0)):
-            node.preparer.devices = {**node.preparer.devices, one.name: one}
-        first, second, other, whole = (
-            node.allocate(name, device)
-            for name, device in (
-                ("first", "gpu-0-mig-0"), ("second", "gpu-0-mig-1"), ("other", "gpu-1-mig-0"),
-                ("whole", "gpu-2"),
-            )
-        )  # fmt: skip
-        begun = [asyncio.create_task(node.preparer.prepare(one)) for one in (first, second)]
-        await until(lambda: len(slow.working) == 1)
-        for claim in (other, whole):
-            await asyncio.wait_for(node.preparer.prepare(claim), 5)
-            await asyncio.wait_for(node.preparer.unprepare(claim), 5)
-        await asyncio.wait_for(node.preparer.write_specs(), 5)
-        assert len(slow.working) == 1  # one at a time on a GPU
-        slow.may.set()
-        await asyncio.gather(*begun)
-        assert node.files() == sorted([first.uid, second.uid])
-
-    asyncio.run(test())
+async def test_only_claims_of_the_same_gpu_wait_for_a_mig_device(node: Node) -> None:
+    slow = SlowInstances()
+    node.preparer.instances = slow  # type: ignore[assignment]
+    for one in (mig(0, 0), mig(0, 1), mig(1, 0)):
+        node.preparer.devices = {**node.preparer.devices, one.name: one}
+    first, second, other, whole = (
+        node.allocate(name, device)
+        for name, device in (
+            ("first", "gpu-0-mig-0"), ("second", "gpu-0-mig-1"), ("other", "gpu-1-mig-0"),
+            ("whole", "gpu-2"),
+        )
+    )  # fmt: skip
+    begun = [asyncio.create_task(node.preparer.prepare(one)) for one in (first, second)]
+    await until(lambda: len(slow.working) == 1)
+    for claim in (other, whole):
+        await asyncio.wait_for(node.preparer.prepare(claim), 5)
+        await asyncio.wait_for(node.preparer.unprepare(claim), 5)
+    await asyncio.wait_for(node.preparer.write_specs(), 5)
+    assert len(slow.working) == 1  # one at a time on a GPU
+    slow.may.set()
+    await asyncio.gather(*begun)
+    assert node.files() == sorted([first.uid, second.uid])
 
 
-def test_places_that_overlap_exclude_each_other(node: Node) -> None:
-    async def test() -> None:
-        instances = SlowInstances()
-        instances.may.set()
-        node.preparer.instances = instances  # type: ignore[assignment]
-        half, small, far = mig(0, 0, 4), mig(0, 3), mig(0, 4)
-        node.preparer.devices = {one.name: one for one in (half, small, far)}
-        held = node.allocate("held", half.name)
-        await node.preparer.prepare(held)
-        await node.preparer.prepare(node.allocate("far", far.name))
-        wants = node.allocate("wants", small.name)
-        with pytest.raises(HostError, match=f"{half.name} is prepared for claim ns/held"):
-            await node.preparer.prepare(wants)
-        node.delete(held)
+async def test_places_that_overlap_exclude_each_other(node: Node) -> None:
+    instances = SlowInstances()
+    instances.may.set()
+    node.preparer.instances = instances  # type: ignore[assignment]
+    half, small, far = mig(0, 0, 4), mig(0, 3), mig(0, 4)
+    node.preparer.devices = {one.name: one for one in (half, small, far)}
+    held = node.allocate("held", half.name)
+    await node.preparer.prepare(held)
+    await node.preparer.prepare(node.allocate("far", far.name))
+    wants = node.allocate("wants", small.name)
+    with pytest.raises(HostError, match=f"{half.name} is prepared for claim ns/held"):
         await node.preparer.prepare(wants)
-        assert instances.made == {small.place, far.place}
-
-    asyncio.run(test())
+    node.delete(held)
+    await node.preparer.prepare(wants)
+    assert instances.made == {small.place, far.place}
 
 
 @pytest.mark.parametrize("at", ["make", "destroy"])
-def test_a_process_that_is_killed_leaves_the_old_or_the_new_state(node: Node, at: str) -> None:
-    async def test() -> None:
-        instances = SlowInstances()
-        instances.may.set()
+async def test_a_process_that_is_killed_leaves_the_old_or_the_new_state(
+    node: Node, at: str
+) -> None:
+    instances = SlowInstances()
+    instances.may.set()
 
-        def start() -> None:
-            node.restart()
-            node.preparer.instances = instances  # type: ignore[assignment]
-            node.preparer.devices = {**node.preparer.devices, "gpu-0-mig-0": mig(0, 0)}
+    def start() -> None:
+        node.restart()
+        node.preparer.instances = instances  # type: ignore[assignment]
+        node.preparer.devices = {**node.preparer.devices, "gpu-0-mig-0": mig(0, 0)}
 
-        start()
-        claim = node.allocate("one", "gpu-0-mig-0")
-        if at == "destroy":
-            await node.preparer.prepare(claim)
-        instances.is_killed = True
-        work = node.preparer.prepare if at == "make" else node.preparer.unprepare
-        with pytest.raises(KilledError):
-            await work(claim)
-        instances.is_killed = False
-        start()
-        assert list(node.journal.load()) == [claim.uid]
-        assert len(await node.preparer.prepare(claim)) == 1
-        assert (node.files(), len(instances.made)) == ([claim.uid], 1)
-        start()
-        node.delete(claim)
-        await node.preparer.reconcile()
-        assert (node.files(), instances.made, node.journal.load()) == ([], set(), {})
-
-    asyncio.run(test())
+    start()
+    claim = node.allocate("one", "gpu-0-mig-0")
+    if at == "destroy":
+        await node.preparer.prepare(claim)
+    instances.is_killed = True
+    work = node.preparer.prepare if at == "make" else node.preparer.unprepare
+    with pytest.raises(KilledError):
+        await work(claim)
+    instances.is_killed = False
+    start()
+    assert list(node.journal.load()) == [claim.uid]
+    assert len(await node.preparer.prepare(claim)) == 1
+    assert (node.files(), len(instances.made)) == ([claim.uid], 1)
+    start()
+    node.delete(claim)
+    await node.preparer.reconcile()
+    assert (node.files(), instances.made, node.journal.load()) == ([], set(), {})
 
 
 class FakePods:

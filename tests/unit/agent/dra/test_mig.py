@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import combinations
@@ -50,13 +49,6 @@ def lab(tmp_path: Path) -> Iterator[Discovery]:
             yield found
     finally:
         tree.destroy(node)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:
-        (Path(path) / "registry").mkdir()
-        yield Path(path)
 
 
 def looked(lab: Discovery) -> Machine:
@@ -163,36 +155,9 @@ def spec_of(folder: Path, uid: str) -> list[str]:
 
 
 @needs_root
-def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
+async def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
     lab: Discovery, folder: Path
 ) -> None:
-    async def test() -> None:
-        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-        async with driver(api, lab, folder, mig="on-demand") as made:
-            await kubelet.register()
-            await until(lambda: SMALL.format(0) in offered(api))
-            written = len(api.writes)
-            small, half = allocate(api, "small", SMALL.format(2)), allocate(api, "half", HALF)
-            for claim in (small, half, small):
-                await kubelet.prepare(claim)
-            assert await instances(lab) == [(2, 1), (4, 4)]
-            log = made._log.target
-            assert isinstance(log, io.StringIO)
-            assert re.search(
-                r"/half \([0-9a-f-]{36}\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue()
-            )
-            nodes = spec_of(folder, small.uid)
-            assert "/dev/nvidia1" in nodes
-            assert len([path for path in nodes if "nvidia-cap" in path]) == 2
-            with pytest.raises(RefusedError):  # the scheduler would not do this
-                await kubelet.prepare(allocate(api, "same", SMALL.format(5)))
-            await kubelet.unprepare(half)
-            assert await instances(lab) == [(2, 1)]
-            await asyncio.sleep(0.3)  # it looks at the machine in between
-            assert len(api.writes) == written
-        # A new process finds the instance of a claim that is gone, and one that a boot has taken.
-        await until_made(api, lab, folder)
-
     async def until_made(api: FakeApi, lab: Discovery, folder: Path) -> None:
         gone = allocate(api, "gone", SMALL.format(0))
         kubelet = FakeKubelet(f"{folder}/registry")
@@ -207,7 +172,29 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
             await until((folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of('small')}.json").exists)
             assert await instances(lab) == [(2, 1)]
 
-    asyncio.run(test())
+    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+    async with driver(api, lab, folder, mig="on-demand") as made:
+        await kubelet.register()
+        await until(lambda: SMALL.format(0) in offered(api))
+        written = len(api.writes)
+        small, half = allocate(api, "small", SMALL.format(2)), allocate(api, "half", HALF)
+        for claim in (small, half, small):
+            await kubelet.prepare(claim)
+        assert await instances(lab) == [(2, 1), (4, 4)]
+        log = made._log.target
+        assert isinstance(log, io.StringIO)
+        assert re.search(r"/half \([0-9a-f-]{36}\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue())
+        nodes = spec_of(folder, small.uid)
+        assert "/dev/nvidia1" in nodes
+        assert len([path for path in nodes if "nvidia-cap" in path]) == 2
+        with pytest.raises(RefusedError):  # the scheduler would not do this
+            await kubelet.prepare(allocate(api, "same", SMALL.format(5)))
+        await kubelet.unprepare(half)
+        assert await instances(lab) == [(2, 1)]
+        await asyncio.sleep(0.3)  # it looks at the machine in between
+        assert len(api.writes) == written
+    # A new process finds the instance of a claim that is gone, and one that a boot has taken.
+    await until_made(api, lab, folder)
 
 
 async def destroy_all(lab: Discovery) -> None:
@@ -226,7 +213,7 @@ async def destroy_all(lab: Discovery) -> None:
 
 
 @needs_root
-def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
+async def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
     lab: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The periodic look has read NVML's state of before a device was made for a claim."""
@@ -241,38 +228,32 @@ def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
 
     monkeypatch.setattr(specs, "gpus", slow)
 
-    async def test() -> None:
-        made = new_driver(FakeApi(), lab, settings(folder, mig="on-demand"))
-        periodic = asyncio.create_task(made._update())
-        await until(has_begun.is_set)
-        gpu = await second(lab)
-        place, instances = Place(0, 2, 1, 0), Instances(lab.nvml, made._look_at_mig, LOG)
+    made = new_driver(FakeApi(), lab, settings(folder, mig="on-demand"))
+    periodic = asyncio.create_task(made._update())
+    await until(has_begun.is_set)
+    gpu = await second(lab)
+    place, instances = Place(0, 2, 1, 0), Instances(lab.nvml, made._look_at_mig, LOG)
 
-        async def make() -> str:
-            await instances.make(gpu.uuid, place)
-            return (await instances.uuids())[key(gpu.uuid, place)]
+    async def make() -> str:
+        await instances.make(gpu.uuid, place)
+        return (await instances.uuids())[key(gpu.uuid, place)]
 
-        made_for_claim = asyncio.create_task(make())
-        await asyncio.wait([made_for_claim], timeout=1)
-        may_end.set()
-        await periodic
-        assert await made_for_claim in (made._specs._files._side.edits or {})
-
-    asyncio.run(test())
+    made_for_claim = asyncio.create_task(make())
+    await asyncio.wait([made_for_claim], timeout=1)
+    may_end.set()
+    await periodic
+    assert await made_for_claim in (made._specs._files._side.edits or {})
 
 
-def test_without_shared_counters_the_devices_that_exist_are_offered(
+async def test_without_shared_counters_the_devices_that_exist_are_offered(
     lab: Discovery, folder: Path
 ) -> None:
-    async def test() -> None:
-        api = FakeApi()
-        api.drops = {"sharedCounters", "consumesCounters"}
-        async with driver(api, lab, folder, mig="on-demand") as made:
-            await until(lambda: len(offered(api)) == 3 + 3)
-            await until(lambda: made.describe()[0]["reason"] == "")
-            assert not any(name.startswith("gpu-1-") for name in offered(api))
-
-    asyncio.run(test())
+    api = FakeApi()
+    api.drops = {"sharedCounters", "consumesCounters"}
+    async with driver(api, lab, folder, mig="on-demand") as made:
+        await until(lambda: len(offered(api)) == 3 + 3)
+        await until(lambda: made.describe()[0]["reason"] == "")
+        assert not any(name.startswith("gpu-1-") for name in offered(api))
 
 
 def test_claims_keep_their_place_from_being_offered_as_existing(lab: Discovery) -> None:

@@ -28,15 +28,15 @@ from nvct.host.gpu.nodes import named_nodes
 from nvct_sim import tree
 from nvct_sim.tree import Node
 from tests.support.nvml_node import CACHE
+from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
 from tests.unit.agent.dra.test_prepare import CLAIM, allocation, uid_of
 from tests.unit.agent.dra.test_sharing import config
-from tests.unit.agent.dra.test_task import driver, folder
+from tests.unit.agent.dra.test_task import driver
 from tests.unit.agent.machines import Supervisor, roots_of
 
-__all__ = ["folder"]
 GPU = "nvidia.com/gpu"
 PERCENTAGE = "get_default_active_thread_percentage"
 LIMIT = "get_default_device_pinned_mem_limit"
@@ -120,7 +120,7 @@ class Lab:
     def modes(self) -> list[str]:
         words = ["nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"]
         env = {**os.environ, **self.env}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        done = captured(words, env=env, check=True)
         return [line[0] for line in done.stdout.splitlines()]
 
     def journal(self) -> list[str]:
@@ -157,194 +157,173 @@ def lab(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[L
     assert set(made.modes()) == {"D"}
 
 
-def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -> None:
-    async def test() -> None:
-        async with lab.agent() as made:
-            pair = lab.allocate("pair", "gpu-1", "gpu-3")
-            one, two = await lab.kubelet.prepare(pair)
-            # The limits are there when prepare has answered.
-            assert lab.say("pair", PERCENTAGE) == "30.0"
-            limits = [lab.say("pair", f"{LIMIT} {n}") for n in range(3)]
-            assert limits == ["3G", "3G", ""]
-            assert lab.modes() == ["D", "E", "D", "E"]
-            kind = f"k8s.gpu.nvidia.com/claim={pair.uid}"
-            assert one.cdi == (FILES, f"{kind}-gpu-1", f"{kind}-mps")
-            assert two.cdi == (FILES, f"{kind}-gpu-3", f"{kind}-mps")
-            path = f"gpu.nvidia.com/{pair.uid}"
-            root = f"/run/nvidia/mps/{path}"
-            options = ["nosuid", "nodev", "bind"]
-            assert lab.spec("pair")[f"{pair.uid}-mps"] == {
-                "env": [f"CUDA_MPS_PIPE_DIRECTORY=/mps/{path}/pipe"],
-                "mounts": [
-                    {
-                        "hostPath": f"{root}/pipe",
-                        "containerPath": f"/mps/{path}/pipe",
-                        "options": ["ro", *options],
-                    },
-                    {
-                        "hostPath": f"{root}/shm",
-                        "containerPath": "/dev/shm",
-                        "options": ["rw", *options],
-                    },
-                ],
-            }
-            assert visible(lab, "pair") == sorted(uuids(lab, "gpu-1", "gpu-3"))
-            assert await lab.kubelet.prepare(pair) == [one, two]
+async def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -> None:
+    async with lab.agent() as made:
+        pair = lab.allocate("pair", "gpu-1", "gpu-3")
+        one, two = await lab.kubelet.prepare(pair)
+        # The limits are there when prepare has answered.
+        assert lab.say("pair", PERCENTAGE) == "30.0"
+        limits = [lab.say("pair", f"{LIMIT} {n}") for n in range(3)]
+        assert limits == ["3G", "3G", ""]
+        assert lab.modes() == ["D", "E", "D", "E"]
+        kind = f"k8s.gpu.nvidia.com/claim={pair.uid}"
+        assert one.cdi == (FILES, f"{kind}-gpu-1", f"{kind}-mps")
+        assert two.cdi == (FILES, f"{kind}-gpu-3", f"{kind}-mps")
+        path = f"gpu.nvidia.com/{pair.uid}"
+        root = f"/run/nvidia/mps/{path}"
+        options = ["nosuid", "nodev", "bind"]
+        assert lab.spec("pair")[f"{pair.uid}-mps"] == {
+            "env": [f"CUDA_MPS_PIPE_DIRECTORY=/mps/{path}/pipe"],
+            "mounts": [
+                {
+                    "hostPath": f"{root}/pipe",
+                    "containerPath": f"/mps/{path}/pipe",
+                    "options": ["ro", *options],
+                },
+                {
+                    "hostPath": f"{root}/shm",
+                    "containerPath": "/dev/shm",
+                    "options": ["rw", *options],
+                },
+            ],
+        }
+        assert visible(lab, "pair") == sorted(uuids(lab, "gpu-1", "gpu-3"))
+        assert await lab.kubelet.prepare(pair) == [one, two]
 
-            other = lab.allocate("other", "gpu-0", sharing=by_mps(**MEMORY))
-            await lab.kubelet.prepare(other)
-            assert (lab.say("other", PERCENTAGE), lab.say("other", f"{LIMIT} 0")) == (
-                "100.0",
-                "3G",
-            )
-            watches = lab.allocate("watches", "gpu-0", adminAccess=True)
-            (shown,) = await lab.kubelet.prepare(watches)
-            assert len(shown.cdi) == 2
-            assert not lab.runs("watches")
+        other = lab.allocate("other", "gpu-0", sharing=by_mps(**MEMORY))
+        await lab.kubelet.prepare(other)
+        assert (lab.say("other", PERCENTAGE), lab.say("other", f"{LIMIT} 0")) == ("100.0", "3G")
+        watches = lab.allocate("watches", "gpu-0", adminAccess=True)
+        (shown,) = await lab.kubelet.prepare(watches)
+        assert len(shown.cdi) == 2
+        assert not lab.runs("watches")
 
-            assert made.describe()[0]["mps"] == dict.fromkeys(
-                (f"gpu.nvidia.com/{claim.uid}" for claim in (pair, other)), ""
-            )
-            await lab.kubelet.unprepare(pair)
-            await lab.kubelet.unprepare(pair)
-            assert not lab.runs("pair")
-            assert lab.modes() == ["E", "D", "D", "D"]
-            assert lab.say("other", f"{LIMIT} 0") == "3G"
-            await lab.kubelet.unprepare(other)
-
-    asyncio.run(test())
+        assert made.describe()[0]["mps"] == dict.fromkeys(
+            (f"gpu.nvidia.com/{claim.uid}" for claim in (pair, other)), ""
+        )
+        await lab.kubelet.unprepare(pair)
+        await lab.kubelet.unprepare(pair)
+        assert not lab.runs("pair")
+        assert lab.modes() == ["E", "D", "D", "D"]
+        assert lab.say("other", f"{LIMIT} 0") == "3G"
+        await lab.kubelet.unprepare(other)
 
 
 @pytest.mark.parametrize("node", ["mixed"], indirect=True)
-def test_a_mig_device_that_exists_is_shared_without_a_compute_mode(lab: Lab) -> None:
-    async def test() -> None:
-        async with lab.agent():
-            name = "gpu-0-mig-3g40gb-9-0"
-            sharing = config("MigDeviceConfig", strategy="MPS", mpsConfig=MEMORY)
-            half = lab.allocate("half", name, sharing=sharing)
-            (device,) = await lab.kubelet.prepare(half)
-            assert device.cdi[-1] == f"k8s.gpu.nvidia.com/claim={uid_of('half')}-mps"
-            assert lab.say("half", f"{LIMIT} 0") == "3G"
-            assert visible(lab, "half") == uuids(lab, name)
-            assert visible(lab, "half")[0].startswith("MIG-")
-            assert set(lab.modes()) == {"D"}
-            await lab.kubelet.unprepare(half)
-            assert not lab.runs("half")
-
-    asyncio.run(test())
+async def test_a_mig_device_that_exists_is_shared_without_a_compute_mode(lab: Lab) -> None:
+    async with lab.agent():
+        name = "gpu-0-mig-3g40gb-9-0"
+        sharing = config("MigDeviceConfig", strategy="MPS", mpsConfig=MEMORY)
+        half = lab.allocate("half", name, sharing=sharing)
+        (device,) = await lab.kubelet.prepare(half)
+        assert device.cdi[-1] == f"k8s.gpu.nvidia.com/claim={uid_of('half')}-mps"
+        assert lab.say("half", f"{LIMIT} 0") == "3G"
+        assert visible(lab, "half") == uuids(lab, name)
+        assert visible(lab, "half")[0].startswith("MIG-")
+        assert set(lab.modes()) == {"D"}
+        await lab.kubelet.unprepare(half)
+        assert not lab.runs("half")
 
 
-def test_daemons_of_claims_and_of_the_device_plugin_do_not_stop_each_other(lab: Lab) -> None:
-    async def test() -> None:
-        async with lab.worker() as worker, lab.agent(worker):
-            client = worker.nvml
-            inventory = {gpu.index: gpu.uuid for gpu in (await client.report()).gpus}
-            plugins = Daemon(resource=GPU, uuids=(inventory[2],), percentage=50)
+async def test_daemons_of_claims_and_of_the_device_plugin_do_not_stop_each_other(lab: Lab) -> None:
+    async with lab.worker() as worker, lab.agent(worker):
+        client = worker.nvml
+        inventory = {gpu.index: gpu.uuid for gpu in (await client.report()).gpus}
+        plugins = Daemon(resource=GPU, uuids=(inventory[2],), percentage=50)
 
-            async def ready(*daemons: Daemon) -> dict[str, str]:
-                end = time.monotonic() + 20
-                while any((state := await client.mps(daemons, starts=True)).values()):
-                    assert time.monotonic() < end, state
-                    await asyncio.sleep(0.02)
-                return state
+        async def ready(*daemons: Daemon) -> dict[str, str]:
+            end = time.monotonic() + 20
+            while any((state := await client.mps(daemons, starts=True)).values()):
+                assert time.monotonic() < end, state
+                await asyncio.sleep(0.02)
+            return state
 
-            assert await ready(plugins) == {GPU: ""}
-            claim = lab.allocate("claim", "gpu-0")
-            asked = asyncio.create_task(lab.kubelet.prepare(claim))
-            while not asked.done():  # its devices would be unhealthy
-                assert await client.mps([plugins], starts=True) == {GPU: ""}
-                await asyncio.sleep(0.01)
-            await asked
-            assert lab.say(GPU, PERCENTAGE) == "50.0"
-            assert lab.modes() == ["E", "D", "E", "D"]
-            assert await ready() == {}
-            await until(lambda: not lab.runs(GPU))
-            assert lab.runs("claim")
-            assert await ready(plugins) == {GPU: ""}
-            await lab.kubelet.unprepare(claim)
-            assert not lab.runs("claim")
-            assert lab.say(GPU, PERCENTAGE) == "50.0"
-
-    asyncio.run(test())
+        assert await ready(plugins) == {GPU: ""}
+        claim = lab.allocate("claim", "gpu-0")
+        asked = asyncio.create_task(lab.kubelet.prepare(claim))
+        while not asked.done():  # its devices would be unhealthy
+            assert await client.mps([plugins], starts=True) == {GPU: ""}
+            await asyncio.sleep(0.01)
+        await asked
+        assert lab.say(GPU, PERCENTAGE) == "50.0"
+        assert lab.modes() == ["E", "D", "E", "D"]
+        assert await ready() == {}
+        await until(lambda: not lab.runs(GPU))
+        assert lab.runs("claim")
+        assert await ready(plugins) == {GPU: ""}
+        await lab.kubelet.unprepare(claim)
+        assert not lab.runs("claim")
+        assert lab.say(GPU, PERCENTAGE) == "50.0"
 
 
-def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: Lab) -> None:
-    async def test() -> None:
-        async with lab.agent():
+async def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: Lab) -> None:
+    async with lab.agent():
+        kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
+        await lab.kubelet.prepare(kept)
+        await lab.kubelet.prepare(gone)
+        pipes = lab.mps / f"gpu.nvidia.com/{uid_of('kept')}/pipe"
+        mounted = pipes.stat().st_ino  # by a pod that still runs
+    assert not lab.runs("kept")
+    assert lab.modes() == ["D"] * 4
+    # As if the agent had been killed with all its processes but one daemon.
+    left(lab, "gone", 1)
+    lab.api.remove(CLAIM, "gone", "ns")
+
+    async with lab.agent():
+        await until(lambda: lab.say("kept", f"{LIMIT} 0") == "3G")
+        await until(lambda: lab.journal() == ["kept"])
+        assert not lab.runs("gone")
+        await until(lambda: lab.modes() == ["E", "D", "D", "D"])
+        assert len(await lab.kubelet.prepare(kept)) == 1
+        assert pipes.stat().st_ino == mounted
+    left(lab, "kept", 0)
+
+    async with lab.agent():
+        await lab.kubelet.unprepare(kept)
+        assert not lab.runs("kept")
+        assert lab.journal() == []
+
+
+async def test_a_new_agent_of_the_same_worker_leaves_the_daemons_running(lab: Lab) -> None:
+    async with lab.worker() as worker:
+        async with lab.agent(worker):
             kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
             await lab.kubelet.prepare(kept)
             await lab.kubelet.prepare(gone)
-            pipes = lab.mps / f"gpu.nvidia.com/{uid_of('kept')}/pipe"
-            mounted = pipes.stat().st_ino  # by a pod that still runs
-        assert not lab.runs("kept")
-        assert lab.modes() == ["D"] * 4
-        # As if the agent had been killed with all its processes but one daemon.
-        left(lab, "gone", 1)
+        pid = lab.pid("kept")
         lab.api.remove(CLAIM, "gone", "ns")
+        # The device plugin of the new agent may ask before its DRA driver does.
+        assert await worker.nvml.mps((), starts=True) == {}
 
-        async with lab.agent():
-            await until(lambda: lab.say("kept", f"{LIMIT} 0") == "3G")
+        async with lab.agent(worker):
             await until(lambda: lab.journal() == ["kept"])
             assert not lab.runs("gone")
-            await until(lambda: lab.modes() == ["E", "D", "D", "D"])
-            assert len(await lab.kubelet.prepare(kept)) == 1
-            assert pipes.stat().st_ino == mounted
-        left(lab, "kept", 0)
-
-        async with lab.agent():
+            assert lab.pid("kept") == pid
             await lab.kubelet.unprepare(kept)
             assert not lab.runs("kept")
-            assert lab.journal() == []
-
-    asyncio.run(test())
 
 
-def test_a_new_agent_of_the_same_worker_leaves_the_daemons_running(lab: Lab) -> None:
-    async def test() -> None:
-        async with lab.worker() as worker:
-            async with lab.agent(worker):
-                kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
-                await lab.kubelet.prepare(kept)
-                await lab.kubelet.prepare(gone)
-            pid = lab.pid("kept")
-            lab.api.remove(CLAIM, "gone", "ns")
-            # The device plugin of the new agent may ask before its DRA driver does.
-            assert await worker.nvml.mps((), starts=True) == {}
-
-            async with lab.agent(worker):
-                await until(lambda: lab.journal() == ["kept"])
-                assert not lab.runs("gone")
-                assert lab.pid("kept") == pid
-                await lab.kubelet.unprepare(kept)
-                assert not lab.runs("kept")
-
-    asyncio.run(test())
-
-
-def test_what_cannot_be_done_is_refused_and_leaves_nothing(lab: Lab) -> None:
+async def test_what_cannot_be_done_is_refused_and_leaves_nothing(lab: Lab) -> None:
     async def refused(name: str, **more: Any) -> str:
         with pytest.raises(RefusedError) as caught:
             await lab.kubelet.prepare(lab.allocate(name, "gpu-0", **more))
         return str(caught.value)
 
-    async def test() -> None:
-        async with lab.agent():
-            too_much = by_mps(defaultActiveThreadPercentage=101)
-            assert "from 1 to 100, not 101" in await refused("much", sharing=too_much)
-            far = by_mps(defaultPerDevicePinnedMemoryLimit={"GPU-far": "1Gi"})
-            assert "names 'GPU-far', which is no device" in await refused("far", sharing=far)
-            assert lab.journal() == []
+    async with lab.agent():
+        too_much = by_mps(defaultActiveThreadPercentage=101)
+        assert "from 1 to 100, not 101" in await refused("much", sharing=too_much)
+        far = by_mps(defaultPerDevicePinnedMemoryLimit={"GPU-far": "1Gi"})
+        assert "names 'GPU-far', which is no device" in await refused("far", sharing=far)
+        assert lab.journal() == []
 
-        programs, _, lab.env["PATH"] = lab.env["PATH"].partition(":")
-        async with lab.agent():
-            why = await refused("without-programs")
-            assert "the MPS control daemon of the claim is not ready" in why
-            assert "cannot be started" in why
-            assert lab.journal() == []
+    programs, _, lab.env["PATH"] = lab.env["PATH"].partition(":")
+    async with lab.agent():
+        why = await refused("without-programs")
+        assert "the MPS control daemon of the claim is not ready" in why
+        assert "cannot be started" in why
+        assert lab.journal() == []
 
-        lab.env["PATH"] = f"{programs}:{lab.env['PATH']}"
-
-    asyncio.run(test())
+    lab.env["PATH"] = f"{programs}:{lab.env['PATH']}"
 
 
 def uuids(lab: Lab, *names: str) -> list[str]:

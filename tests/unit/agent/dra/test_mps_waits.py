@@ -68,48 +68,42 @@ def shared_by_mps(node: Node, name: str, *devices: str) -> tuple[ClaimRef, Stuck
     return claim, daemons
 
 
-def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:
-    async def test() -> None:
-        stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
-        starts = asyncio.create_task(node.preparer.prepare(stuck))
-        await until(lambda: len(daemons.asked) == 1)
+async def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:
+    stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
+    starts = asyncio.create_task(node.preparer.prepare(stuck))
+    await until(lambda: len(daemons.asked) == 1)
 
-        other = node.allocate("other", "gpu-1")
-        await asyncio.wait_for(node.preparer.prepare(other), 2)
+    other = node.allocate("other", "gpu-1")
+    await asyncio.wait_for(node.preparer.prepare(other), 2)
 
-        same = node.allocate("same", "gpu-0")
-        with pytest.raises(HostError, match="is prepared for claim ns/stuck"):
-            await node.preparer.prepare(same)
-        assert node.files() == [other.uid]
-        daemons.may.set()
+    same = node.allocate("same", "gpu-0")
+    with pytest.raises(HostError, match="is prepared for claim ns/stuck"):
+        await node.preparer.prepare(same)
+    assert node.files() == [other.uid]
+    daemons.may.set()
+    await starts
+    assert node.files() == sorted([other.uid, stuck.uid])
+
+    daemons.may.clear()
+    ends = asyncio.create_task(node.preparer.unprepare(stuck))
+    await until(lambda: len(daemons.asked) == 2)
+    node.delete(stuck)
+    follows = asyncio.create_task(node.preparer.prepare(same))
+    await asyncio.wait_for(node.preparer.unprepare(other), 2)
+    assert daemons.wanted == set()  # it would be started again
+    assert not follows.done()  # until the daemon of its GPU has ended
+    daemons.may.set()
+    await asyncio.gather(ends, follows)
+    assert node.files() == [same.uid]
+    assert list(node.journal.load()) == [same.uid]
+
+
+async def test_a_claim_that_is_unprepared_while_its_daemon_starts_is_refused(node: Node) -> None:
+    stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
+    starts = asyncio.create_task(node.preparer.prepare(stuck))
+    await until(lambda: len(daemons.asked) == 1)
+    node.journal.save({})  # by another agent
+    daemons.may.set()
+    with pytest.raises(HostError, match="was unprepared before it had its devices"):
         await starts
-        assert node.files() == sorted([other.uid, stuck.uid])
-
-        daemons.may.clear()
-        ends = asyncio.create_task(node.preparer.unprepare(stuck))
-        await until(lambda: len(daemons.asked) == 2)
-        node.delete(stuck)
-        follows = asyncio.create_task(node.preparer.prepare(same))
-        await asyncio.wait_for(node.preparer.unprepare(other), 2)
-        assert daemons.wanted == set()  # it would be started again
-        assert not follows.done()  # until the daemon of its GPU has ended
-        daemons.may.set()
-        await asyncio.gather(ends, follows)
-        assert node.files() == [same.uid]
-        assert list(node.journal.load()) == [same.uid]
-
-    asyncio.run(test())
-
-
-def test_a_claim_that_is_unprepared_while_its_daemon_starts_is_refused(node: Node) -> None:
-    async def test() -> None:
-        stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
-        starts = asyncio.create_task(node.preparer.prepare(stuck))
-        await until(lambda: len(daemons.asked) == 1)
-        node.journal.save({})  # by another agent
-        daemons.may.set()
-        with pytest.raises(HostError, match="was unprepared before it had its devices"):
-            await starts
-        assert node.files() == []
-
-    asyncio.run(test())
+    assert node.files() == []

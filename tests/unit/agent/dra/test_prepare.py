@@ -207,20 +207,17 @@ def test_a_claim_that_cannot_be_prepared_is_logged_once(node: Node) -> None:
     assert fails() == 2
 
 
-def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:
-    async def test() -> None:
-        first = node.allocate("first", "gpu-0")
-        second = node.allocate("second", "gpu-0")
-        await node.preparer.prepare(first)
-        with pytest.raises(HostError, match="GPU-0 is prepared for claim ns/first"):
-            await node.preparer.prepare(second)
-        watches = node.allocate("watches", "gpu-0", adminAccess=True)
-        assert len(await node.preparer.prepare(watches)) == 1
-        node.delete(first)  # while nobody told the driver
+async def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:
+    first = node.allocate("first", "gpu-0")
+    second = node.allocate("second", "gpu-0")
+    await node.preparer.prepare(first)
+    with pytest.raises(HostError, match="GPU-0 is prepared for claim ns/first"):
         await node.preparer.prepare(second)
-        assert node.files() == sorted(map(uid_of, ("second", "watches")))
-
-    asyncio.run(test())
+    watches = node.allocate("watches", "gpu-0", adminAccess=True)
+    assert len(await node.preparer.prepare(watches)) == 1
+    node.delete(first)  # while nobody told the driver
+    await node.preparer.prepare(second)
+    assert node.files() == sorted(map(uid_of, ("second", "watches")))
 
 
 @pytest.mark.parametrize("held", ["GPU-1", "MIG-1"])
@@ -244,61 +241,52 @@ def test_a_gpu_that_a_pod_has_by_a_device_plugin_is_not_given(node: Node, held: 
     asyncio.run(node.preparer.prepare(claim))
 
 
-def test_unprepare_can_be_repeated_and_a_claim_prepared_again(node: Node) -> None:
-    async def test() -> None:
-        claim = node.allocate("one", "gpu-0")
+async def test_unprepare_can_be_repeated_and_a_claim_prepared_again(node: Node) -> None:
+    claim = node.allocate("one", "gpu-0")
+    await node.preparer.prepare(claim)
+    await node.preparer.unprepare(claim)
+    await node.preparer.unprepare(claim)
+    assert (node.files(), node.journal.load()) == ([], {})
+    node.delete(claim)
+    with pytest.raises(RequestError):  # a late retry
         await node.preparer.prepare(claim)
-        await node.preparer.unprepare(claim)
-        await node.preparer.unprepare(claim)
-        assert (node.files(), node.journal.load()) == ([], {})
-        node.delete(claim)
-        with pytest.raises(RequestError):  # a late retry
-            await node.preparer.prepare(claim)
-        assert node.files() == []
-        await node.preparer.prepare(node.allocate("one", "gpu-0"))
-        assert node.files() == [uid_of("one")]
-
-    asyncio.run(test())
+    assert node.files() == []
+    await node.preparer.prepare(node.allocate("one", "gpu-0"))
+    assert node.files() == [uid_of("one")]
 
 
-def test_what_is_gone_is_unprepared_at_the_start_and_what_exists_is_written_again(
+async def test_what_is_gone_is_unprepared_at_the_start_and_what_exists_is_written_again(
     node: Node,
 ) -> None:
-    async def test() -> None:
-        stays, goes, freed, older = (
-            node.allocate(name, f"gpu-{n}")
-            for n, name in enumerate(("stays", "goes", "freed", "older"))
-        )
-        for claim in (stays, goes, freed, older):
-            await node.preparer.prepare(claim)
-        node.delete(goes)
-        metadata = {"name": "freed", "namespace": "ns", "uid": freed.uid}
-        node.api.put(CLAIM, {"metadata": metadata, "status": {}})
-        node.allocate("older", "gpu-3", uid=uid_of("newer"))
-        (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
-        node.restart(is_boot=True)
-        (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
-        await node.preparer.reconcile()
-        assert node.files() == [stays.uid] == list(node.journal.load())
-        assert node.spec(stays)["devices"][0]["name"] == f"{stays.uid}-gpu-0"
-
-    asyncio.run(test())
+    stays, goes, freed, older = (
+        node.allocate(name, f"gpu-{n}")
+        for n, name in enumerate(("stays", "goes", "freed", "older"))
+    )
+    for claim in (stays, goes, freed, older):
+        await node.preparer.prepare(claim)
+    node.delete(goes)
+    metadata = {"name": "freed", "namespace": "ns", "uid": freed.uid}
+    node.api.put(CLAIM, {"metadata": metadata, "status": {}})
+    node.allocate("older", "gpu-3", uid=uid_of("newer"))
+    (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
+    node.restart(is_boot=True)
+    (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
+    await node.preparer.reconcile()
+    assert node.files() == [stays.uid] == list(node.journal.load())
+    assert node.spec(stays)["devices"][0]["name"] == f"{stays.uid}-gpu-0"
 
 
-def test_while_the_api_server_is_away_nothing_is_forgotten(node: Node) -> None:
-    async def test() -> None:
-        claim, new = node.allocate("one", "gpu-0"), node.allocate("new", "gpu-1")
-        first = await node.preparer.prepare(claim)
-        node.restart()
-        node.api.refuses = ClusterError("the API server does not answer")
-        await node.preparer.reconcile()
-        assert await node.preparer.prepare(claim) == first
-        with pytest.raises(ClusterError):
-            await node.preparer.prepare(new)
-        await node.preparer.unprepare(claim)
-        assert node.files() == []
-
-    asyncio.run(test())
+async def test_while_the_api_server_is_away_nothing_is_forgotten(node: Node) -> None:
+    claim, new = node.allocate("one", "gpu-0"), node.allocate("new", "gpu-1")
+    first = await node.preparer.prepare(claim)
+    node.restart()
+    node.api.refuses = ClusterError("the API server does not answer")
+    await node.preparer.reconcile()
+    assert await node.preparer.prepare(claim) == first
+    with pytest.raises(ClusterError):
+        await node.preparer.prepare(new)
+    await node.preparer.unprepare(claim)
+    assert node.files() == []
 
 
 @pytest.mark.parametrize(
@@ -335,62 +323,56 @@ def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) 
     assert node.journal.load() == {}
 
 
-def test_a_thousand_random_lifecycles_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_a_thousand_random_lifecycles_leave_nothing_behind(tmp_path: Path) -> None:
     """What exists is prepared, what was deleted is not, and no device has two claims."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice, node = random.Random(seed), Node(tmp_path)
 
-    async def test() -> None:
-        live: dict[str, ClaimRef] = {}
-        for number in range(1000):
-            free = [f"gpu-{n}" for n in range(GPUS) if f"gpu-{n}" not in live]
-            action = dice.choice(("new", "new", "end", "lose", "restart", "again", "away"))
-            if action == "new" and free:
-                gpu = dice.choice(free)
-                live[gpu] = node.allocate(f"c{number}", gpu)
-                await node.preparer.prepare(live[gpu])
-            elif action == "end" and live:
-                claim = live.pop(dice.choice(sorted(live)))
-                await node.preparer.unprepare(claim)
-                node.delete(claim)
-            elif action == "lose" and live:
-                node.delete(live.pop(dice.choice(sorted(live))))
-                node.restart()
-            elif action == "restart":
-                node.restart(is_boot=dice.random() < 0.3)
+    live: dict[str, ClaimRef] = {}
+    for number in range(1000):
+        free = [f"gpu-{n}" for n in range(GPUS) if f"gpu-{n}" not in live]
+        action = dice.choice(("new", "new", "end", "lose", "restart", "again", "away"))
+        if action == "new" and free:
+            gpu = dice.choice(free)
+            live[gpu] = node.allocate(f"c{number}", gpu)
+            await node.preparer.prepare(live[gpu])
+        elif action == "end" and live:
+            claim = live.pop(dice.choice(sorted(live)))
+            await node.preparer.unprepare(claim)
+            node.delete(claim)
+        elif action == "lose" and live:
+            node.delete(live.pop(dice.choice(sorted(live))))
+            node.restart()
+        elif action == "restart":
+            node.restart(is_boot=dice.random() < 0.3)
+            await node.preparer.reconcile()
+        elif action == "again" and live:
+            await asyncio.gather(*(node.preparer.prepare(one) for one in live.values()))
+        elif action == "away" and live:
+            node.api.refuses = ClusterError("away")
+            try:
                 await node.preparer.reconcile()
-            elif action == "again" and live:
-                await asyncio.gather(*(node.preparer.prepare(one) for one in live.values()))
-            elif action == "away" and live:
-                node.api.refuses = ClusterError("away")
-                try:
-                    await node.preparer.reconcile()
-                    await node.preparer.prepare(live[dice.choice(sorted(live))])
-                except NvctError as error:
-                    raise AssertionError(seed) from error
-                finally:
-                    node.api.refuses = None
-            held = [e.uuid for claim in node.journal.load().values() for e in claim.entries]
-            assert {claim.uid for claim in live.values()} <= set(node.journal.load()), seed
-            assert len(held) == len(set(held)), seed
-        await node.preparer.reconcile()
-        assert set(node.files()) == {claim.uid for claim in live.values()}, seed
-
-    asyncio.run(test())
+                await node.preparer.prepare(live[dice.choice(sorted(live))])
+            except NvctError as error:
+                raise AssertionError(seed) from error
+            finally:
+                node.api.refuses = None
+        held = [e.uuid for claim in node.journal.load().values() for e in claim.entries]
+        assert {claim.uid for claim in live.values()} <= set(node.journal.load()), seed
+        assert len(held) == len(set(held)), seed
+    await node.preparer.reconcile()
+    assert set(node.files()) == {claim.uid for claim in live.values()}, seed
 
 
-def test_two_instances_share_the_journal(tmp_path: Path) -> None:
-    async def test() -> None:
-        older, newer = Node(tmp_path), Node(tmp_path)
-        newer.api = older.api
-        ones = [older.allocate(f"c{n}", f"gpu-{n}") for n in range(GPUS)]
-        await asyncio.gather(
-            *((older, newer)[n % 2].preparer.prepare(claim) for n, claim in enumerate(ones))
-        )
-        assert sorted(newer.journal.load()) == sorted(claim.uid for claim in ones)
-
-    asyncio.run(test())
+async def test_two_instances_share_the_journal(tmp_path: Path) -> None:
+    older, newer = Node(tmp_path), Node(tmp_path)
+    newer.api = older.api
+    ones = [older.allocate(f"c{n}", f"gpu-{n}") for n in range(GPUS)]
+    await asyncio.gather(
+        *((older, newer)[n % 2].preparer.prepare(claim) for n, claim in enumerate(ones))
+    )
+    assert sorted(newer.journal.load()) == sorted(claim.uid for claim in ones)
 
 
 SLICE = "gpu-0-mig-1g10gb-19-0"
@@ -426,19 +408,16 @@ def on_demand(node: Node) -> FakeInstances:
     return made
 
 
-def test_admin_access_neither_makes_nor_destroys_a_mig_device(
+async def test_admin_access_neither_makes_nor_destroys_a_mig_device(
     node: Node, on_demand: FakeInstances
 ) -> None:
-    async def test() -> None:
-        watches = node.allocate("watches", SLICE, adminAccess=True)
-        with pytest.raises(HostError, match="has no MIG device with device nodes"):
-            await node.preparer.prepare(watches)
-        assert not on_demand.made
-        await node.preparer.prepare(node.allocate("uses", SLICE))
+    watches = node.allocate("watches", SLICE, adminAccess=True)
+    with pytest.raises(HostError, match="has no MIG device with device nodes"):
         await node.preparer.prepare(watches)
-        await node.preparer.unprepare(watches)
-
-    asyncio.run(test())
+    assert not on_demand.made
+    await node.preparer.prepare(node.allocate("uses", SLICE))
+    await node.preparer.prepare(watches)
+    await node.preparer.unprepare(watches)
     assert len(on_demand.made) == 1
     assert list(node.journal.load()) == [uid_of("uses")]
 
@@ -455,23 +434,20 @@ def test_a_device_with_and_without_admin_access_has_two_names(node: Node) -> Non
     assert names == [f"{claim.uid}-gpu-1", f"{claim.uid}-gpu-1-admin"]
 
 
-def test_a_claim_whose_device_is_busy_does_not_keep_others(
+async def test_a_claim_whose_device_is_busy_does_not_keep_others(
     node: Node, on_demand: FakeInstances
 ) -> None:
-    async def test() -> None:
-        busy, other = node.allocate("busy", SLICE), node.allocate("other", "gpu-1")
-        for claim in (busy, other):
-            await node.preparer.prepare(claim)
-            node.delete(claim)
-        node.preparer.named = lambda: {"ns/busy", "ns/other"}
-        await node.preparer.reconcile()
-        assert len(node.journal.load()) == 2
-        node.preparer.named = set  # the kubelet names them no longer
-        on_demand.is_busy = True
-        await node.preparer.reconcile()
-        assert list(node.journal.load()) == [uid_of("busy")]
-        on_demand.is_busy = False
-        await node.preparer.reconcile()
-        assert node.journal.load() == {}
-
-    asyncio.run(test())
+    busy, other = node.allocate("busy", SLICE), node.allocate("other", "gpu-1")
+    for claim in (busy, other):
+        await node.preparer.prepare(claim)
+        node.delete(claim)
+    node.preparer.named = lambda: {"ns/busy", "ns/other"}
+    await node.preparer.reconcile()
+    assert len(node.journal.load()) == 2
+    node.preparer.named = set  # the kubelet names them no longer
+    on_demand.is_busy = True
+    await node.preparer.reconcile()
+    assert list(node.journal.load()) == [uid_of("busy")]
+    on_demand.is_busy = False
+    await node.preparer.reconcile()
+    assert node.journal.load() == {}

@@ -148,99 +148,83 @@ def shown(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(KIND.plural) for one in found["spec"]["devices"]]
 
 
-def test_slices_are_written_once_and_again_after_a_wipe(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slices_are_written_once_and_again_after_a_wipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(publisher_module, "APART_S", 0.01)
 
-    async def test() -> None:
-        api = FakeApi()
-        async with publishing(api) as publisher:
-            await asyncio.sleep(0)
-            assert api.writes == []
-            publisher.offer(of(device(0)))
-            await until(lambda: shown(api) == ["gpu-0"])
-            publisher.offer(of(device(0)))
-            await asyncio.sleep(0.02)
-            assert len(api.writes) == 1
-            api.remove(KIND, f"{NAME}-{DRIVER}-0")  # the kubelet, when it starts
-            await until(lambda: shown(api) == ["gpu-0"])
-            publisher.offer(of(device(0), device(1)))
-            await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
-            changed = api.all(KIND.plural)[0]
-            changed["spec"]["devices"].pop()
-            api.put(KIND, changed)  # somebody else
-            await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
-            publisher.offer(of())
-            await until(lambda: shown(api) == [])
-            assert publisher.written == len(api.writes) == 5
-        async with publishing(api) as publisher:
-            publisher.offer(of())
-            await asyncio.sleep(0.02)
-            assert publisher.written == 0
-
-    asyncio.run(test())
+    api = FakeApi()
+    async with publishing(api) as publisher:
+        await asyncio.sleep(0)
+        assert api.writes == []
+        publisher.offer(of(device(0)))
+        await until(lambda: shown(api) == ["gpu-0"])
+        publisher.offer(of(device(0)))
+        await asyncio.sleep(0.02)
+        assert len(api.writes) == 1
+        api.remove(KIND, f"{NAME}-{DRIVER}-0")  # the kubelet, when it starts
+        await until(lambda: shown(api) == ["gpu-0"])
+        publisher.offer(of(device(0), device(1)))
+        await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
+        changed = api.all(KIND.plural)[0]
+        changed["spec"]["devices"].pop()
+        api.put(KIND, changed)  # somebody else
+        await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
+        publisher.offer(of())
+        await until(lambda: shown(api) == [])
+        assert publisher.written == len(api.writes) == 5
+    async with publishing(api) as publisher:
+        publisher.offer(of())
+        await asyncio.sleep(0.02)
+        assert publisher.written == 0
 
 
-def test_two_drivers_that_do_not_agree_write_once_a_second() -> None:
-    async def test() -> None:
-        api = FakeApi()
-        async with publishing(api) as older, publishing(api) as newer:
-            older.offer(of(device(0)))
-            newer.offer(of(device(0, ecc=True)))
-            await asyncio.sleep(0.4)
-            assert 2 <= len(api.writes) <= 4
-
-    asyncio.run(test())
+async def test_two_drivers_that_do_not_agree_write_once_a_second() -> None:
+    api = FakeApi()
+    async with publishing(api) as older, publishing(api) as newer:
+        older.offer(of(device(0)))
+        newer.offer(of(device(0, ecc=True)))
+        await asyncio.sleep(0.4)
+        assert 2 <= len(api.writes) <= 4
 
 
-def test_the_slices_of_another_driver_are_left_alone() -> None:
-    async def test() -> None:
-        api = FakeApi()
-        foreign = changed([], [device(0)]).apply[0]
-        foreign["metadata"]["name"] = f"{NAME}-{DRIVER}-x7k2p"
-        api.put(KIND, foreign)
-        async with publishing(api) as publisher:
-            publisher.offer(of(device(0), device(1)))
-            await until(lambda: "another driver" in publisher.problem.text)
-            assert "x7k2p" in publisher.problem.text
-            assert api.writes == []
-
-    asyncio.run(test())
+async def test_the_slices_of_another_driver_are_left_alone() -> None:
+    api = FakeApi()
+    foreign = changed([], [device(0)]).apply[0]
+    foreign["metadata"]["name"] = f"{NAME}-{DRIVER}-x7k2p"
+    api.put(KIND, foreign)
+    async with publishing(api) as publisher:
+        publisher.offer(of(device(0), device(1)))
+        await until(lambda: "another driver" in publisher.problem.text)
+        assert "x7k2p" in publisher.problem.text
+        assert api.writes == []
 
 
-def test_an_older_server_has_the_older_api() -> None:
-    async def test() -> None:
-        api = FakeApi()
-        api.absent = {"resource.k8s.io/v1"}
-        async with publishing(api) as publisher:
-            publisher.offer(of(device(0)))
-            await until(lambda: shown(api) == ["gpu-0"])
-            assert publisher.version == "v1beta1"
-            assert "basic" in api.all(KIND.plural)[0]["spec"]["devices"][0]
-
-    asyncio.run(test())
+async def test_an_older_server_has_the_older_api() -> None:
+    api = FakeApi()
+    api.absent = {"resource.k8s.io/v1"}
+    async with publishing(api) as publisher:
+        publisher.offer(of(device(0)))
+        await until(lambda: shown(api) == ["gpu-0"])
+        assert publisher.version == "v1beta1"
+        assert "basic" in api.all(KIND.plural)[0]["spec"]["devices"][0]
 
 
-def test_a_server_without_the_api_is_named() -> None:
-    async def test() -> None:
-        api = FakeApi()
-        api.absent = {"resource.k8s.io/v1", "resource.k8s.io/v1beta1"}
-        async with publishing(api) as publisher:
-            publisher.offer(of(device(0)))
-            await until(lambda: "needs Kubernetes 1.32" in publisher.problem.text)
-
-    asyncio.run(test())
+async def test_a_server_without_the_api_is_named() -> None:
+    api = FakeApi()
+    api.absent = {"resource.k8s.io/v1", "resource.k8s.io/v1beta1"}
+    async with publishing(api) as publisher:
+        publisher.offer(of(device(0)))
+        await until(lambda: "needs Kubernetes 1.32" in publisher.problem.text)
 
 
-def test_a_missing_right_is_named() -> None:
-    async def test() -> None:
-        api = FakeApi()
-        api.refuses = ClusterError("may not patch resourceslices", status=FORBIDDEN)
-        async with publishing(api) as publisher:
-            publisher.offer(of(device(0)))
-            await until(lambda: publisher.problem.text == "may not patch resourceslices")
-            api.refuses = None
-            publisher.offer(of(device(1)))  # no wait for the back-off
-            await until(lambda: shown(api) == ["gpu-1"])
-            assert publisher.problem.text == ""
-
-    asyncio.run(test())
+async def test_a_missing_right_is_named() -> None:
+    api = FakeApi()
+    api.refuses = ClusterError("may not patch resourceslices", status=FORBIDDEN)
+    async with publishing(api) as publisher:
+        publisher.offer(of(device(0)))
+        await until(lambda: publisher.problem.text == "may not patch resourceslices")
+        api.refuses = None
+        publisher.offer(of(device(1)))  # no wait for the back-off
+        await until(lambda: shown(api) == ["gpu-1"])
+        assert publisher.problem.text == ""

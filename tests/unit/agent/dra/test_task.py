@@ -9,7 +9,6 @@ import io
 import json
 import os
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,13 +52,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Discovery]:
             yield found
     finally:
         tree.destroy(node)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # sockets have short paths
-        (Path(path) / "registry").mkdir()
-        yield Path(path)
 
 
 def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings:
@@ -113,7 +105,7 @@ def offered(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(SLICES) for one in found["spec"].get("devices", ())]
 
 
-def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
+async def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
     machine: Discovery, folder: Path
 ) -> None:
     reason = "the driver is being replaced: a test says so"
@@ -122,29 +114,26 @@ def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
         devices = [one for found in api.all(SLICES) for one in found["spec"]["devices"]]
         return sum("taints" in device for device in devices)
 
-    async def test() -> None:
-        async with driver(api := FakeApi(), machine, folder) as made:
-            await until(lambda: len(offered(api)) == 4)
-            kubelet = FakeKubelet(f"{folder}/registry")
-            await kubelet.register()
-            kept = allocate(api, "kept", "gpu-0")
+    async with driver(api := FakeApi(), machine, folder) as made:
+        await until(lambda: len(offered(api)) == 4)
+        kubelet = FakeKubelet(f"{folder}/registry")
+        await kubelet.register()
+        kept = allocate(api, "kept", "gpu-0")
+        assert await kubelet.prepare(kept)
+        await machine.nvml.let_go(reason)
+        try:
+            await until(lambda: tainted(api) == 4)
+            with pytest.raises(RefusedError, match=reason):
+                await kubelet.prepare(allocate(api, "one", "gpu-2"))
             assert await kubelet.prepare(kept)
-            await machine.nvml.let_go(reason)
-            try:
-                await until(lambda: tainted(api) == 4)
-                with pytest.raises(RefusedError, match=reason):
-                    await kubelet.prepare(allocate(api, "one", "gpu-2"))
-                assert await kubelet.prepare(kept)
-                assert not made.problem.text
-            finally:
-                machine.nvml.refusal = ""
-            await until(lambda: tainted(api) == 0)
-            assert await kubelet.prepare(allocate(api, "one", "gpu-2"))
-
-    asyncio.run(test())
+            assert not made.problem.text
+        finally:
+            machine.nvml.refusal = ""
+        await until(lambda: tainted(api) == 0)
+        assert await kubelet.prepare(allocate(api, "one", "gpu-2"))
 
 
-def test_gpus_are_offered_when_their_xids_are_watched(
+async def test_gpus_are_offered_when_their_xids_are_watched(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -162,60 +151,47 @@ def test_gpus_are_offered_when_their_xids_are_watched(
     monkeypatch.setattr(HealthEngine, "begin", beginning)
     monkeypatch.setattr(Publisher, "offer", offering)
 
-    async def test() -> None:
-        async with driver(api := FakeApi(), machine, folder):
-            await until(lambda: len(offered(api)) == 4)
-
-    asyncio.run(test())
+    async with driver(api := FakeApi(), machine, folder):
+        await until(lambda: len(offered(api)) == 4)
     assert seen[0]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Path) -> None:
-    async def test() -> None:
-        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry", version)
-        async with driver(api, machine, folder, "uid-1") as made:
-            assert kubelet.sockets() == [f"{folder}/registry/{DRIVER}-uid-1-reg.sock"]
-            info = await kubelet.register()
-            assert (info.name, info.endpoint) == (
-                DRIVER,
-                f"{folder}/plugins/{DRIVER}/dra-uid-1.sock",
-            )
-            await until(lambda: offered(api) == [f"gpu-{n}" for n in range(4)])
-            claim = allocate(api, "one", "gpu-2")
-            (device,) = await kubelet.prepare(claim)
-            spec = json.loads(
-                (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").read_text()
-            )
-            (shown,) = spec["devices"]
-            assert device.cdi[1] == f"{spec['kind']}={shown['name']}"
-            nodes = [node["path"] for node in shown["containerEdits"]["deviceNodes"]]
-            assert [path for path in nodes if path.startswith("/dev/nvidia")] == ["/dev/nvidia2"]
-            common = json.loads((folder / "cdi/k8s.gpu.nvidia.com-driver.json").read_text())
-            assert common["containerEdits"]["mounts"]
-            (state,) = made.describe()
-            assert state["state"] == "listed"
-            assert state["claims"] == ["ns/one"]
-            counted = {one.name: [s.value for s in one.samples] for one in made.metrics()}
-            assert (
-                counted["nvct_dra_prepared_total"]
-                == counted["nvct_dra_slices_written_total"]
-                == [1]
-            )
-            assert counted["nvct_dra_devices"] == [4]
-            with pytest.raises(RefusedError, match="is prepared for claim ns/one"):
-                await kubelet.prepare(allocate(api, "two", "gpu-2"))
-            await kubelet.unprepare(claim)
-            assert not (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").exists()
-            written = len(api.writes)
-            await asyncio.sleep(0.05)
-            assert len(api.writes) == written == 1
-        assert kubelet.sockets() == []
-
-    asyncio.run(test())
+async def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Path) -> None:
+    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry", version)
+    async with driver(api, machine, folder, "uid-1") as made:
+        assert kubelet.sockets() == [f"{folder}/registry/{DRIVER}-uid-1-reg.sock"]
+        info = await kubelet.register()
+        assert (info.name, info.endpoint) == (DRIVER, f"{folder}/plugins/{DRIVER}/dra-uid-1.sock")
+        await until(lambda: offered(api) == [f"gpu-{n}" for n in range(4)])
+        claim = allocate(api, "one", "gpu-2")
+        (device,) = await kubelet.prepare(claim)
+        spec = json.loads((folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").read_text())
+        (shown,) = spec["devices"]
+        assert device.cdi[1] == f"{spec['kind']}={shown['name']}"
+        nodes = [node["path"] for node in shown["containerEdits"]["deviceNodes"]]
+        assert [path for path in nodes if path.startswith("/dev/nvidia")] == ["/dev/nvidia2"]
+        common = json.loads((folder / "cdi/k8s.gpu.nvidia.com-driver.json").read_text())
+        assert common["containerEdits"]["mounts"]
+        (state,) = made.describe()
+        assert state["state"] == "listed"
+        assert state["claims"] == ["ns/one"]
+        counted = {one.name: [s.value for s in one.samples] for one in made.metrics()}
+        assert (
+            counted["nvct_dra_prepared_total"] == counted["nvct_dra_slices_written_total"] == [1]
+        )
+        assert counted["nvct_dra_devices"] == [4]
+        with pytest.raises(RefusedError, match="is prepared for claim ns/one"):
+            await kubelet.prepare(allocate(api, "two", "gpu-2"))
+        await kubelet.unprepare(claim)
+        assert not (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").exists()
+        written = len(api.writes)
+        await asyncio.sleep(0.05)
+        assert len(api.writes) == written == 1
+    assert kubelet.sockets() == []
 
 
-def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
+async def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Api(FakeApi):
@@ -229,95 +205,77 @@ def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
     monkeypatch.setattr(claims, "TURN_S", 0.05)
     asked: list[str] = []
 
-    async def test() -> None:
-        api, kubelet = Api(), FakeKubelet(f"{folder}/registry")
-        async with driver(api, machine, folder, "uid-1") as made:
-            await kubelet.register()
-            await kubelet.prepare(allocate(api, "one", "gpu-2"))
-            api.absent = {f"{slices.GROUP}/v1"}
-            await until(lambda: asked and made.describe()[0]["api"] == "v1beta1")
-            await asyncio.sleep(0.2)
-            assert made.describe()[0]["claims"] == ["ns/one"]
-
-    asyncio.run(test())
+    api, kubelet = Api(), FakeKubelet(f"{folder}/registry")
+    async with driver(api, machine, folder, "uid-1") as made:
+        await kubelet.register()
+        await kubelet.prepare(allocate(api, "one", "gpu-2"))
+        api.absent = {f"{slices.GROUP}/v1"}
+        await until(lambda: asked and made.describe()[0]["api"] == "v1beta1")
+        await asyncio.sleep(0.2)
+        assert made.describe()[0]["claims"] == ["ns/one"]
 
 
-def test_a_killed_driver_is_followed_by_one_on_the_same_sockets(
+async def test_a_killed_driver_is_followed_by_one_on_the_same_sockets(
     machine: Discovery, folder: Path
 ) -> None:
-    async def test() -> None:
-        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-        for name in ("", "-uid-0"):
-            with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(f"{folder}/registry/{DRIVER}{name}-reg.sock")
-        async with driver(api, machine, folder):
-            await until(lambda: len(kubelet.sockets()) == 1)
-            await kubelet.register()
-            os.unlink(kubelet.sockets()[0])  # somebody
-            await until(kubelet.sockets)
-            await kubelet.register()
-
-    asyncio.run(test())
+    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+    for name in ("", "-uid-0"):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(f"{folder}/registry/{DRIVER}{name}-reg.sock")
+    async with driver(api, machine, folder):
+        await until(lambda: len(kubelet.sockets()) == 1)
+        await kubelet.register()
+        os.unlink(kubelet.sockets()[0])  # somebody
+        await until(kubelet.sockets)
+        await kubelet.register()
 
 
-def test_two_pods_can_serve_during_an_update(machine: Discovery, folder: Path) -> None:
-    async def test() -> None:
-        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-        async with driver(api, machine, folder, "older"):
-            async with driver(api, machine, folder, "newer"):
-                assert len(kubelet.sockets()) == 2
-            assert len(kubelet.sockets()) == 1
-            await kubelet.register()
-
-    asyncio.run(test())
+async def test_two_pods_can_serve_during_an_update(machine: Discovery, folder: Path) -> None:
+    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+    async with driver(api, machine, folder, "older"):
+        async with driver(api, machine, folder, "newer"):
+            assert len(kubelet.sockets()) == 2
+        assert len(kubelet.sockets()) == 1
+        await kubelet.register()
 
 
-def test_another_driver_of_the_name_is_left_alone(
+async def test_another_driver_of_the_name_is_left_alone(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dra_service, "IDENTIFY_S", 0.1)
 
-    async def test() -> None:
-        path = f"{folder}/registry/{DRIVER}-reg.sock"
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(path)
-            other.listen()
-            with pytest.raises(HostError, match=r"another driver gpu\.nvidia\.com runs"):
-                async with driver(FakeApi(), machine, folder, "uid-1"):
-                    pass
-
-    asyncio.run(test())
+    path = f"{folder}/registry/{DRIVER}-reg.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+        with pytest.raises(HostError, match=r"another driver gpu\.nvidia\.com runs"):
+            async with driver(FakeApi(), machine, folder, "uid-1"):
+                pass
     assert (folder / f"registry/{DRIVER}-reg.sock").exists()
 
 
-def test_a_refused_registration_is_told(machine: Discovery, folder: Path) -> None:
-    async def test() -> None:
-        kubelet = FakeKubelet(f"{folder}/registry")
-        async with driver(FakeApi(), machine, folder) as made:
-            await kubelet.register("no such version")
-            (state,) = made.describe()
-            assert (state["state"], state["reason"]) == ("absent", "no such version")
-
-    asyncio.run(test())
+async def test_a_refused_registration_is_told(machine: Discovery, folder: Path) -> None:
+    kubelet = FakeKubelet(f"{folder}/registry")
+    async with driver(FakeApi(), machine, folder) as made:
+        await kubelet.register("no such version")
+        (state,) = made.describe()
+        assert (state["state"], state["reason"]) == ("absent", "no such version")
 
 
-def test_gpus_of_a_device_plugin_are_not_offered(
+async def test_gpus_of_a_device_plugin_are_not_offered(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        api = FakeApi()
-        inventory = await machine.inventory()
-        async with driver(api, machine, folder) as made:
-            await until(lambda: len(offered(api)) == 4)
+    api = FakeApi()
+    inventory = await machine.inventory()
+    async with driver(api, machine, folder) as made:
+        await until(lambda: len(offered(api)) == 4)
 
-            async def look() -> None:
-                made._classic.taken = frozenset({inventory.gpus[1].uuid})
+        async def look() -> None:
+            made._classic.taken = frozenset({inventory.gpus[1].uuid})
 
-            monkeypatch.setattr(made._classic, "look", look)
-            await made._ask_classic()
-            await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
-
-    asyncio.run(test())
+        monkeypatch.setattr(made._classic, "look", look)
+        await made._ask_classic()
+        await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
 
 
 def label(api: FakeApi, **labels: str) -> None:
@@ -325,108 +283,96 @@ def label(api: FakeApi, **labels: str) -> None:
     api.put(NODE, {"metadata": {**node["metadata"], "labels": labels}})
 
 
-def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
+async def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        api, kubelet, mode = FakeApi(), FakeKubelet(f"{folder}/registry"), ResourcesMode(DRA)
-        uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
-        async with driver(api, machine, folder, mode=mode) as made:
-            await kubelet.register()
-            await until(lambda: len(offered(api)) == 4 and mode.is_listed)
-            with pytest.raises(RequestError, match="its GPUs are offered by DRA"):
-                mode.grant(uuids[:1])
-            claim = allocate(api, "stays", "gpu-2")
-            await kubelet.prepare(claim)
-            label(api, **{LABEL: CLASSIC})
-            await until(lambda: mode.plugin_state() == (True, frozenset(uuids[2:3])))
-            assert offered(api) == []
-            assert made.describe()[0]["state"] == "withdrawn"
-            with pytest.raises(RequestError, match=f"a claim has {uuids[2]}"):
-                mode.grant([uuids[2]])
-            mode.grant([uuids[0]])
-            late = allocate(api, "late", "gpu-0")  # allocated just before the change
-            with pytest.raises(RefusedError, match="has just given GPU-"):
-                await kubelet.prepare(late)
-            await kubelet.unprepare(claim)
-            assert mode.plugin_state() == (True, frozenset())
+    api, kubelet, mode = FakeApi(), FakeKubelet(f"{folder}/registry"), ResourcesMode(DRA)
+    uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
+    async with driver(api, machine, folder, mode=mode) as made:
+        await kubelet.register()
+        await until(lambda: len(offered(api)) == 4 and mode.is_listed)
+        with pytest.raises(RequestError, match="its GPUs are offered by DRA"):
+            mode.grant(uuids[:1])
+        claim = allocate(api, "stays", "gpu-2")
+        await kubelet.prepare(claim)
+        label(api, **{LABEL: CLASSIC})
+        await until(lambda: mode.plugin_state() == (True, frozenset(uuids[2:3])))
+        assert offered(api) == []
+        assert made.describe()[0]["state"] == "withdrawn"
+        with pytest.raises(RequestError, match=f"a claim has {uuids[2]}"):
+            mode.grant([uuids[2]])
+        mode.grant([uuids[0]])
+        late = allocate(api, "late", "gpu-0")  # allocated just before the change
+        with pytest.raises(RefusedError, match="has just given GPU-"):
+            await kubelet.prepare(late)
+        await kubelet.unprepare(claim)
+        assert mode.plugin_state() == (True, frozenset())
 
-            async def look() -> None:
-                made._classic.taken = frozenset({uuids[0]})
+        async def look() -> None:
+            made._classic.taken = frozenset({uuids[0]})
 
-            monkeypatch.setattr(made._classic, "look", look)
-            label(api, **{LABEL: DRA})
-            await until(lambda: offered(api) == ["gpu-1", "gpu-2", "gpu-3"])
-            label(api, **{LABEL: "both"})
-            await until(lambda: "is classic or dra, not 'both'" in mode.problem)
-            assert mode.mode == DRA
-
-    asyncio.run(test())
+        monkeypatch.setattr(made._classic, "look", look)
+        label(api, **{LABEL: DRA})
+        await until(lambda: offered(api) == ["gpu-1", "gpu-2", "gpu-3"])
+        label(api, **{LABEL: "both"})
+        await until(lambda: "is classic or dra, not 'both'" in mode.problem)
+        assert mode.mode == DRA
 
 
-def test_excluded_gpus_are_not_offered_and_the_list_can_change(
+async def test_excluded_gpus_are_not_offered_and_the_list_can_change(
     machine: Discovery, folder: Path
 ) -> None:
-    async def test() -> None:
-        api, kubelet, excluded = FakeApi(), FakeKubelet(f"{folder}/registry"), ["1"]
-        async with driver(api, machine, folder, excluded=excluded) as made:
-            made.reload.set()
-            await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
-            await kubelet.register()
-            with pytest.raises(RefusedError, match="has no device gpu-1 now"):
-                await kubelet.prepare(allocate(api, "one", "gpu-1"))
-            excluded[:] = ["*"]
-            made.reload.set()
-            await until(lambda: offered(api) == [])
-
-    asyncio.run(test())
+    api, kubelet, excluded = FakeApi(), FakeKubelet(f"{folder}/registry"), ["1"]
+    async with driver(api, machine, folder, excluded=excluded) as made:
+        made.reload.set()
+        await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
+        await kubelet.register()
+        with pytest.raises(RefusedError, match="has no device gpu-1 now"):
+            await kubelet.prepare(allocate(api, "one", "gpu-1"))
+        excluded[:] = ["*"]
+        made.reload.set()
+        await until(lambda: offered(api) == [])
 
 
 @pytest.mark.parametrize("drops", [False, True], ids=["taint", "without taints"])
-def test_an_unhealthy_gpu_has_a_taint_or_is_not_offered(
+async def test_an_unhealthy_gpu_has_a_taint_or_is_not_offered(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch, *, drops: bool
 ) -> None:
-    async def test() -> None:
-        api = FakeApi()
-        api.drops = {"taints"} if drops else set()
-        uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
-        async with driver(api, machine, folder) as made:
-            await until(lambda: len(offered(api)) == 4)
-            problems = {uuids[2]: "XID 79"}
-            health = made._health
-            monkeypatch.setattr(health, "problem", lambda gpu, _: problems.get(gpu, ""))
-            await until(lambda: len(offered(api)) == 3 if drops else tainted(api) == ["gpu-2"])
-            assert made.describe()[0]["unhealthy"] == problems
-            written = len(api.writes)
-            await asyncio.sleep(0.3)
-            assert len(api.writes) == written
-            problems.clear()
-            await until(lambda: len(offered(api)) == 4 and tainted(api) == [])
-
-    asyncio.run(test())
+    api = FakeApi()
+    api.drops = {"taints"} if drops else set()
+    uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
+    async with driver(api, machine, folder) as made:
+        await until(lambda: len(offered(api)) == 4)
+        problems = {uuids[2]: "XID 79"}
+        health = made._health
+        monkeypatch.setattr(health, "problem", lambda gpu, _: problems.get(gpu, ""))
+        await until(lambda: len(offered(api)) == 3 if drops else tainted(api) == ["gpu-2"])
+        assert made.describe()[0]["unhealthy"] == problems
+        written = len(api.writes)
+        await asyncio.sleep(0.3)
+        assert len(api.writes) == written
+        problems.clear()
+        await until(lambda: len(offered(api)) == 4 and tainted(api) == [])
 
 
-def test_the_kubelet_is_told_the_health_of_devices(
+async def test_the_kubelet_is_told_the_health_of_devices(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dra_service, "HEALTH_S", 0.05)
 
-    async def test() -> None:
-        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-        uuid = (await machine.inventory()).gpus[1].uuid
-        async with driver(api, machine, folder) as made:
-            await kubelet.register()
-            stream = kubelet.watch_health()
-            problems: dict[str, str] = {}
-            monkeypatch.setattr(made._health, "problem", lambda gpu, _: problems.get(gpu, ""))
-            assert await anext(stream) == {f"gpu-{n}": "" for n in range(4)}
-            problems[uuid] = "XID 79: it has fallen off the bus"
-            assert (await anext(stream))["gpu-1"] == problems[uuid]
-            problems.clear()
-            assert set((await anext(stream)).values()) == {""}
-            await stream.aclose()
-
-    asyncio.run(test())
+    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+    uuid = (await machine.inventory()).gpus[1].uuid
+    async with driver(api, machine, folder) as made:
+        await kubelet.register()
+        stream = kubelet.watch_health()
+        problems: dict[str, str] = {}
+        monkeypatch.setattr(made._health, "problem", lambda gpu, _: problems.get(gpu, ""))
+        assert await anext(stream) == {f"gpu-{n}": "" for n in range(4)}
+        problems[uuid] = "XID 79: it has fallen off the bus"
+        assert (await anext(stream))["gpu-1"] == problems[uuid]
+        problems.clear()
+        assert set((await anext(stream)).values()) == {""}
+        await stream.aclose()
 
 
 def tainted(api: FakeApi) -> list[str]:

@@ -170,11 +170,7 @@ def test_what_has_no_value_is_named_and_not_invented() -> None:
 
 @pytest.mark.parametrize(
     ("devices", "expected"),
-    [
-        ("f", [("0", "7"), ("1", None)]),
-        ("g", [("0", None), ("1", None)]),
-        ("i", [("0", "7")]),
-    ],
+    [("f", [("0", "7"), ("1", None)]), ("g", [("0", None), ("1", None)]), ("i", [("0", "7")])],
 )
 def test_instances_stand_for_their_gpu(
     devices: str, expected: list[tuple[str, str | None]]

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -32,34 +33,29 @@ def node(tmp_path: Path) -> tree.Node:
     return tree.create("exporter", "hgx-h100", tmp_path, nodes="plain", native_cache=CACHE)
 
 
-def serve(
+@contextlib.asynccontextmanager
+async def serving(
     node: tree.Node,
-    check: Callable[[Exporter], Awaitable[None]],
     *words: str,
     library: str | None = None,
     log: io.StringIO | None = None,
     seen: list[NvmlClient] | None = None,
-) -> str:
-    """Run an exporter while a check runs; return its log, and add its client to a list."""
-    log = log or io.StringIO()
-
-    async def run() -> None:
-        with client_of(node) as client:
-            client.library = client.library if library is None else library
-            if seen is not None:
-                seen.append(client)
-            exporter = task.make(
-                Context(words=(*SETTINGS, *words), env={}, client=client, journal=Log(target=log))
-            )
-            running = asyncio.create_task(exporter.run())
-            try:
-                await check(exporter)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(run())
-    return log.getvalue()
+) -> AsyncIterator[Exporter]:
+    """Run an exporter, and add its client to a list."""
+    journal = Log(target=log or io.StringIO())
+    with client_of(node) as client:
+        client.library = client.library if library is None else library
+        if seen is not None:
+            seen.append(client)
+        exporter = task.make(
+            Context(words=(*SETTINGS, *words), env={}, client=client, journal=journal)
+        )
+        running = asyncio.create_task(exporter.run())
+        try:
+            yield exporter
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -79,8 +75,8 @@ def values(exporter: Exporter, name: str) -> dict[str, float]:
     }
 
 
-def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
-    async def check(exporter: Exporter) -> None:
+async def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
+    async with serving(node) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")) == 8)
         url = f"http://127.0.0.1:{exporter.port}"
 
@@ -101,11 +97,9 @@ def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
         )  # fmt: skip
         assert "metrics" in (await asyncio.to_thread(fetch, "/"))[2]
 
-    serve(node, check)
 
-
-def test_changes_of_a_gpu_are_followed(node: tree.Node) -> None:
-    async def check(exporter: Exporter) -> None:
+async def test_changes_of_a_gpu_are_followed(node: tree.Node) -> None:
+    async with serving(node) as exporter:
         await until(lambda: values(exporter, "DCGM_FI_DEV_GPU_TEMP").get("3") == 34)
         node_changes.apply(node, "gpu", ["3", "temp=93", "remapped_uncorrected=2"])
         node_changes.apply(node, "xid", ["3", "63"])
@@ -116,28 +110,28 @@ def test_changes_of_a_gpu_are_followed(node: tree.Node) -> None:
         assert rows.get("3", 2) == 2
         assert 'xid="63"} 1\n' in text
 
-    serve(node, check)
 
+async def test_a_gpu_that_hangs_is_skipped_and_counted_and_comes_back(node: tree.Node) -> None:
+    log = io.StringIO()
 
-def test_a_gpu_that_hangs_is_skipped_and_counted_and_comes_back(node: tree.Node) -> None:
-    async def check(exporter: Exporter) -> None:
+    async with serving(node, log=log) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         node_changes.apply(node, "gpu", ["2", "hang=3600"])
         await until(lambda: set(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == set("0134567"))
         assert values(exporter, "nvct_exporter_gpu_skipped_total")["2"] >= 1
         node_changes.apply(node, "gpu", ["2", "hang=0"])
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
-
-    log = serve(node, check)
-
-    assert "warning: GPU 2: no answer within 2 s" in log
-    assert "all GPUs answer" in log
+    said = log.getvalue()
+    assert "warning: GPU 2: no answer within 2 s" in said
+    assert "all GPUs answer" in said
 
 
-def test_it_serves_without_gpus_while_the_driver_is_replaced(node: tree.Node) -> None:
+async def test_it_serves_without_gpus_while_the_driver_is_replaced(node: tree.Node) -> None:
     clients: list[NvmlClient] = []
+    log = io.StringIO()
+    words = ("--driver-root-ctr-path", str(node.driver_root))
 
-    async def check(exporter: Exporter) -> None:
+    async with serving(node, *words, library="", seen=clients, log=log) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         await clients[0].let_go("the driver is being replaced: a test says so")
         node_changes.unload_module(node)
@@ -146,32 +140,27 @@ def test_it_serves_without_gpus_while_the_driver_is_replaced(node: tree.Node) ->
         node_changes.reload_module(node_changes.upgrade(node, "581.1.2"))
         clients[0].refusal = ""
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
-
-    words = ("--driver-root-ctr-path", str(node.driver_root))
-    assert "the driver is being replaced: a test says so" in serve(
-        node, check, *words, library="", seen=clients
-    )
+    assert "the driver is being replaced: a test says so" in log.getvalue()
 
 
-def test_an_old_sample_is_not_shown_as_the_present(
+async def test_an_old_sample_is_not_shown_as_the_present(
     node: tree.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(exporter: Exporter) -> None:
+    async with serving(node) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         monkeypatch.setattr(task, "STALE_S", -1e9)
         assert values(exporter, "DCGM_FI_DEV_GPU_TEMP") == {}
         assert values(exporter, "nvct_exporter_sample_age_seconds")
 
-    serve(node, check)
 
-
-def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
+async def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
     node: tree.Node, tmp_path: Path
 ) -> None:
     path = tmp_path / "counters.csv"
     path.write_text("DCGM_FI_DEV_GPU_TEMP, gauge, T\n")
+    log = io.StringIO()
 
-    async def check(exporter: Exporter) -> None:
+    async with serving(node, "-f", str(path), log=log) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         path.write_text("DCGM_FI_DEV_SM_CLOCK, gauge, C\nDCGM_FI_DEV_HEAT, gauge, H\n")
         exporter.reload.set()
@@ -180,14 +169,12 @@ def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
         exporter.reload.set()
         await until(lambda: not exporter.reload.is_set())
         assert len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8
-
-    log = serve(node, check, "-f", str(path))
-
-    assert f"line 2 of {path}: DCGM_FI_DEV_HEAT has no series: nvct does not read it" in log
-    assert "has 1 parts, not 3: the former counters stay in force" in log
+    said = log.getvalue()
+    assert f"line 2 of {path}: DCGM_FI_DEV_HEAT has no series: nvct does not read it" in said
+    assert "has 1 parts, not 3: the former counters stay in force" in said
 
 
-def test_a_counter_file_that_is_replaced_is_read_without_a_signal(
+async def test_a_counter_file_that_is_replaced_is_read_without_a_signal(
     node: tree.Node, tmp_path: Path
 ) -> None:
     """So a ConfigMap's volume changes its files: by a link to another folder."""
@@ -200,7 +187,10 @@ def test_a_counter_file_that_is_replaced_is_read_without_a_signal(
         (tmp_path / "next").symlink_to(version)
         (tmp_path / "next").rename(link)
 
-    async def check(exporter: Exporter) -> None:
+    log = io.StringIO()
+    put("first", "DCGM_FI_DEV_GPU_TEMP, gauge, T")
+
+    async with serving(node, "-f", str(link / "counters.csv"), log=log) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         put("second", "nonsense")
         await until(lambda: "stay in force" in log.getvalue())
@@ -210,90 +200,79 @@ def test_a_counter_file_that_is_replaced_is_read_without_a_signal(
         put("third", "DCGM_FI_DEV_SM_CLOCK, gauge, C")
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8)
         assert not values(exporter, "DCGM_FI_DEV_GPU_TEMP")
-
-    log = io.StringIO()
-    put("first", "DCGM_FI_DEV_GPU_TEMP, gauge, T")
-    serve(node, check, "-f", str(link / "counters.csv"), log=log)
-
     assert log.getvalue().count("stay in force") == 2
 
 
-def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> None:
+async def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> None:
     path = tmp_path / "dcgm.prom"
 
-    async def check(_exporter: Exporter) -> None:
+    async with serving(node, "--textfile", str(path)):
         await until(path.exists)
         names = {family.name for family in parse(path.read_text())}
         assert "DCGM_FI_DEV_GPU_TEMP" in names
-
-    serve(node, check, "--textfile", str(path))
-
     assert not path.exists(), "old values would be taken for new ones"
 
 
-def test_the_textfile_has_no_old_values_while_nvml_fails(
+async def test_the_textfile_has_no_old_values_while_nvml_fails(
     node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "dcgm.prom"
     seen: list[NvmlClient] = []
+    log = io.StringIO()
 
     async def fail() -> None:
         raise HostError("NVML does not answer")
 
-    async def check(_exporter: Exporter) -> None:
+    async with serving(node, "--textfile", str(path), seen=seen, log=log):
         await until(lambda: path.exists() and "DCGM_FI_DEV_GPU_TEMP" in path.read_text())
         monkeypatch.setattr(task, "STALE_S", -1e9)
         monkeypatch.setattr(seen[0], "samples", fail)
         await until(lambda: "DCGM_FI_DEV_GPU_TEMP" not in path.read_text())
         await until(lambda: 'result="failed"} 0' not in path.read_text())
+    assert "NVML does not answer" in log.getvalue()
 
-    assert "NVML does not answer" in serve(node, check, "--textfile", str(path), seen=seen)
 
-
-def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: Path) -> None:
+async def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: Path) -> None:
     """The folder may be that of the program that reads it, which could name any file."""
     precious, path = tmp_path / "precious", tmp_path / "dcgm.prom"
     precious.write_text("root's")
     path.symlink_to(precious)
 
-    async def check(_exporter: Exporter) -> None:
+    async with serving(node, "--textfile", str(path)):
         await until(lambda: not path.is_symlink())
         assert "DCGM_FI_DEV_GPU_TEMP" in path.read_text()
-
-    serve(node, check, "--textfile", str(path))
-
     assert precious.read_text() == "root's"
 
 
-def test_a_textfile_that_cannot_be_written_is_told_once(node: tree.Node, tmp_path: Path) -> None:
-    async def check(exporter: Exporter) -> None:
+async def test_a_textfile_that_cannot_be_written_is_told_once(
+    node: tree.Node, tmp_path: Path
+) -> None:
+    log = io.StringIO()
+
+    async with serving(node, "--textfile", str(tmp_path), log=log) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         exporter.reload.set()
         await until(lambda: not exporter.reload.is_set())
         await asyncio.sleep(task.FIRST_S)
-
-    log = serve(node, check, "--textfile", str(tmp_path))
-
-    assert log.count("is no regular file") == 1
-    assert "all GPUs answer" not in log
+    said = log.getvalue()
+    assert said.count("is no regular file") == 1
+    assert "all GPUs answer" not in said
 
 
-def test_processes_of_containers_are_shown(node: tree.Node, tmp_path: Path) -> None:
+async def test_processes_of_containers_are_shown(node: tree.Node, tmp_path: Path) -> None:
     container = "0123456789ab" + "c" * 52
     (tmp_path / "proc/4711").mkdir(parents=True)
     (tmp_path / "proc/4711/cgroup").write_text(f"0::/system.slice/docker-{container}.scope\n")
     node_changes.apply(node, "process", ["3", "4711", "memory=1000", "sm=60"])
 
-    async def check(exporter: Exporter) -> None:
+    async with serving(node, "--processes", "--host-root", str(tmp_path)) as exporter:
         await until(lambda: values(exporter, "nvct_container_gpu_utilization_ratio") == {"3": 0.6})
         assert values(exporter, "nvct_container_gpu_memory_used_bytes") == {"3": 1000}
         assert 'container="0123456789ab"} 1\n' in exporter.text()
 
-    serve(node, check, "--processes", "--host-root", str(tmp_path))
 
-
-def test_an_address_in_use_is_named(node: tree.Node) -> None:
-    async def check(exporter: Exporter) -> None:
+async def test_an_address_in_use_is_named(node: tree.Node) -> None:
+    async with serving(node) as exporter:
         await until(lambda: exporter.port != 0)
         with client_of(node) as client:
             words = ("--address", f"127.0.0.1:{exporter.port}", "--kubernetes=false")
@@ -304,31 +283,33 @@ def test_an_address_in_use_is_named(node: tree.Node) -> None:
                 await second.run()
             assert str(exporter.port) in raised.value.message
 
-    serve(node, check)
 
-
-def test_the_driver_is_found_and_one_that_comes_later(node: tree.Node, tmp_path: Path) -> None:
+async def test_the_driver_is_found_and_one_that_comes_later(
+    node: tree.Node, tmp_path: Path
+) -> None:
     root = tmp_path / "driver-root"
     root.mkdir()
+    log = io.StringIO()
 
-    async def check(exporter: Exporter) -> None:
+    async with serving(node, "--driver-root-ctr-path", str(root), library="", log=log) as exporter:
         failed = 'result="failed"} '
         await until(lambda: f"{failed}0" not in exporter.text())
         root.rmdir()
         root.symlink_to(node.driver_root)
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
-
-    log = serve(node, check, "--driver-root-ctr-path", str(root), library="")
-
-    assert f"no libnvidia-ml.so.1 in {root} or /" in log
+    said = log.getvalue()
+    assert f"no libnvidia-ml.so.1 in {root} or /" in said
 
 
-def test_nvml_that_crashes_is_counted_and_the_other_tasks_keep_their_library(
+async def test_nvml_that_crashes_is_counted_and_the_other_tasks_keep_their_library(
     node: tree.Node,
 ) -> None:
     clients: list[NvmlClient] = []
+    log = io.StringIO()
 
-    async def check(exporter: Exporter) -> None:
+    async with serving(
+        node, "--driver-root-ctr-path", str(node.driver_root), log=log, seen=clients
+    ) as exporter:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         node_changes.apply(node, "nvml-crash", ["3600"])
         failed = 'result="failed"} '
@@ -336,8 +317,4 @@ def test_nvml_that_crashes_is_counted_and_the_other_tasks_keep_their_library(
         assert clients[0].library.endswith(node.installed)
         node_changes.apply(node, "nvml-crash", ["0"])
         await until(lambda: "all GPUs answer" in log.getvalue())
-
-    log = io.StringIO()
-    serve(node, check, "--driver-root-ctr-path", str(node.driver_root), log=log, seen=clients)
-
     assert "NVML crashed with SIGSEGV" in log.getvalue()

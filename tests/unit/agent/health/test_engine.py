@@ -99,22 +99,20 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
 
 
-def run(health: HealthEngine, course: Any, nvml: Nvml | None = None) -> Task:
-    """Run a coroutine function of (task, nvml) while the engine watches."""
+@contextlib.asynccontextmanager
+async def watched(
+    health: HealthEngine, nvml: Nvml | None = None
+) -> AsyncIterator[tuple[Task, Nvml]]:
+    """Yield a task and its NVML while the engine watches."""
     source = nvml or Nvml()
     task = Task(health, source)
-
-    async def main() -> None:
-        async with task.running():
-            await until(lambda: source.asked > 0)
-            await course(task, source)
-
-    asyncio.run(main())
-    return task
+    async with task.running():
+        await until(lambda: source.asked > 0)
+        yield task, source
 
 
-def test_a_double_bit_error_and_a_reset() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_a_double_bit_error_and_a_reset() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.values = {"ecc_uncorrected": 2.0}
         nvml.xids.append(XidEvent(uuid=GPU, xid=48))
         await until(lambda: task.health.problem(GPU) != "")
@@ -126,8 +124,6 @@ def test_a_double_bit_error_and_a_reset() -> None:
         await until(lambda: task.health.problem(GPU).startswith("on probation after XID 48"))
         assert task.health.is_passing(GPU)
         await until(lambda: task.health.problem(GPU) == "")
-
-    task = run(engine(), course)
     assert task.states()[-3:] == ["unhealthy", "probation", "healthy"]
     described = task.health.describe()
     assert described["devices"] == []
@@ -143,56 +139,50 @@ def test_a_double_bit_error_and_a_reset() -> None:
     assert f"nvct_health_returns_total{labels}}} 1\n" in metrics
 
 
-def test_the_driver_asks_for_a_reset_and_then_for_none() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_the_driver_asks_for_a_reset_and_then_for_none() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.values = ASKS_RESET
         await until(lambda: "the driver asks for a reset" in task.health.problem(GPU))
         nvml.values = {"recovery_action": 0.0}
         await until(lambda: task.health.problem(GPU) == "")
+    assert task.states() == ["suspect", "unhealthy", "probation", "healthy"]
 
-    assert run(engine(), course).states() == ["suspect", "unhealthy", "probation", "healthy"]
 
-
-def test_an_error_of_an_instance_concerns_that_instance() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_an_error_of_an_instance_concerns_that_instance() -> None:
+    async with watched(engine()) as (task, nvml):
         await until(lambda: nvml.asked > 2)
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0))
         await until(lambda: task.health.problem(SPLIT, (7, 0)) != "")
         assert task.health.problem(SPLIT, (8, 0)) == ""
         assert task.health.problem(GPU) == ""
-
-    task = run(engine(), course)
     (change,) = task.changes
     assert change.devices == ("MIG-a",)
 
 
-def test_an_instance_that_fails_as_soon_as_it_is_made_is_no_failure_of_its_gpu() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_an_instance_that_fails_as_soon_as_it_is_made_is_no_failure_of_its_gpu() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.mig = ()
         await until(lambda: nvml.asked > 2)
         nvml.mig = MIG
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0))
         await until(lambda: task.health.problem(SPLIT, (7, 0)) != "")
         assert task.health.problem(SPLIT, (8, 0)) == ""
-
-    (change,) = run(engine(), course).changes
+    (change,) = task.changes
     assert change.devices == ("MIG-a",)
 
 
-def test_an_application_takes_no_gpu_away_but_is_told() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_an_application_takes_no_gpu_away_but_is_told() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.xids += [XidEvent(uuid=GPU, xid=31), XidEvent(uuid=GPU, xid=63)]
         await until(lambda: task.health.describe()["notices"] != [])
-
-    task = run(engine(), course)
     assert task.changes == []
     (notice,) = cast("list[dict[str, Any]]", task.health.describe()["notices"])
     assert notice["message"] == f"{GPU} reported XID 31 (GPU memory page fault); the GPU works on"
     assert notice["devices"] == [GPU]
 
 
-def test_a_lost_gpu_stays_out_until_the_node_boots() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_a_lost_gpu_stays_out_until_the_node_boots() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.lost = True
         await until(lambda: task.health.problem(GPU).endswith("; reboot the node"))
         nvml.lost = False
@@ -201,33 +191,28 @@ def test_a_lost_gpu_stays_out_until_the_node_boots() -> None:
         task.health.forget()
         assert task.health.problem(GPU) == ""
 
-    run(engine(), course)
 
-
-def test_a_gpu_that_hangs_for_a_moment_is_back_at_once() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_a_gpu_that_hangs_for_a_moment_is_back_at_once() -> None:
+    async with watched(engine()) as (task, nvml):
         task.health.use(resolve("auto", "0.2", "", {"DP_DISABLE_HEALTHCHECKS": "all"}))
         nvml.hanging = {GPU: "no answer within 0.8 s"}
         await until(lambda: "does not answer: no answer" in task.health.problem(GPU))
         nvml.hanging = {}
         await until(lambda: task.health.problem(GPU) == "")
+    assert task.states() == []
 
-    assert run(engine(), course).states() == []
 
-
-def test_a_gpu_that_hangs_for_long_is_on_probation_afterwards() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_a_gpu_that_hangs_for_long_is_on_probation_afterwards() -> None:
+    async with watched(engine()) as (task, nvml):
         nvml.hanging = {GPU: "no answer within 0.8 s"}
         await until(lambda: "unhealthy" in task.states())
         nvml.hanging = {}
         await until(lambda: task.health.problem(GPU).startswith("on probation"))
         await until(lambda: task.health.problem(GPU) == "")
 
-    run(engine(), course)
-
 
 @pytest.mark.parametrize(("busy_s", "problems"), [(0.0, True), (30.0, False)])
-def test_the_limit_of_a_call_in_progress_counts(
+async def test_the_limit_of_a_call_in_progress_counts(
     busy_s: float, *, problems: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SUSPECT_S", 0.1)
@@ -235,41 +220,33 @@ def test_the_limit_of_a_call_in_progress_counts(
     nvml = Nvml()
     nvml.busy_s, nvml.delay_s = busy_s, 0.3
 
-    async def course(_: Task, nvml: Nvml) -> None:
+    async with watched(engine(log=Log(target=log)), nvml) as (_task, nvml):
         await until(lambda: nvml.asked > 1)
-
-    run(engine(log=Log(target=log)), course, nvml)
     assert ("does not answer within" in log.getvalue()) is problems
 
 
-def test_two_tasks_share_the_watch_and_the_second_goes_on_alone() -> None:
-    async def main() -> None:
-        health, nvml = engine(), Nvml()
-        first, second = Task(health, None), Task(health, nvml)
-        async with second.running():
-            async with first.running():
-                await until(lambda: nvml.asked > 0)
-                nvml.xids.append(XidEvent(uuid=GPU, xid=48))
-                await until(lambda: first.calls > 0 and second.calls > 0)
-            asked = nvml.asked
-            await until(lambda: nvml.asked > asked)
-
-    asyncio.run(main())
+async def test_two_tasks_share_the_watch_and_the_second_goes_on_alone() -> None:
+    health, nvml = engine(), Nvml()
+    first, second = Task(health, None), Task(health, nvml)
+    async with second.running():
+        async with first.running():
+            await until(lambda: nvml.asked > 0)
+            nvml.xids.append(XidEvent(uuid=GPU, xid=48))
+            await until(lambda: first.calls > 0 and second.calls > 0)
+        asked = nvml.asked
+        await until(lambda: nvml.asked > asked)
 
 
-def test_without_a_supervisor_the_task_ends() -> None:
-    async def main() -> None:
-        nvml = Nvml()
-        nvml.failure = SupervisorEndedError("it has ended")
-        task = Task(engine(), nvml)
-        with pytest.raises(SupervisorEndedError):
-            await task.health.run(task.client, task.changed)
-
-    asyncio.run(main())
+async def test_without_a_supervisor_the_task_ends() -> None:
+    nvml = Nvml()
+    nvml.failure = SupervisorEndedError("it has ended")
+    task = Task(engine(), nvml)
+    with pytest.raises(SupervisorEndedError):
+        await task.health.run(task.client, task.changed)
 
 
-def test_never_is_the_incumbents_behavior() -> None:
-    async def course(task: Task, nvml: Nvml) -> None:
+async def test_never_is_the_incumbents_behavior() -> None:
+    async with watched(engine(recovery="never")) as (task, nvml):
         nvml.lost = True
         nvml.values = ASKS_RESET
         await asyncio.sleep(0.1)
@@ -283,8 +260,6 @@ def test_never_is_the_incumbents_behavior() -> None:
         task.health.forget()
         assert task.health.problem(GPU) == ""
 
-    run(engine(recovery="never"), course)
-
 
 def store(folder: Path, boot: str = "boot-1") -> Store:
     file = folder / "boot_id"
@@ -297,8 +272,14 @@ async def fails(task: Task, nvml: Nvml) -> None:
     await until(lambda: task.health.problem(GPU) != "")
 
 
-def test_notices_survive_a_restart_of_the_agent(tmp_path: Path) -> None:
-    run(engine(store=store(tmp_path)), fails)
+async def fails_in(folder: Path, nvml: Nvml | None = None) -> None:
+    """Let a GPU fail under an engine that keeps its state in a folder."""
+    async with watched(engine(store=store(folder)), nvml) as (task, source):
+        await fails(task, source)
+
+
+async def test_notices_survive_a_restart_of_the_agent(tmp_path: Path) -> None:
+    await fails_in(tmp_path)
 
     later = engine(store=store(tmp_path))
     notices: Any = later.describe()["notices"]
@@ -308,28 +289,28 @@ def test_notices_survive_a_restart_of_the_agent(tmp_path: Path) -> None:
     assert [one["number"] for one in notices] == [1, 2]
 
 
-def test_health_survives_a_restart_of_the_agent_and_not_a_boot(tmp_path: Path) -> None:
+async def test_health_survives_a_restart_of_the_agent_and_not_a_boot(tmp_path: Path) -> None:
     nvml = Nvml()
     nvml.values = {"energy": 5000.0}
-    run(engine(store=store(tmp_path)), fails, nvml)
-
-    async def was_reset(task: Task, nvml: Nvml) -> None:
-        assert task.health.problem(GPU)
-        nvml.values = {"energy": 10.0}
-        await until(lambda: task.health.problem(GPU) == "")
+    await fails_in(tmp_path, nvml)
 
     again = engine(store=store(tmp_path))
     assert "XID 48" in again.problem(GPU)
-    run(engine(store=store(tmp_path)), was_reset)
+    async with watched(engine(store=store(tmp_path))) as (task, source):
+        assert task.health.problem(GPU)
+        source.values = {"energy": 10.0}
+        await until(lambda: task.health.problem(GPU) == "")
     assert engine(store=store(tmp_path)).problem(GPU) == ""
-    run(engine(store=store(tmp_path)), fails)
+    await fails_in(tmp_path)
     assert engine(store=store(tmp_path, "boot-2")).problem(GPU) == ""
     assert engine(store=store(tmp_path), recovery="never").problem(GPU) == ""
 
 
 @pytest.mark.parametrize("damage", ["text", "mode", "link", "type"])
-def test_a_file_that_is_damaged_or_not_safe_counts_as_none(damage: str, tmp_path: Path) -> None:
-    run(engine(store=store(tmp_path)), fails)
+async def test_a_file_that_is_damaged_or_not_safe_counts_as_none(
+    damage: str, tmp_path: Path
+) -> None:
+    await fails_in(tmp_path)
     file = tmp_path / NAME
     if damage == "text":
         file.write_bytes(file.read_bytes()[:-9])
@@ -348,19 +329,17 @@ def test_a_file_that_is_damaged_or_not_safe_counts_as_none(damage: str, tmp_path
     assert ("is unknown" in log.getvalue()) is (damage == "type")
 
 
-def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     log = io.StringIO()
     boot = tmp_path / "boot_id"
     boot.write_text("boot-1")
     health = engine(log=Log(target=log), store=Store(str(tmp_path / "file"), str(boot)))
 
-    async def course(task: Task, nvml: Nvml) -> None:
+    async with watched(health) as (task, nvml):
         await fails(task, nvml)
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
         await until(lambda: task.health.problem(SPLIT) != "")
-
-    run(health, course)
     assert log.getvalue().count("the next start forgets") == 1
     assert "file is no folder" in str(health.describe()["problem"])
 

@@ -52,11 +52,7 @@ def course(events: Sequence[tuple[float, Event]], rules: Rules = RULES) -> Healt
             id="the GPU was reset",
         ),
         pytest.param(
-            [
-                (1, Xid(fault=DOUBLE_BIT)),
-                (2, Look(was_reset=True, faults=(HANGS,))),
-                (3, CLEAN),
-            ],
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True, faults=(HANGS,))), (3, CLEAN)],
             "probation reset: XID 48",
             id="a reset counts also while the GPU has another error",
         ),

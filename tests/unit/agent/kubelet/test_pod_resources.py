@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -62,20 +61,17 @@ async def kubelet(
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        asked = PodResources(str(tmp_path / "kubelet.sock"))
-        try:
-            async with kubelet(tmp_path / "kubelet.sock", version):
-                assert await asked.holdings() == HELD
-                assert await asked.holdings() == HELD
-        finally:
-            await asked.close()
-
-    asyncio.run(run())
+async def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
+    asked = PodResources(str(tmp_path / "kubelet.sock"))
+    try:
+        async with kubelet(tmp_path / "kubelet.sock", version):
+            assert await asked.holdings() == HELD
+            assert await asked.holdings() == HELD
+    finally:
+        await asked.close()
 
 
-def test_claims_are_told_on_demand(tmp_path: Path) -> None:
+async def test_claims_are_told_on_demand(tmp_path: Path) -> None:
     answer = api.ListPodResourcesResponse()
     container = answer.pod_resources.add(name="train", namespace="ns").containers.add(name="main")
     claim = container.dynamic_resources.add(claim_name="single", claim_namespace="ns")
@@ -84,46 +80,39 @@ def test_claims_are_told_on_demand(tmp_path: Path) -> None:
         "ns", "train", "main", "gpu.nvidia.com", ("gpu-0",), Claim("single", "ns", "n1")
     )
 
-    async def run() -> None:
-        asked = PodResources(str(tmp_path / "kubelet.sock"))
-        try:
-            async with kubelet(tmp_path / "kubelet.sock", "v1", answer):
-                assert await asked.holdings() == ()
-                assert await asked.holdings(with_claims=True) == (claimed,)
-        finally:
-            await asked.close()
-
-    asyncio.run(run())
+    asked = PodResources(str(tmp_path / "kubelet.sock"))
+    try:
+        async with kubelet(tmp_path / "kubelet.sock", "v1", answer):
+            assert await asked.holdings() == ()
+            assert await asked.holdings(with_claims=True) == (claimed,)
+    finally:
+        await asked.close()
 
 
-def test_a_kubelet_that_is_gone_is_named_and_one_that_comes_back_answers(tmp_path: Path) -> None:
+async def test_a_kubelet_that_is_gone_is_named_and_one_that_comes_back_answers(
+    tmp_path: Path,
+) -> None:
     socket = tmp_path / "kubelet.sock"
 
-    async def run() -> None:
-        asked = PodResources(str(socket))
-        try:
-            for _ in range(2):  # a closed channel leaves the next one no pause
-                with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
-                    await asked.holdings()
-                await asked.close()
-            async with kubelet(socket, "v1"):
-                assert await asked.holdings() == HELD
-        finally:
+    asked = PodResources(str(socket))
+    try:
+        for _ in range(2):  # a closed channel leaves the next one no pause
+            with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
+                await asked.holdings()
             await asked.close()
+        async with kubelet(socket, "v1"):
+            assert await asked.holdings() == HELD
+    finally:
+        await asked.close()
 
-    asyncio.run(run())
 
-
-def test_another_service_is_no_kubelet(tmp_path: Path) -> None:
+async def test_another_service_is_no_kubelet(tmp_path: Path) -> None:
     socket = tmp_path / "kubelet.sock"
 
-    async def run() -> None:
-        asked = PodResources(str(socket))
-        try:
-            async with kubelet(socket, "v2"):
-                with pytest.raises(HostError, match="the kubelet does not answer"):
-                    await asked.holdings()
-        finally:
-            await asked.close()
-
-    asyncio.run(run())
+    asked = PodResources(str(socket))
+    try:
+        async with kubelet(socket, "v2"):
+            with pytest.raises(HostError, match="the kubelet does not answer"):
+                await asked.holdings()
+    finally:
+        await asked.close()

@@ -87,41 +87,33 @@ def cluster_at(address: str, folder: Path) -> Cluster:
     return cluster.connect(f"{folder}/kubeconfig", {})
 
 
-def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    async def test() -> None:
-        api = cluster_at("http://127.0.0.1:1", tmp_path)
-        with pytest.raises(
-            ClusterError, match=r"http://127\.0\.0\.1:1 does not answer: "
-        ) as caught:
-            await api.find(NODE, "x")
-        assert caught.value.status == 0
-        await api.close()
-
-    asyncio.run(test())
+async def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    api = cluster_at("http://127.0.0.1:1", tmp_path)
+    with pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:1 does not answer: ") as caught:
+        await api.find(NODE, "x")
+    assert caught.value.status == 0
+    await api.close()
 
 
 @pytest.mark.parametrize("body", ["<html>", "null", "[1]"])
-def test_an_answer_of_something_else_is_malformed(body: str, tmp_path: Path) -> None:
+async def test_an_answer_of_something_else_is_malformed(body: str, tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         writer.write(f"{head}{body}".encode())
         writer.close()
 
-    async def test() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        api = cluster_at(f"http://127.0.0.1:{port}", tmp_path)
-        for request in (api.find(NODE, "x"), api.list(NODE)):
-            with pytest.raises(ClusterError, match="gives a malformed answer"):
-                await request
-        await api.close()
-        server.close()
-
-    asyncio.run(test())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    api = cluster_at(f"http://127.0.0.1:{port}", tmp_path)
+    for request in (api.find(NODE, "x"), api.list(NODE)):
+        with pytest.raises(ClusterError, match="gives a malformed answer"):
+            await request
+    await api.close()
+    server.close()
 
 
-def test_tasks_share_a_connection_until_the_last_of_them_closes_it(tmp_path: Path) -> None:
+async def test_tasks_share_a_connection_until_the_last_of_them_closes_it(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: a\n"
@@ -129,16 +121,13 @@ def test_tasks_share_a_connection_until_the_last_of_them_closes_it(tmp_path: Pat
         "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n"
     )
 
-    async def run() -> None:
-        context = Context(env={"KUBECONFIG": str(config)}, client=NvmlClient(None), journal=Log())
-        first, second = context.connect(), context.connect(str(config))
-        assert first is second
-        await first.close()
-        with pytest.raises(ClusterError, match="does not answer"):
-            await second.find(NODE, "node-1")
-        await second.close()
-        third = context.connect()
-        assert third is not first
-        await third.close()
-
-    asyncio.run(run())
+    context = Context(env={"KUBECONFIG": str(config)}, client=NvmlClient(None), journal=Log())
+    first, second = context.connect(), context.connect(str(config))
+    assert first is second
+    await first.close()
+    with pytest.raises(ClusterError, match="does not answer"):
+        await second.find(NODE, "node-1")
+    await second.close()
+    third = context.connect()
+    assert third is not first
+    await third.close()

@@ -29,6 +29,7 @@ from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
 from nvct.host.roots import Roots
+from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
 REPOSITORY = Path(__file__).parents[4]
@@ -123,64 +124,55 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(task, name, 0.02)
 
 
-def test_the_file_follows_the_machine_and_goes_with_the_program(tmp_path: Path) -> None:
+async def test_the_file_follows_the_machine_and_goes_with_the_program(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "--mig-strategy=mixed")
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: lab.labels().get("nvidia.com/gpu.count") == "1")
-            assert stat.S_IMODE(lab.output.stat().st_mode) == 0o644
-            assert "nvidia.com/mig-1g.10gb.count" not in lab.labels()
-            lab.machine.gpus = (gpu(mig=True),)
-            await until(lambda: lab.labels().get("nvidia.com/mig-1g.10gb.count") == "1")
-            lab.machine.gpus = (gpu(),)
-            await until(lambda: "nvidia.com/mig-1g.10gb.count" not in lab.labels())
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: lab.labels().get("nvidia.com/gpu.count") == "1")
+        assert stat.S_IMODE(lab.output.stat().st_mode) == 0o644
+        assert "nvidia.com/mig-1g.10gb.count" not in lab.labels()
+        lab.machine.gpus = (gpu(mig=True),)
+        await until(lambda: lab.labels().get("nvidia.com/mig-1g.10gb.count") == "1")
+        lab.machine.gpus = (gpu(),)
+        await until(lambda: "nvidia.com/mig-1g.10gb.count" not in lab.labels())
     assert os.listdir(lab.output.parent) == []
 
 
-def test_labels_stay_while_the_driver_does_not_answer(tmp_path: Path) -> None:
+async def test_labels_stay_while_the_driver_does_not_answer(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: bool(lab.labels()))
-            before = lab.labels()
-            for error in (
-                NvmlError("it hangs"), DriverNotFoundError("it is gone"),
-                ReleasedError("it is being replaced"),
-            ):  # fmt: skip
-                lab.machine.error = error
-                lab.machine.asked = 0
-                await until(lambda: lab.machine.asked > 2)
-                assert lab.labels() == before
-                assert lab.task.describe()[0]["reason"] == str(error)
-            lab.machine.error = None
-            await until(lambda: lab.task.describe()[0]["reason"] == "")
-            assert lab.task.describe()[0]["state"] == "written"
-        assert lab.text.getvalue().count("it hangs") == 1
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: bool(lab.labels()))
+        before = lab.labels()
+        for error in (
+            NvmlError("it hangs"), DriverNotFoundError("it is gone"),
+            ReleasedError("it is being replaced"),
+        ):  # fmt: skip
+            lab.machine.error = error
+            lab.machine.asked = 0
+            await until(lambda: lab.machine.asked > 2)
+            assert lab.labels() == before
+            assert lab.task.describe()[0]["reason"] == str(error)
+        lab.machine.error = None
+        await until(lambda: lab.task.describe()[0]["reason"] == "")
+        assert lab.task.describe()[0]["state"] == "written"
+    assert lab.text.getvalue().count("it hangs") == 1
 
 
-def test_it_waits_for_a_driver_that_is_being_replaced_whatever_the_settings_say(
+async def test_it_waits_for_a_driver_that_is_being_replaced_whatever_the_settings_say(
     tmp_path: Path,
 ) -> None:
     lab = Lab(tmp_path)
     lab.machine.error = ReleasedError("it is being replaced")
     (tmp_path / "bus/pci/devices/0000:01:00.0").mkdir(parents=True)
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: lab.machine.asked > 2)
-            lab.machine.error = None
-            await until(lambda: bool(lab.labels()))
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: lab.machine.asked > 2)
+        lab.machine.error = None
+        await until(lambda: bool(lab.labels()))
 
 
-def test_without_a_driver_it_ends_or_waits(tmp_path: Path) -> None:
+async def test_without_a_driver_it_ends_or_waits(tmp_path: Path) -> None:
     ends, waits = Lab(tmp_path / "a"), Lab(tmp_path / "b", "--fail-on-init-error=false")
     ends.machine.error = waits.machine.error = DriverNotFoundError("no driver")
     device = tmp_path / "b/bus/pci/devices/0000:00:05.0"
@@ -188,60 +180,48 @@ def test_without_a_driver_it_ends_or_waits(tmp_path: Path) -> None:
     (device / "vendor").write_text("0x10de")
     (device / "config").write_bytes(bytes(256))
 
-    async def test() -> None:
-        with pytest.raises(DriverNotFoundError):
-            await ends.task.run()
-        async with waits.running():
-            await until(lambda: waits.machine.asked > 2)
-            assert waits.labels() == {}  # those of an earlier start must not vanish
-            waits.machine.error = None
-            await until(lambda: waits.labels().get("nvidia.com/gpu.count") == "1")
-
-    asyncio.run(test())
+    with pytest.raises(DriverNotFoundError):
+        await ends.task.run()
+    async with waits.running():
+        await until(lambda: waits.machine.asked > 2)
+        assert waits.labels() == {}  # those of an earlier start must not vanish
+        waits.machine.error = None
+        await until(lambda: waits.labels().get("nvidia.com/gpu.count") == "1")
 
 
-def test_a_node_without_nvidia_devices_has_the_labels_of_none(tmp_path: Path) -> None:
+async def test_a_node_without_nvidia_devices_has_the_labels_of_none(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "--fail-on-init-error=false", "--no-timestamp")
     lab.machine.error = DriverNotFoundError("no driver")
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: lab.labels() == {"nvidia.com/vgpu.present": "false"})
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: lab.labels() == {"nvidia.com/vgpu.present": "false"})
 
 
-def test_settings_are_read_again_and_bad_ones_change_nothing(tmp_path: Path) -> None:
+async def test_settings_are_read_again_and_bad_ones_change_nothing(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "--no-timestamp")
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: bool(lab.labels()))
-            before = lab.labels()
-            lab.words.append("--mig-strategy=x")
-            lab.task.reload.set()
-            await until(lambda: "the settings stay as they were" in lab.text.getvalue())
-            assert lab.labels() == before
-            lab.words.remove("--mig-strategy=x")
-            lab.words.append("--mig-strategy=single")
-            lab.task.reload.set()
-            await until(lambda: lab.labels().get("nvidia.com/mig.strategy") == "single")
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: bool(lab.labels()))
+        before = lab.labels()
+        lab.words.append("--mig-strategy=x")
+        lab.task.reload.set()
+        await until(lambda: "the settings stay as they were" in lab.text.getvalue())
+        assert lab.labels() == before
+        lab.words.remove("--mig-strategy=x")
+        lab.words.append("--mig-strategy=single")
+        lab.task.reload.set()
+        await until(lambda: lab.labels().get("nvidia.com/mig.strategy") == "single")
 
 
-def test_a_file_that_was_changed_or_removed_is_written_again_after_the_interval(
+async def test_a_file_that_was_changed_or_removed_is_written_again_after_the_interval(
     tmp_path: Path,
 ) -> None:
     lab = Lab(tmp_path, "--sleep-interval=50ms")
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: bool(lab.labels()))
-            lab.output.unlink()
-            await until(lambda: bool(lab.labels()))
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: bool(lab.labels()))
+        lab.output.unlink()
+        await until(lambda: bool(lab.labels()))
 
 
 def test_oneshot_ends_and_leaves_the_file(tmp_path: Path) -> None:
@@ -261,10 +241,9 @@ def test_bad_files_and_folders_are_errors_of_their_own(tmp_path: Path) -> None:
 
 
 def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60,
-        env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY,
-    )  # fmt: skip
+    return captured(
+        [*PROGRAM, *words], timeout=60, env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY
+    )
 
 
 def test_the_program_prints_version_and_help() -> None:
@@ -309,7 +288,7 @@ class Place:
         pass
 
 
-def test_removed_labels_are_written_again_at_once_and_then_now_and_then(
+async def test_removed_labels_are_written_again_at_once_and_then_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever removes them each time costs no request a second."""
@@ -317,15 +296,12 @@ def test_removed_labels_are_written_again_at_once_and_then_now_and_then(
     lab, place = Lab(tmp_path, "--sleep-interval=1h"), Place()
     monkeypatch.setattr(lab.task, "_make_output", lambda _settings: place)
 
-    async def test() -> None:
-        async with lab.running():
-            await until(lambda: place.writes == 1)
-            await asyncio.sleep(0.4)
-            assert place.writes == 1
-            place.is_empty = True
-            await until(lambda: place.writes == 2)
-            await asyncio.sleep(0.1)
-            assert place.writes == 2
-            await until(lambda: place.writes == 3)
-
-    asyncio.run(test())
+    async with lab.running():
+        await until(lambda: place.writes == 1)
+        await asyncio.sleep(0.4)
+        assert place.writes == 1
+        place.is_empty = True
+        await until(lambda: place.writes == 2)
+        await asyncio.sleep(0.1)
+        assert place.writes == 2
+        await until(lambda: place.writes == 3)

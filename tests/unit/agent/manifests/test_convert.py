@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from nvct.agent.manifests.convert import PER_NODE, REQUIRED, convert
-from nvct.cli.main import program
 from nvct.errors import DocumentError
+from tests.support.commands import invoke
 
 NAME = "nvidia-gpu"
 NEEDED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -214,7 +213,7 @@ def test_the_command_prints_manifests_and_explains_on_stderr(tmp_path: Path) -> 
     given = [pod(condition("gpu-memory", "Gt", "8000")), {"kind": "Service"}]
     file.write_text("# a comment\n" + yaml.safe_dump_all(given) + "---\n")
 
-    done = CliRunner().invoke(program("nvct"), ["convert", str(file)])
+    done = invoke("nvct", ["convert", str(file)])
 
     assert done.exit_code == 0, done.output
     assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["Pod", "Service"]
@@ -230,7 +229,7 @@ def test_names_of_others_have_no_effect_on_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(yaml.safe_dump(document))
 
-    done = CliRunner().invoke(program("nvct"), ["convert", str(path)])
+    done = invoke("nvct", ["convert", str(path)])
 
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output

@@ -58,77 +58,63 @@ def renewals(lab: Lab) -> int:  # noqa: F811
     return lab.log.getvalue().count("it was destroyed and made again")
 
 
-def test_an_idle_one_is_made_again_and_the_others_stay(lab: Lab) -> None:  # noqa: F811
-    async def body() -> None:
-        async with watched(lab) as gpu:
-            before = len(lab.paused)
-            gi = fails(lab, gpu)
-            await until(lambda: renewals(lab) == 1)
-            assert lab.health is not None
-            assert lab.health.problem(gpu.uuid, (gi, 0)) == ""
-            assert (await lab.state()).gpus[0].instances == gpu.instances
-            assert lab.paused[before:] == [{gpu.uuid: {(gpu.instances[1].id, 0)}}]
-            assert lab.cluster.states == ["pending", "success"]
-
-    lab.run(body)
+async def test_an_idle_one_is_made_again_and_the_others_stay(lab: Lab) -> None:  # noqa: F811
+    async with lab.running(), watched(lab) as gpu:
+        before = len(lab.paused)
+        gi = fails(lab, gpu)
+        await until(lambda: renewals(lab) == 1)
+        assert lab.health is not None
+        assert lab.health.problem(gpu.uuid, (gi, 0)) == ""
+        assert (await lab.state()).gpus[0].instances == gpu.instances
+        assert lab.paused[before:] == [{gpu.uuid: {(gpu.instances[1].id, 0)}}]
+        assert lab.cluster.states == ["pending", "success"]
 
 
-def test_one_that_a_pod_or_a_process_uses_waits(lab: Lab) -> None:  # noqa: F811
-    async def body() -> None:
-        async with watched(lab) as gpu:
-            first = gpu.instances[0].id
-            lab.pods.found = [PodDevice("default", "train", gpu.uuid, (first, 0), "MIG-1")]
-            gi = fails(lab, gpu)
-            assert lab.health is not None
-            await until(lambda: lab.health and lab.health.broken_instances())
-            await asyncio.sleep(0.5)  # two periods
-            assert renewals(lab) == 0
-            holder = Holder(
-                pid=7, command="cuda", container="", pod="", unit="", device="GPU 0",
-                instance=(gpu.uuid, gi, 0),
-            )  # fmt: skip
-            held = [holder]
-            object.__setattr__(lab.machine, "find_holders", lambda *_: held)
-            lab.pods.found = []
-            await until(lambda: "has failed and is in use: process 7" in lab.log.getvalue())
-            assert renewals(lab) == 0
-            held.clear()
-            await until(lambda: renewals(lab) == 1)
-
-    lab.run(body)
+async def test_one_that_a_pod_or_a_process_uses_waits(lab: Lab) -> None:  # noqa: F811
+    async with lab.running(), watched(lab) as gpu:
+        first = gpu.instances[0].id
+        lab.pods.found = [PodDevice("default", "train", gpu.uuid, (first, 0), "MIG-1")]
+        gi = fails(lab, gpu)
+        assert lab.health is not None
+        await until(lambda: lab.health and lab.health.broken_instances())
+        await asyncio.sleep(0.5)  # two periods
+        assert renewals(lab) == 0
+        holder = Holder(
+            pid=7, command="cuda", container="", pod="", unit="", device="GPU 0",
+            instance=(gpu.uuid, gi, 0),
+        )  # fmt: skip
+        held = [holder]
+        object.__setattr__(lab.machine, "find_holders", lambda *_: held)
+        lab.pods.found = []
+        await until(lambda: "has failed and is in use: process 7" in lab.log.getvalue())
+        assert renewals(lab) == 0
+        held.clear()
+        await until(lambda: renewals(lab) == 1)
 
 
-def test_one_that_fails_again_and_again_stays_out(
+async def test_one_that_fails_again_and_again_stays_out(
     lab: Lab,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pods, "TIMES", 2)
 
-    async def body() -> None:
-        async with watched(lab) as gpu:
-            gi = gpu.instances[0].id
-            for number in (1, 2):
-                fails(lab, gpu)
-                await until(lambda: renewals(lab) == number)  # noqa: B023
+    async with lab.running(), watched(lab) as gpu:
+        gi = gpu.instances[0].id
+        for number in (1, 2):
             fails(lab, gpu)
-            await until(
-                lambda: "has failed again: it was made again 2 times" in lab.log.getvalue()
-            )
-            assert lab.health is not None
-            assert "XID 48" in lab.health.problem(gpu.uuid, (gi, 0))
-            assert renewals(lab) == 2
-
-    lab.run(body)
+            await until(lambda: renewals(lab) == number)  # noqa: B023
+        fails(lab, gpu)
+        await until(lambda: "has failed again: it was made again 2 times" in lab.log.getvalue())
+        assert lab.health is not None
+        assert "XID 48" in lab.health.problem(gpu.uuid, (gi, 0))
+        assert renewals(lab) == 2
 
 
-def test_without_a_watch_nothing_is_done(lab: Lab) -> None:  # noqa: F811
-    async def body() -> None:
-        async with watched(lab) as gpu:
-            lab.health, health = None, lab.health
-            fails(lab, gpu)
-            assert health is not None
-            await until(health.broken_instances)
-            await asyncio.sleep(0.5)  # two periods
-            assert renewals(lab) == 0
-
-    lab.run(body)
+async def test_without_a_watch_nothing_is_done(lab: Lab) -> None:  # noqa: F811
+    async with lab.running(), watched(lab) as gpu:
+        lab.health, health = None, lab.health
+        fails(lab, gpu)
+        assert health is not None
+        await until(health.broken_instances)
+        await asyncio.sleep(0.5)  # two periods
+        assert renewals(lab) == 0

@@ -8,7 +8,7 @@ import contextlib
 import copy
 import io
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,7 @@ class Lab:
 
     def __init__(self, simulated: tree.Node, folder: str) -> None:
         self.tree, self.folder = simulated, folder
+        self.cluster = FakeCluster()
         self.pods = FakePods()
         self.settings = Settings(node_name=NAME)
         self.config = ""
@@ -194,14 +195,6 @@ class Lab:
         with pause.announce(self.folder, paused):
             yield
 
-    def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            self.cluster = FakeCluster()
-            async with self.running():
-                await body()
-
-        asyncio.run(whole())
-
     async def shows(self, state: str, reason: str = "") -> None:
         def holds() -> bool:
             cluster = self.cluster
@@ -230,8 +223,8 @@ def lab(node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab
     return Lab(node, str(tmp_path))
 
 
-def test_the_gpus_follow_the_label(lab: Lab) -> None:
-    async def body() -> None:
+async def test_the_gpus_follow_the_label(lab: Lab) -> None:
+    async with lab.running():
         await asyncio.sleep(0.1)
         assert lab.cluster.states == []
         lab.cluster.label(config="all-1g.10gb")
@@ -241,8 +234,6 @@ def test_the_gpus_follow_the_label(lab: Lab) -> None:
         await until(lambda: lab.cluster.states[-2:] == ["pending", "success"])
         await until(lambda: len(lab.cluster.states) == 4)
         assert await lab.devices() == 0
-
-    lab.run(body)
     assert lab.cluster.states == ["pending", "success"] * 2
     assert PLUGIN not in lab.cluster.labels
     assert len(lab.paused) == 2
@@ -252,21 +243,19 @@ def test_the_gpus_follow_the_label(lab: Lab) -> None:
     ]  # fmt: skip
 
 
-def test_nothing_changes_and_nothing_fails_while_the_driver_is_replaced(lab: Lab) -> None:
-    async def body() -> None:
+async def test_nothing_changes_and_nothing_fails_while_the_driver_is_replaced(lab: Lab) -> None:
+    async with lab.running():
         await lab.client.let_go("the driver is being replaced")
         lab.cluster.label(config="all-1g.10gb")
         await asyncio.sleep(0.5)
         assert lab.cluster.states == []
         lab.client.refusal = ""
         await lab.shows("success")
-
-    lab.run(body)
     assert lab.cluster.states == ["pending", "success"]
 
 
-def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
-    async def body() -> None:
+async def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
+    async with lab.running():
         lab.strategy = "none"
         lab.cluster.label(config="all-1g.10gb")
         await lab.shows("failed", "set mig.strategy=single or mixed")
@@ -279,13 +268,11 @@ def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
         await until(lambda: lab.cluster.states[-1:] == ["success"])
         await until(lambda: len(lab.cluster.states) == 5)
         assert await lab.devices() == 0
-
-    lab.run(body)
     assert lab.cluster.states == ["failed", *["pending", "success"] * 2]
     assert len(lab.paused) == 2
 
 
-def test_a_label_that_changes_as_the_state_is_written_is_seen(
+async def test_a_label_that_changes_as_the_state_is_written_is_seen(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "PERIOD_S", 60.0)
@@ -299,35 +286,29 @@ def test_a_label_that_changes_as_the_state_is_written_is_seen(
 
     monkeypatch.setattr(FakeCluster, "merge", merge_and_label)
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb")
         await lab.shows("success")
         assert await lab.devices() == 16
-
-    lab.run(body)
     # No success of the first configuration beside the label of the second.
     assert lab.cluster.states == ["pending", "success"]
 
 
-def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
-    async def body() -> None:
+async def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
+    async with lab.running():
         lab.cluster.label(config="all-disabled")
         await lab.shows("success")
-
-    lab.run(body)
     assert lab.cluster.states == ["success"]
     assert lab.paused == lab.cluster.events == []
 
 
-def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
-    async def body() -> None:
+async def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
+    async with lab.running():
         lab.cluster.label(config="all-disabled")
         await lab.shows("success")
         node_changes.set_mig_mode(lab.tree, 0, on=True)
         await until(lambda: len(lab.cluster.states) == 3)
         assert not (await lab.state()).gpus[0].enabled
-
-    lab.run(body)
 
 
 @pytest.mark.parametrize(
@@ -337,16 +318,14 @@ def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
         ("all-1g.5gb", "no GPU of this machine is in the configuration"),
     ],
 )
-def test_what_the_gpus_cannot_have_fails_and_touches_nothing(
+async def test_what_the_gpus_cannot_have_fails_and_touches_nothing(
     lab: Lab, name: str, reason: str
 ) -> None:
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config=name, plugin="true")
         await lab.shows("failed", reason)
         lab.cluster.label(config="all-disabled")
         await lab.shows("success")
-
-    lab.run(body)
     assert lab.paused == []
     assert lab.cluster.paused == 0
     assert lab.cluster.reason == ""
@@ -355,10 +334,10 @@ def test_what_the_gpus_cannot_have_fails_and_touches_nothing(
     ]  # fmt: skip
 
 
-def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path) -> None:
+async def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path) -> None:
     lab.config = str(tmp_path / "configs.yaml")
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="mine")
         await lab.shows("failed", "configs.yaml cannot be read")
         await asyncio.to_thread((tmp_path / "configs.yaml").write_text, "version: v7")
@@ -368,24 +347,22 @@ def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path) -> No
         await lab.shows("success")
         assert await lab.devices() == 2
 
-    lab.run(body)
 
-
-def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
-    async def body() -> None:
+async def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await lab.shows("success")
-
-    lab.run(body)
     assert lab.cluster.paused == 1
     assert lab.cluster.labels[PLUGIN] == "true"
 
 
-def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(lab: Lab) -> None:
+async def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(
+    lab: Lab,
+) -> None:
     node_changes.set_process(lab.tree, 3, 4242, {})
     node_changes.set_gpu(lab.tree, 3, migreset="1")
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await lab.shows("failed", "the former layout is restored")
         assert lab.cluster.labels[PLUGIN] == "true"
@@ -393,12 +370,10 @@ def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(la
         node_changes.end_process(lab.tree, 3, 4242)
         node_changes.set_gpu(lab.tree, 3, migreset="0")
         await lab.shows("success")
-
-    lab.run(body)
     assert lab.cluster.paused >= 2
 
 
-def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
+async def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_changes.set_gpu(lab.tree, 0, migreset="1")
@@ -414,17 +389,14 @@ def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
 
     monkeypatch.setattr(smi, "reset", reset)
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb")
         await lab.shows("success")
         assert called == [(await lab.state()).gpus[0].bus_id]
 
-    lab.run(body)
-
 
 def test_the_end_of_nvmls_supervisor_ends_the_task(lab: Lab) -> None:
     async def whole() -> None:
-        lab.cluster = FakeCluster()
         lab.cluster.label(config="all-disabled")
         async with lab.running() as manager:
             await lab.shows("success")
@@ -439,8 +411,8 @@ def test_the_end_of_nvmls_supervisor_ends_the_task(lab: Lab) -> None:
 POD = "pod default/train has"
 
 
-def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
-    async def body() -> None:
+async def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
+    async with lab.running():
         lab.session.begin()
         gpu = (await lab.state()).gpus[2].uuid
         lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
@@ -450,13 +422,11 @@ def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
         lab.pods.found = []
         await lab.shows("success")
 
-    lab.run(body)
 
-
-def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
+async def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
     lab.settings = Settings(node_name=NAME, evicts_pods=True)
 
-    async def body() -> None:
+    async with lab.running():
         lab.session.begin()
         gpu = (await lab.state()).gpus[2].uuid
         lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
@@ -468,28 +438,28 @@ def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
         await lab.shows("success")
         assert lab.pods.found == []
 
-    lab.run(body)
 
-
-def test_a_process_that_does_not_go_is_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_go_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     holder = Holder(pid=42, command="python3", container="", pod="", unit="", device="GPU 1")
     monkeypatch.setattr(task.MigManager, "_left", lambda _: _later([holder]))
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await lab.shows("failed", "process 42 (python3) holds GPU 1")
         assert lab.cluster.labels[PLUGIN] == "true"
         assert await lab.devices() == 0
-
-    lab.run(body)
 
 
 async def _later(value: object) -> object:
     return value
 
 
-def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_later(lab: Lab) -> None:
-    async def body() -> None:
+async def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_later(
+    lab: Lab,
+) -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await until(lambda: lab.cluster.states == ["pending"])
         lab.cluster.failure = ClusterError("the API server does not answer")
@@ -501,28 +471,23 @@ def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_later(lab:
         await lab.shows("success")
         assert lab.cluster.labels[PLUGIN] == "true"
 
-    lab.run(body)
 
-
-def test_a_change_is_ended_before_the_task_ends(lab: Lab) -> None:
-    async def body() -> None:
+async def test_a_change_is_ended_before_the_task_ends(lab: Lab) -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await until(lambda: bool(lab.paused))
-
-    lab.run(body)  # it is canceled here
     assert lab.cluster.labels[PLUGIN] == "true"
-    assert not os.path.exists(f"{lab.folder}/mig-journal.json")
+    assert "mig-journal.json" not in os.listdir(lab.folder)
 
-    async def again() -> None:
+    lab.cluster = FakeCluster()
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb")
         await lab.shows("success")
         assert await lab.devices() == 8
 
-    lab.run(again)
 
-
-def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
-    async def body() -> None:
+async def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
+    async with lab.running():
         lab.session.begin()
         state = await lab.state()
         specs = [Spec(devices=None, enabled=True, wish={"7g.80gb": 1})]
@@ -534,19 +499,15 @@ def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
         await lab.shows("success")
         assert lab.cluster.labels[PLUGIN] == "true"
         assert not any(gpu.enabled for gpu in (await lab.state()).gpus)
-
-    lab.run(body)
-    assert not os.path.exists(f"{lab.folder}/mig-journal.json")
+    assert "mig-journal.json" not in os.listdir(lab.folder)
 
 
-def test_the_hosts_unit_gets_the_name_if_it_has_a_drop_in(lab: Lab, tmp_path: Path) -> None:
+async def test_the_hosts_unit_gets_the_name_if_it_has_a_drop_in(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "drop").write_text("")
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-disabled")
         await lab.shows("success")
-
-    lab.run(body)
     line = 'Environment="MIG_PARTED_SELECTED_CONFIG=all-disabled"'
     assert (tmp_path / "drop").read_text() == f"[Service]\n{line}\n"
 
@@ -562,7 +523,7 @@ class FakeServices(HostServices):
         self.reboots += 1
 
 
-def test_a_mode_that_needs_a_reboot_gets_one_and_only_one(lab: Lab) -> None:
+async def test_a_mode_that_needs_a_reboot_gets_one_and_only_one(lab: Lab) -> None:
     lab.settings = Settings(node_name=NAME, reboots=True)
     node_changes.set_gpu(lab.tree, 0, migreset="1")
     nvidia_smi = lab.tree.driver_root / "usr/bin/nvidia-smi"
@@ -574,72 +535,58 @@ def test_a_mode_that_needs_a_reboot_gets_one_and_only_one(lab: Lab) -> None:
     )
     nvidia_smi.chmod(0o755)
 
-    async def body() -> None:
-        async with lab.running() as manager:
-            services = FakeServices(lab)
-            manager._services = services
-            lab.cluster.label(config="all-7g.80gb")
-            await lab.shows("rebooting")
-            await asyncio.sleep(0.5)
-            assert services.reboots == 1
-            assert (await lab.state()).gpus[0].pending
-
-    async def whole() -> None:
-        lab.cluster = FakeCluster()
-        await body()
-        async with lab.running() as manager:  # after a reboot that did not help
-            manager._services = services = FakeServices(lab)
-            await lab.shows("failed", "the MIG mode is not in force after a reboot")
-            await asyncio.sleep(2.5 * task.PERIOD_S)
-            assert services.reboots == 0
-        node_changes.reset_gpu(lab.tree, 0)
-        lab.cluster.label(state="rebooting")
-        async with lab.running():
-            await lab.shows("success")
-
-    asyncio.run(whole())
+    async with lab.running() as manager:
+        manager._services = services = FakeServices(lab)
+        lab.cluster.label(config="all-7g.80gb")
+        await lab.shows("rebooting")
+        await asyncio.sleep(0.5)
+        assert services.reboots == 1
+        assert (await lab.state()).gpus[0].pending
+    async with lab.running() as manager:  # after a reboot that did not help
+        manager._services = services = FakeServices(lab)
+        await lab.shows("failed", "the MIG mode is not in force after a reboot")
+        await asyncio.sleep(2.5 * task.PERIOD_S)
+        assert services.reboots == 0
+    node_changes.reset_gpu(lab.tree, 0)
+    lab.cluster.label(state="rebooting")
+    async with lab.running():
+        await lab.shows("success")
 
 
-def test_a_service_that_does_not_start_keeps_no_change_back(lab: Lab) -> None:
+async def test_a_service_that_does_not_start_keeps_no_change_back(lab: Lab) -> None:
     class Services(HostServices):
         def start(self) -> None:
             raise HostError("Unit nvsm.service not found")
 
-    async def whole() -> None:
-        lab.cluster = FakeCluster()
-        async with lab.running() as manager:
-            manager._services = Services("/", "", lab.folder)
-            lab.cluster.label(config="all-1g.10gb")
-            await lab.shows("success")
-
-    asyncio.run(whole())
+    async with lab.running() as manager:
+        manager._services = Services("/", "", lab.folder)
+        lab.cluster.label(config="all-1g.10gb")
+        await lab.shows("success")
     assert "Unit nvsm.service not found" in lab.log.getvalue()
 
 
-def test_a_change_that_takes_too_long_is_taken_back(
+async def test_a_change_that_takes_too_long_is_taken_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "DEADLINE_S", 0.0)
 
-    async def body() -> None:
+    async with lab.running():
         lab.cluster.label(config="all-7g.80gb")
         await lab.shows(
             "failed", "the change of MIG takes too long; the former layout is restored"
         )
         assert not any(gpu.enabled for gpu in (await lab.state()).gpus)
 
-    lab.run(body)
 
-
-def test_a_bug_ends_the_task_but_not_the_pause(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_ends_the_task_but_not_the_pause(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise HostError("a drive has failed")
 
-    async def body() -> None:
+    async with lab.running():
         monkeypatch.setattr(lab.machine.journal.__class__, "open", fail)
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await lab.shows("failed", "a drive has failed")
-
-    lab.run(body)
     assert lab.cluster.labels[PLUGIN] == "true"
     assert pause.read(lab.folder) == {}

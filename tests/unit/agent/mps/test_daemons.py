@@ -159,10 +159,7 @@ def answered(*ids: str, settings: Settings = SETTINGS) -> dict[str, object]:
 
 def test_a_replica_comes_with_pipes_and_shared_memory() -> None:
     assert answered(f"{UUID}::1") == {
-        "envs": {
-            "CUDA_MPS_PIPE_DIRECTORY": f"/mps/{NAME}/pipe",
-            "NVIDIA_VISIBLE_DEVICES": UUID,
-        },
+        "envs": {"CUDA_MPS_PIPE_DIRECTORY": f"/mps/{NAME}/pipe", "NVIDIA_VISIBLE_DEVICES": UUID},
         "mounts": [
             {
                 "host_path": f"/run/nvidia/mps/{NAME}/pipe",

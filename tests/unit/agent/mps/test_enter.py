@@ -16,6 +16,7 @@ from nvct.agent.mps import place, shm
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.errors import HostError
+from tests.support.processes import captured
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 RESOURCE = "nvidia.com/gpu"
@@ -29,10 +30,7 @@ def folder() -> Iterator[Path]:
 
 
 def run(where: Place, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        where.command(*command), env=where.environment(RESOURCE), capture_output=True, text=True,
-        check=False, timeout=20,
-    )  # fmt: skip
+    return captured(where.command(*command), env=where.environment(RESOURCE), timeout=20)
 
 
 def test_the_shared_memory_is_that_of_the_clients_and_this_processs_stays(folder: Path) -> None:
@@ -52,10 +50,10 @@ def test_a_claim_has_shared_memory_of_its_own(folder: Path) -> None:
     own = Path(where.shm("gpu.nvidia.com/uid-1"))
     own.mkdir(parents=True)
 
-    done = subprocess.run(
+    done = captured(
         where.command("touch", f"/dev/shm/nvct-{folder.name}", shm=str(own)),
-        env=where.environment("gpu.nvidia.com/uid-1"), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=where.environment("gpu.nvidia.com/uid-1"),
+    )
 
     if "Operation not permitted" in done.stdout:
         pytest.skip("no mount namespace can be made here")
@@ -93,10 +91,7 @@ print(os.path.exists(own), open("/proc/self/mountinfo").read().count(own + " "))
 
 def start(folder: Path, resource: str) -> list[str]:
     """Start a daemon in a mount namespace, where there is no program; return what is printed."""
-    done = subprocess.run(
-        ["unshare", "--mount", sys.executable, "-c", START, folder, resource],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = captured(["unshare", "--mount", sys.executable, "-c", START, folder, resource])
     if "Operation not permitted" in done.stderr + done.stdout:
         pytest.skip("no mount namespace can be made here")
     assert done.returncode == 0, done

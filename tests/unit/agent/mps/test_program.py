@@ -66,7 +66,7 @@ def settings(folder: Path, text: str) -> list[str]:
     return [f"--config-file={folder / 'config.yaml'}"]
 
 
-def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps_watch, "LOOK_S", 0.01)
     monkeypatch.setattr(task, "LOOK_S", 0.01)
     words = settings(tmp_path, "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
@@ -80,30 +80,27 @@ def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Log(target=log),
     )
 
-    async def run() -> None:
-        runs = asyncio.create_task(work.run())
-        await until(lambda: "it does not start" in log.getvalue())
-        assert not started.exists()
-        assert not ready.exists()
-        assert [entry["state"] for entry in work.describe()] == ["waiting"]
+    runs = asyncio.create_task(work.run())
+    await until(lambda: "it does not start" in log.getvalue())
+    assert not started.exists()
+    assert not ready.exists()
+    assert [entry["state"] for entry in work.describe()] == ["waiting"]
 
-        nvml.state[GPU] = ""
-        await until(lambda: started.exists() and ready.exists())
-        nvml.state[GPU] = "it has ended"
-        await until(lambda: not started.exists() and not ready.exists())
-        nvml.state[GPU] = ""
-        await until(started.exists)
+    nvml.state[GPU] = ""
+    await until(lambda: started.exists() and ready.exists())
+    nvml.state[GPU] = "it has ended"
+    await until(lambda: not started.exists() and not ready.exists())
+    nvml.state[GPU] = ""
+    await until(started.exists)
 
-        settings(tmp_path, "")
-        work.reload.set()
-        await until(lambda: not started.exists() and not nvml.wanted)
-        assert "no device is shared by MPS" in log.getvalue()
-        assert ready.exists()
-        runs.cancel()
-        await asyncio.gather(runs, return_exceptions=True)
-        assert not ready.exists()
-
-    asyncio.run(run())
+    settings(tmp_path, "")
+    work.reload.set()
+    await until(lambda: not started.exists() and not nvml.wanted)
+    assert "no device is shared by MPS" in log.getvalue()
+    assert ready.exists()
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)
+    assert not ready.exists()
 
 
 async def until(condition: Any) -> None:

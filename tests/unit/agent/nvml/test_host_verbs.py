@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
@@ -38,8 +37,9 @@ from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.model import HostWarning
 from nvct.host.roots import Roots
 from nvct_sim import node_changes, tree
+from tests.support.processes import captured
 from tests.unit.agent import machines
-from tests.unit.agent.nvml.test_worker import Worker, ask, run, started
+from tests.unit.agent.nvml.test_worker import Worker, ask, connected, run, started
 
 UID = "7e4b7a12-5b0c-4a6e-9d2f-0c1d2e3f4a5b"
 OTHER = "11111111-2222-3333-4444-555555555555"
@@ -132,16 +132,14 @@ def test_the_plugins_specification_has_the_workers_paths(worker: Worker) -> None
     assert ELSEWHERE not in json.dumps(spec)
 
 
-def test_a_claim_has_the_devices_of_the_workers_own_inventory(worker: Worker) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_a_claim_has_the_devices_of_the_workers_own_inventory(worker: Worker) -> None:
+    async with connected(worker) as client:
         specs = claim_specs(client)
         assert await specs.update() == ()
         await specs.write(claim(uuid(worker, 2)))
         await specs.write(claim(uuid(worker, 1), uid=OTHER, mps=True))
         with pytest.raises(HostError, match="is not on this node"):
             await specs.write(claim("GPU-0"))
-
-    run(worker, test)
 
     written = files(worker)
     assert set(written) == {
@@ -158,26 +156,24 @@ def test_a_claim_has_the_devices_of_the_workers_own_inventory(worker: Worker) ->
     assert ELSEWHERE not in json.dumps(written)
 
 
-def test_a_worker_that_has_started_again_knows_the_devices_of_claims(worker: Worker) -> None:
+async def test_a_worker_that_has_started_again_knows_the_devices_of_claims(worker: Worker) -> None:
     """The agent, which has told it of the driver before, writes a claim."""
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         specs = claim_specs(client)
         await specs.update()
         worker.process.kill()
         worker.process.wait()
         worker.start()
         await specs.write(claim(uuid(worker, 0)))
-
-    run(worker, test)
     assert f"k8s.gpu.nvidia.com-claim_{UID}.json" in files(worker)
 
 
-def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> None:
+async def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> None:
     for name in ("nvidia.json", "k8s.device-plugin.nvidia.com-gpu.json"):
         (worker.specs / name).write_text("{}")
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         specs = claim_specs(client)
         for uid in (UID, OTHER):
             await specs.write(claim(uuid(worker, 0), uid=uid))
@@ -185,44 +181,38 @@ def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> None:
         await specs.remove(UID)
         assert f"k8s.gpu.nvidia.com-claim_{OTHER}.json" in files(worker)
         await specs.remove_others([])
-
-    run(worker, test)
     assert [name for name in files(worker) if "claim" in name] == []
     assert len(files(worker)) == 3  # those of others, and the driver's files
 
 
-def test_nvml_that_hangs_is_told_as_soon_as_of_other_requests(
+async def test_nvml_that_hangs_is_told_as_soon_as_of_other_requests(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml_client, "CALL_S", 1)
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         await client.report()
         node_changes.set_fault(worker.node, "hang", 600)
         with pytest.raises(NvmlError, match="does not answer within 1 s"):
             await plugin_files(client)
 
-    run(worker, test)
 
-
-def test_a_gpu_that_hangs_stays_in_the_specification(worker: Worker) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_a_gpu_that_hangs_stays_in_the_specification(worker: Worker) -> None:
+    async with connected(worker) as client:
         await plugin_files(client)
         node_changes.set_gpu(worker.node, 1, hang=600)
         await plugin_files(client)
-
-    run(worker, test)
     spec = files(worker)["k8s.device-plugin.nvidia.com-gpu.json"]
     assert uuid(worker, 1) in [device["name"] for device in spec["devices"]]
 
 
-def test_the_agent_finds_its_gpus_by_what_the_worker_sees(worker: Worker) -> None:
+async def test_the_agent_finds_its_gpus_by_what_the_worker_sees(worker: Worker) -> None:
     """The agent's container has procfs and sysfs, but neither /dev nor the driver's root."""
     roots = replace(machines.roots_of(worker.node), driver_root=ELSEWHERE, dev_root=ELSEWHERE)
     looks: list[Inventory] = []
     signatures: list[object] = []
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         machine = Discovery(roots, client)
         signatures.append(await machine.signature())
         looks.append(await machine.inventory())
@@ -233,25 +223,21 @@ def test_the_agent_finds_its_gpus_by_what_the_worker_sees(worker: Worker) -> Non
         seen = await machine.machine()
         assert seen.mode == "nvml"
         assert "nvidia0" in seen.nodes
-
-    run(worker, test)
     assert [len(look.gpus) for look in looks] == [4, 3]
     assert looks[0].control_nodes
     assert signatures[0] != signatures[1]
 
 
-def test_containers_are_told_of_processes_that_use_a_gpu_alone(worker: Worker) -> None:
+async def test_containers_are_told_of_processes_that_use_a_gpu_alone(worker: Worker) -> None:
     own = os.getpid()
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         host = Host(client, lambda: Place(roots=Roots()))
         call = ProcessContainers(pids=(own, 1))
         assert await host.ask(call, dict[str, dict[str, str]]) == {}
         node_changes.apply(worker.node, "process", ("0", str(own)))
         await client.samples()
         assert await host.ask(call, dict[str, dict[str, str]]) == {str(own): {}}
-
-    run(worker, test)
 
 
 HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -309,18 +295,16 @@ def test_a_file_of_the_agents_choice_is_not_a_specification_of_others(worker: Wo
     assert "devices" in files(worker)["k8s.device-plugin.nvidia.com-gpu.json"]
 
 
-def test_a_change_of_the_specifications_of_others_is_seen(worker: Worker) -> None:
+async def test_a_change_of_the_specifications_of_others_is_seen(worker: Worker) -> None:
     seen: list[object] = []
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         specs = claim_specs(client)
         for name in ("", "nvidia.json", "k8s.gpu.nvidia.com-claim_x.json"):
             if name:
                 (worker.specs / name).write_text("{}")
             await specs.look()
             seen.append(specs.signature)
-
-    run(worker, test)
     assert seen[0] == ()
     assert seen[1] == seen[2] != ()
 
@@ -357,7 +341,7 @@ def test_each_request_has_a_verb_and_comes_back_as_it_was() -> None:
 def test_the_worker_loads_neither_an_event_loop_nor_the_generator() -> None:
     """Its memory is there on each node; asyncio alone takes 3 MB of it."""
     code = "import sys, nvct.agent.nvml.worker; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = captured([sys.executable, "-c", code], check=True)
     loaded = done.stdout.split()
     assert "nvct.agent.host_side" in loaded
     assert not {"asyncio", "nvct.cdi.make.generate", "nvct.cdi.make.store", "json"} & {*loaded}

@@ -38,7 +38,7 @@ from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
-from tests.unit.agent.nvml.test_worker import Worker, ask, run
+from tests.unit.agent.nvml.test_worker import Worker, ask, connected
 from tests.unit.mig.conftest import machine, node  # noqa: F401 - fixtures
 from tests.unit.mig.test_pause import fake_proc  # noqa: F401 - a fixture
 
@@ -104,8 +104,8 @@ def test_the_worker_checks_calls_and_limits(worker: Worker) -> None:
     assert worker.children() == []  # NVML was not even started
 
 
-def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
+    async with connected(worker) as client:
         change = client.call
         gpu = (await client.mig()).gpus[0]
         assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
@@ -125,10 +125,8 @@ def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
         assert (await client.mig()).gpus[0].instances == ()
         assert client.problem == ""
 
-    run(worker, test)
 
-
-def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
+async def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
     program = worker.node.driver_root / "usr/bin/nvidia-smi"
     record = worker.node.tree / "record"
     children = f"/proc/{worker.process.pid}/task/{worker.process.pid}/children"
@@ -136,7 +134,7 @@ def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
     program.write_text(f'#!/bin/sh\necho "$@" > {record}\nwc -w < {children} >> {record}\n')
     program.chmod(0o755)
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         gpus = (await client.mig()).gpus
         with pytest.raises(NvmlError, match="NVML does not know all GPUs"):
             await client.call(mig_verbs.RESET, NoneType, {"gpus": [gpus[0].bus_id, "; reboot"]})
@@ -149,8 +147,6 @@ def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
         program.write_text("#!/bin/sh\necho GPU is in use >&2; exit 19\n")
         with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed: GPU is in use"):
             await client.call(mig_verbs.RESET, NoneType, {"gpus": buses})
-
-    run(worker, test)
 
 
 def test_holders_are_named_across_containers(
@@ -202,20 +198,17 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])
-def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
-    async def make() -> None:
-        client = NvmlWorkerClient("/nonexistent")
-        with pytest.raises(UsageError, match="the host is not rebooted"):
-            task.make(
-                Context(
-                    words=(),
-                    env={variable: "true", "NODE_NAME": "node-1"},
-                    client=client,
-                    journal=Log(),
-                )
+async def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
+    client = NvmlWorkerClient("/nonexistent")
+    with pytest.raises(UsageError, match="the host is not rebooted"):
+        task.make(
+            Context(
+                words=(),
+                env={variable: "true", "NODE_NAME": "node-1"},
+                client=client,
+                journal=Log(),
             )
-
-    asyncio.run(make())
+        )
 
 
 # The container engine is asked on its socket, by a process of its own.

@@ -87,44 +87,35 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "LOOK_S", 0.01)
 
 
-def test_nvml_is_closed_while_a_mode_changes(tmp_path: Path) -> None:
-    async def run() -> None:
-        nvml, log = FakeNvml(), io.StringIO()
-        async with following(nvml, tmp_path, log):
-            with another_program(tmp_path, "()"):
-                await until(lambda: nvml.is_released)
-            await until(lambda: not nvml.is_released)
-        assert nvml.releases == 1
-        assert "NVML is closed while another program changes MIG" in log.getvalue()
-
-    asyncio.run(run())
+async def test_nvml_is_closed_while_a_mode_changes(tmp_path: Path) -> None:
+    nvml, log = FakeNvml(), io.StringIO()
+    async with following(nvml, tmp_path, log):
+        with another_program(tmp_path, "()"):
+            await until(lambda: nvml.is_released)
+        await until(lambda: not nvml.is_released)
+    assert nvml.releases == 1
+    assert "NVML is closed while another program changes MIG" in log.getvalue()
 
 
-def test_it_stays_open_for_changes_beside_devices_that_stay_and_for_the_agents_own(
+async def test_it_stays_open_for_changes_beside_devices_that_stay_and_for_the_agents_own(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        nvml = FakeNvml()
-        async with following(nvml, tmp_path, io.StringIO()):
-            with another_program(tmp_path, "((9, 0),)"):
-                await asyncio.sleep(0.1)
-            with pause.announce(str(tmp_path), {"GPU-1": ()}):
-                assert pause.read(str(tmp_path)) == {"GPU-1": frozenset()}
-                await asyncio.sleep(0.1)
-        assert nvml.releases == 0
-
-    asyncio.run(run())
+    nvml = FakeNvml()
+    async with following(nvml, tmp_path, io.StringIO()):
+        with another_program(tmp_path, "((9, 0),)"):
+            await asyncio.sleep(0.1)
+        with pause.announce(str(tmp_path), {"GPU-1": ()}):
+            assert pause.read(str(tmp_path)) == {"GPU-1": frozenset()}
+            await asyncio.sleep(0.1)
+    assert nvml.releases == 0
 
 
-def test_one_that_does_not_close_is_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        nvml, log = FakeNvml(), io.StringIO()
-        nvml.failure = NvmlError("NVML hangs")
-        async with following(nvml, tmp_path, log):
-            with another_program(tmp_path, "()"):
-                await until(lambda: "NVML stays open" in log.getvalue())
-
-    asyncio.run(run())
+async def test_one_that_does_not_close_is_told(tmp_path: Path) -> None:
+    nvml, log = FakeNvml(), io.StringIO()
+    nvml.failure = NvmlError("NVML hangs")
+    async with following(nvml, tmp_path, log):
+        with another_program(tmp_path, "()"):
+            await until(lambda: "NVML stays open" in log.getvalue())
 
 
 PAUSED = "paused-for-driver-upgrade"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from nvct.host.roots import Roots
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
+from tests.support.processes import captured
 from tests.unit.agent import machines
 from tests.unit.agent.machines import REPOSITORY
 
@@ -120,13 +121,19 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
         yield made
 
 
-def run(worker: Worker, test: Callable[[NvmlWorkerClient], Awaitable[object]]) -> None:
+@contextlib.asynccontextmanager
+async def connected(worker: Worker) -> AsyncIterator[NvmlWorkerClient]:
+    client = NvmlWorkerClient(worker.path)
+    try:
+        yield client
+    finally:
+        client.disconnect()
+
+
+def run(worker: Worker, ask: Callable[[NvmlWorkerClient], Awaitable[object]]) -> None:
     async def inside() -> None:
-        client = NvmlWorkerClient(worker.path)
-        try:
-            await test(client)
-        finally:
-            client.disconnect()
+        async with connected(worker) as client:
+            await ask(client)
 
     asyncio.run(inside())
 
@@ -146,8 +153,8 @@ def ask(
     return messages.receive(connection)
 
 
-def test_the_agent_gets_reports_and_events(worker: Worker) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_the_agent_gets_reports_and_events(worker: Worker) -> None:
+    async with connected(worker) as client:
         assert len((await client.report()).gpus) == 4
         assert (await client.events()).events == ()
         node_changes.apply(worker.node, "xid", ("0", "79"))
@@ -158,24 +165,20 @@ def test_the_agent_gets_reports_and_events(worker: Worker) -> None:
         else:
             pytest.fail("no event")
 
-    run(worker, test)
 
-
-def test_the_drivers_of_vgpus_hosts_need_no_nvml(worker: Worker) -> None:
+async def test_the_drivers_of_vgpus_hosts_need_no_nvml(worker: Worker) -> None:
     """This machine has no vGPU; the labels' tests have."""
     node_changes.set_fault(worker.node, "hang", 1)
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         host = Host(client, lambda: Place(roots=Roots()))
         assert await host.ask(HostDrivers(), tuple[HostDriver, ...]) == ()
         assert client.problem is None
-
-    run(worker, test)
     assert worker.children() == []
 
 
-def test_both_sides_survive_the_end_of_the_other(worker: Worker) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_both_sides_survive_the_end_of_the_other(worker: Worker) -> None:
+    async with connected(worker) as client:
         await client.report()
         worker.process.kill()
         worker.process.wait()
@@ -188,10 +191,9 @@ def test_both_sides_survive_the_end_of_the_other(worker: Worker) -> None:
         worker.start()
         assert len((await client.report()).gpus) == 4
         assert client.problem == ""
-
-    run(worker, test)
     worker.until(lambda: not worker.children())  # without an agent no handle stays open
-    run(worker, lambda client: client.events())
+    async with connected(worker) as client:
+        await client.events()
     assert worker.process.poll() is None
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(TIMEOUT_S) == 0
@@ -208,12 +210,12 @@ def test_it_serves_a_connected_agent_until_that_one_ends(worker: Worker) -> None
 
 
 @pytest.mark.parametrize("fault", ["hang", "crash"])
-def test_a_fault_is_the_answer_until_it_is_over(
+async def test_a_fault_is_the_answer_until_it_is_over(
     worker: Worker, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml_client, "CALL_S", 1)
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         await client.report()
         node_changes.set_fault(worker.node, fault, 600)
         sentence = "does not answer within 1 s" if fault == "hang" else "crashed with SIGSEGV"
@@ -222,15 +224,13 @@ def test_a_fault_is_the_answer_until_it_is_over(
         node_changes.set_fault(worker.node, fault, 0)
         assert len((await client.report()).gpus) == 4
 
-    run(worker, test)
 
-
-def test_a_gpu_that_hangs_stays_as_it_was_and_the_others_are_asked(
+async def test_a_gpu_that_hangs_stays_as_it_was_and_the_others_are_asked(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml_client, "START_S", 2)
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         before, attributes = await client.report(), await client.attributes()
         properties = await client.properties()
         node_changes.apply(worker.node, "gpu", ("1", "hang=600"))
@@ -254,22 +254,18 @@ def test_a_gpu_that_hangs_stays_as_it_was_and_the_others_are_asked(
         assert await client.report() == before
         assert (await client.events()).unanswered == {}
 
-    run(worker, test)
 
-
-def test_a_gpu_that_has_never_answered_is_left_out(
+async def test_a_gpu_that_has_never_answered_is_left_out(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml_client, "START_S", 1)
     node_changes.apply(worker.node, "gpu", ("1", "hang=600"))
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         report = await client.report()
         assert [gpu.index for gpu in report.gpus] == [0, 2, 3]
         assert report.warnings == ("GPU 1 does not answer: it is not known what it is",)
         node_changes.apply(worker.node, "gpu", ("1", "hang=0"))
-
-    run(worker, test)
 
 
 @pytest.mark.slow
@@ -298,10 +294,10 @@ def test_a_process_that_cannot_be_killed_is_left_alone_whoever_asks(
     worker.until(lambda: answers(worker))
 
 
-def test_a_driver_that_is_gone_is_named_and_comes_back(worker: Worker) -> None:
+async def test_a_driver_that_is_gone_is_named_and_comes_back(worker: Worker) -> None:
     usr = worker.node.driver_root / "usr"
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         usr.rename(usr.with_name("gone"))
         with pytest.raises(DriverNotFoundError, match=r"no libnvidia-ml\.so\.1 in"):
             await client.report()
@@ -309,8 +305,6 @@ def test_a_driver_that_is_gone_is_named_and_comes_back(worker: Worker) -> None:
             await client.events()
         usr.with_name("gone").rename(usr)
         assert len((await client.report()).gpus) == 4
-
-    run(worker, test)
 
 
 def test_the_agent_names_no_file_and_no_other_verb(worker: Worker) -> None:
@@ -396,10 +390,10 @@ def test_another_user_is_refused(worker: Worker) -> None:
     os.chmod(worker.path, 0o666)  # noqa: S103
     os.chmod(os.path.dirname(worker.path), 0o755)  # noqa: S103
     code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({worker.path!r}); print(s.recv(1))"
-    done = subprocess.run(
+    done = captured(
         ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", code],
-        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
+        timeout=TIMEOUT_S,
+    )
 
     assert done.stdout == "b''\n", done
     assert "of user 65534 is refused" in worker.text

@@ -32,17 +32,11 @@ from nvct.errors import NvmlError
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.model import (
-    GpuAttributes,
-    GpuProperties,
-    NvmlEvents,
-    NvmlReport,
-    NvmlTopology,
-)
+from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
 from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
-from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, run, started
+from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, connected, run, started
 
 OLD, NEW = "0f0f", "a1a1"
 PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"
@@ -74,10 +68,10 @@ def worker(tmp_path: Path) -> Iterator[OfRelease]:
         yield cast("OfRelease", made)
 
 
-def test_an_agent_waits_for_the_worker_of_its_own_release(worker: OfRelease) -> None:
+async def test_an_agent_waits_for_the_worker_of_its_own_release(worker: OfRelease) -> None:
     log = Log(target=io.StringIO())
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         env = {"NVCT_RELEASE": NEW}
         agent = Agent([], env, client, log, lambda: True)
         waits = asyncio.create_task(agent._meet_worker())
@@ -90,35 +84,29 @@ def test_an_agent_waits_for_the_worker_of_its_own_release(worker: OfRelease) -> 
         first.kill()
         first.wait()
         assert len((await client.report()).gpus) == 4
-
-    run(worker, test)
     lines = cast("io.StringIO", log.target).getvalue().splitlines()
     assert len([line for line in lines if "its own worker is waited for" in line]) == 1
 
 
-def test_an_agent_that_serves_takes_any_worker_of_its_protocol(worker: OfRelease) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+async def test_an_agent_that_serves_takes_any_worker_of_its_protocol(worker: OfRelease) -> None:
+    async with connected(worker) as client:
         assert await client.why_apart(OLD) == ""
         worker.process.kill()
         worker.process.wait()
         worker.start_as(NEW)
         assert len((await client.report()).gpus) == 4  # the request is sent again
 
-    run(worker, test)
 
-
-def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
+async def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
     worker: OfRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         monkeypatch.setattr(worker_client, "PROTOCOL", 2)
         with pytest.raises(NvmlError, match="speaks protocol 1, this agent 2"):
             await client.report()
         assert "speaks protocol 1" in await client.why_apart(OLD)
         monkeypatch.setattr(worker_client, "PROTOCOL", 1)
         assert len((await client.report()).gpus) == 4
-
-    run(worker, test)
 
 
 def test_one_that_does_not_say_its_protocol_is_refused(tmp_path: Path) -> None:
@@ -157,10 +145,10 @@ def test_a_worker_with_a_successor_serves_its_agent_until_that_ends(worker: OfRe
     run(worker, lambda client: client.report())
 
 
-def test_a_worker_leaves_its_agent_to_one_of_the_same_release(worker: OfRelease) -> None:
+async def test_a_worker_leaves_its_agent_to_one_of_the_same_release(worker: OfRelease) -> None:
     """As by `kubectl rollout restart`: the agent is the same, and stays."""
 
-    async def test(client: NvmlWorkerClient) -> None:
+    async with connected(worker) as client:
         first = worker.process
         await client.report()
         worker.start_as(OLD)
@@ -170,8 +158,6 @@ def test_a_worker_leaves_its_agent_to_one_of_the_same_release(worker: OfRelease)
             await asyncio.sleep(0.01)
         assert first.returncode == 0
         assert len((await client.report()).gpus) == 4
-
-    run(worker, test)
 
 
 def test_a_worker_that_nothing_replaces_ends_soon(worker: OfRelease) -> None:

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import bcrypt
@@ -146,8 +146,10 @@ def test_certificate_and_key_may_stand_in_the_file(certificates: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(path: str, log: io.StringIO) -> AsyncIterator[int]:
-    server = Server(lambda _: Answer(200, "ok\n"), WebGuard(path, Log(target=log)))
+async def served(folder: Path, text: str, log: io.StringIO | None = None) -> AsyncIterator[int]:
+    """Serve with a configuration, and yield the port."""
+    guard = WebGuard(write(folder, text), Log(target=log or io.StringIO()))
+    server = Server(lambda _: Answer(200, "ok\n"), guard)
     port = await server.listen("127.0.0.1", 0)
     try:
         yield port
@@ -175,43 +177,26 @@ async def get(port: int, tls: ssl.SSLContext | None = None, user: str = "") -> s
     return answer.decode()
 
 
-def run(folder: Path, text: str, check: Callable[[int], Awaitable[None]]) -> str:
-    """Serve with a configuration while a check runs; return the log."""
-    log = io.StringIO()
-
-    async def test() -> None:
-        async with serving(write(folder, text), log) as port:
-            await check(port)
-
-    asyncio.run(test())
-    return log.getvalue()
-
-
-def test_tls_is_served_and_plain_http_is_not(certificates: Path) -> None:
-    async def check(port: int) -> None:
+async def test_tls_is_served_and_plain_http_is_not(certificates: Path) -> None:
+    async with served(certificates, f"{TLS}}}") as port:
         assert (await get(port, client(certificates))).endswith("\r\n\r\nok\n")
         assert await get(port) == ""
         assert await get(port, client(certificates, ca="other.pem")) == ""
 
-    run(certificates, f"{TLS}}}", check)
 
-
-def test_a_large_answer_arrives_whole_by_tls(certificates: Path) -> None:
+async def test_a_large_answer_arrives_whole_by_tls(certificates: Path) -> None:
     size = 3_000_000
 
-    async def test() -> None:
-        guard = WebGuard(write(certificates, f"{TLS}}}"), Log(target=io.StringIO()))
-        server = Server(lambda _: Answer(200, "x" * size), guard)
-        port = await server.listen("127.0.0.1", 0)
-        answer = await get(port, client(certificates))
-        assert answer.partition("\r\n\r\n")[2] == "x" * size
-        await server.close()
-
-    asyncio.run(test())
+    guard = WebGuard(write(certificates, f"{TLS}}}"), Log(target=io.StringIO()))
+    server = Server(lambda _: Answer(200, "x" * size), guard)
+    port = await server.listen("127.0.0.1", 0)
+    answer = await get(port, client(certificates))
+    assert answer.partition("\r\n\r\n")[2] == "x" * size
+    await server.close()
 
 
-def test_only_users_get_an_answer(certificates: Path) -> None:
-    async def check(port: int) -> None:
+async def test_only_users_get_an_answer(certificates: Path) -> None:
+    async with served(certificates, USERS) as port:
         assert (await get(port, user="alice:secret")).startswith("HTTP/1.0 200")
         for user in (
             "",
@@ -226,44 +211,42 @@ def test_only_users_get_an_answer(certificates: Path) -> None:
             assert answer.startswith("HTTP/1.0 401"), user
             assert "\r\nWWW-Authenticate: Basic\r\n" in answer
 
-    run(certificates, USERS, check)
 
-
-def test_a_client_needs_a_certificate_of_the_ca_and_with_the_name(certificates: Path) -> None:
+async def test_a_client_needs_a_certificate_of_the_ca_and_with_the_name(
+    certificates: Path,
+) -> None:
     auth = f"{TLS}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: client.pem"
 
-    async def check(port: int) -> None:
+    async with served(certificates, f"{auth}, client_allowed_sans: [p, q]}}") as port:
         assert "200" in await get(port, client(certificates, certificate="client"))
         assert await get(port, client(certificates)) == ""
         assert await get(port, client(certificates, certificate="other")) == ""
 
-    run(certificates, f"{auth}, client_allowed_sans: [p, q]}}", check)
-
-    async def check_name(port: int) -> None:
+    async with served(certificates, f"{auth}, client_allowed_sans: [q]}}") as port:
         assert await get(port, client(certificates, certificate="client")) == ""
 
-    run(certificates, f"{auth}, client_allowed_sans: [q]}}", check_name)
 
+async def test_headers_and_the_limit_of_requests_hold(certificates: Path) -> None:
+    headers = (
+        "http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}"
+    )
 
-def test_headers_and_the_limit_of_requests_hold(certificates: Path) -> None:
-    async def check(port: int) -> None:
+    async with served(certificates, f"{headers}\nrate_limit: {{interval: 1h, burst: 2}}") as port:
         answers = [await get(port) for _ in range(3)]
         assert [answer.split()[1] for answer in answers] == ["200", "200", "429"]
         assert "\r\nX-Frame-Options: deny\r\n" in answers[0]
         assert answers[0].count("X-Content-Type-Options") == 1
 
-    headers = (
-        "http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}"
-    )
-    run(certificates, f"{headers}\nrate_limit: {{interval: 1h, burst: 2}}", check)
 
-
-def test_a_changed_file_is_read_and_a_wrong_one_is_not(certificates: Path, tmp_path: Path) -> None:
+async def test_a_changed_file_is_read_and_a_wrong_one_is_not(
+    certificates: Path, tmp_path: Path
+) -> None:
     for name in ("server", "other"):
         for end in ("pem", "key"):
             shutil.copy(certificates / f"{name}.{end}", tmp_path)
+    log = io.StringIO()
 
-    async def check(port: int) -> None:
+    async with served(tmp_path, f"{TLS}}}", log=log) as port:
         old, new = client(certificates), client(certificates, ca="other.pem")
         assert "200" in await get(port, old)
         shutil.copy(tmp_path / "other.pem", tmp_path / "server.pem")
@@ -274,26 +257,22 @@ def test_a_changed_file_is_read_and_a_wrong_one_is_not(certificates: Path, tmp_p
         assert "401" in await get(port, new)
         write(tmp_path, f"{USERS}\n")
         assert "401" in await get(port, new), "still by TLS"
-
-    log = run(tmp_path, f"{TLS}}}", check)
-
-    assert log.count("read the web configuration again") == 2
-    assert log.count("cannot be used") == 1
-    assert "switches TLS on or off, which needs a new start: the former" in log
+    said = log.getvalue()
+    assert said.count("read the web configuration again") == 2
+    assert said.count("cannot be used") == 1
+    assert "switches TLS on or off, which needs a new start: the former" in said
 
 
-def test_a_crowd_of_unfinished_handshakes_leaves_room(
+async def test_a_crowd_of_unfinished_handshakes_leaves_room(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS", 8)
 
-    async def check(port: int) -> None:
+    async with served(certificates, f"{TLS}}}") as port:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
         assert "200" in await get(port, client(certificates))
         for _, writer in idle:
             writer.transport.abort()
-
-    run(certificates, f"{TLS}}}", check)
 
 
 def hello() -> bytes:
@@ -305,12 +284,12 @@ def hello() -> bytes:
     return outgoing.read()
 
 
-def test_a_flood_of_handshakes_from_one_address_keeps_no_other_client_out(
+async def test_a_flood_of_handshakes_from_one_address_keeps_no_other_client_out(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS", 16)
 
-    async def check(port: int) -> None:
+    async with served(certificates, f"{TLS}}}") as port:
         flood, data = list[asyncio.StreamWriter](), hello()
 
         async def pour() -> None:
@@ -329,24 +308,20 @@ def test_a_flood_of_handshakes_from_one_address_keeps_no_other_client_out(
         for writer in flood:
             writer.transport.abort()
 
-    run(certificates, f"{TLS}}}", check)
 
-
-def test_a_crowd_of_handshakes_costs_a_bounded_part_of_the_time(
+async def test_a_crowd_of_handshakes_costs_a_bounded_part_of_the_time(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "HANDSHAKES", 5)
 
-    async def check(port: int) -> None:
+    async with served(certificates, f"{TLS}}}") as port:
         began = time.monotonic()
         answers = await asyncio.gather(*(get(port, client(certificates)) for _ in range(4)))
         assert {answer[9:12] for answer in answers} == {"200"}
         assert time.monotonic() - began >= 3 / 5
 
-    run(certificates, f"{TLS}}}", check)
 
-
-def test_a_flood_of_wrong_passwords_keeps_no_other_client_out(
+async def test_a_flood_of_wrong_passwords_keeps_no_other_client_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[bytes] = []
@@ -362,29 +337,26 @@ def test_a_flood_of_wrong_passwords_keeps_no_other_client_out(
     async def ask(user: str, client: str) -> bool:
         return await guard.is_user(f"Basic {b64encode(user.encode()).decode()}", client)
 
-    async def test() -> None:
-        flood = [asyncio.create_task(ask(f"alice:{n}", "10.0.0.9")) for n in range(100)]
-        await asyncio.sleep(0)
-        assert await ask("alice:secret", "10.0.0.1"), "a new password waits for its turn"
-        assert len(compared) <= 3
-        for task in flood[:50]:  # their connections have ended
-            task.cancel()
-        assert not any(await asyncio.gather(*flood[50:]))
-        assert await ask("alice:secret", "10.0.0.1")
-        assert not await ask("alice:100", "10.0.0.9")
-
-    asyncio.run(test())
+    flood = [asyncio.create_task(ask(f"alice:{n}", "10.0.0.9")) for n in range(100)]
+    await asyncio.sleep(0)
+    assert await ask("alice:secret", "10.0.0.1"), "a new password waits for its turn"
+    assert len(compared) <= 3
+    for task in flood[:50]:  # their connections have ended
+        task.cancel()
+    assert not any(await asyncio.gather(*flood[50:]))
+    assert await ask("alice:secret", "10.0.0.1")
+    assert not await ask("alice:100", "10.0.0.9")
 
     assert compared.count(b"secret") == 1
 
 
-def test_whoever_has_no_password_does_not_use_up_the_limit_of_requests(certificates: Path) -> None:
-    async def check(port: int) -> None:
+async def test_whoever_has_no_password_does_not_use_up_the_limit_of_requests(
+    certificates: Path,
+) -> None:
+    async with served(certificates, f"{USERS}rate_limit: {{interval: 1h, burst: 1}}") as port:
         for _ in range(3):
             assert "401" in await get(port, user="alice:wrong")
         assert "200" in await get(port, user="alice:secret")
-
-    run(certificates, f"{USERS}rate_limit: {{interval: 1h, burst: 1}}", check)
 
 
 @pytest.mark.parametrize(
@@ -401,8 +373,10 @@ def test_an_address_is_a_client_and_so_is_a_network_of_ipv6(peer: object, client
     assert turns.client_of(peer) == client
 
 
-def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Path) -> None:
-    async def check(port: int) -> None:
+async def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Path) -> None:
+    log = io.StringIO()
+
+    async with served(certificates, f"{TLS}}}", log=log) as port:
         for data in (
             b"",
             b"\x16\x03\x01",
@@ -414,8 +388,7 @@ def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Path) ->
             await writer.drain()
             writer.close()
         assert "200" in await get(port, client(certificates))
-
-    assert run(certificates, f"{TLS}}}", check) == ""
+    assert log.getvalue() == ""
 
 
 def test_the_exporter_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:

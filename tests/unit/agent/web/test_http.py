@@ -62,16 +62,13 @@ async def answers(port: int) -> bool:
         b"GET  / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(data: bytes) -> None:
-    async def test() -> None:
-        async with serving() as port:
-            assert (await send(port, data)).startswith(b"HTTP/1.0 400 Bad Request\r\n")
-            assert await answers(port)
-
-    asyncio.run(test())
+async def test_what_is_no_request_is_refused(data: bytes) -> None:
+    async with serving() as port:
+        assert (await send(port, data)).startswith(b"HTTP/1.0 400 Bad Request\r\n")
+        assert await answers(port)
 
 
-def test_an_answer_is_not_made_for_each_client() -> None:
+async def test_an_answer_is_not_made_for_each_client() -> None:
     statuses = {"/metrics": 200, "/healthz": 503}
     made: list[Request] = []
 
@@ -79,99 +76,84 @@ def test_an_answer_is_not_made_for_each_client() -> None:
         made.append(request)
         return Answer(statuses.get(request.path, 404), f"{len(made)}\n")
 
-    async def test() -> None:
-        server = Server(answer)
-        port = await server.listen("127.0.0.1", 0)
-        try:
-            ask = b"GET /metrics HTTP/1.1\r\n%s\r\n"
-            bodies = {await send(port, ask % b"Authorization: x\r\n") for _ in range(3)}
-            bodies |= {await send(port, ask % b"") for _ in range(3)}
-            assert len(bodies) == len(made) == 1
-            await send(port, ask % b"Accept: text/html\r\n")  # is another question
-            assert len(made) == 2
-            for _ in range(2):
-                await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
-            assert len(made) == 3
-            for _ in range(2):  # strangers choose these names: they are not kept
-                await send(port, b"GET /x HTTP/1.1\r\n\r\n")
-            assert len(made) == 5
-            await asyncio.sleep(http.REPEAT_S)
-            assert await send(port, ask % b"") not in bodies
-        finally:
-            await server.close()
-
-    asyncio.run(test())
+    server = Server(answer)
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        ask = b"GET /metrics HTTP/1.1\r\n%s\r\n"
+        bodies = {await send(port, ask % b"Authorization: x\r\n") for _ in range(3)}
+        bodies |= {await send(port, ask % b"") for _ in range(3)}
+        assert len(bodies) == len(made) == 1
+        await send(port, ask % b"Accept: text/html\r\n")  # is another question
+        assert len(made) == 2
+        for _ in range(2):
+            await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert len(made) == 3
+        for _ in range(2):  # strangers choose these names: they are not kept
+            await send(port, b"GET /x HTTP/1.1\r\n\r\n")
+        assert len(made) == 5
+        await asyncio.sleep(http.REPEAT_S)
+        assert await send(port, ask % b"") not in bodies
+    finally:
+        await server.close()
 
 
 @pytest.mark.parametrize("line", [b"GET /healthz", b"POST /healthz", b"GET /x"])
-def test_a_crowd_does_not_keep_a_probe_from_its_answer(line: bytes) -> None:
-    async def test() -> None:
-        async with serving() as port:
-            crowd, probes = [], []
-            for number in range(200):
-                crowd.append(await asyncio.open_connection("127.0.0.1", port))
-                crowd[-1][1].write(line + b" HTTP/1.1\r\n\r\n")
-                if number % 50 == 49:
-                    probes.append(asyncio.ensure_future(answers(port)))
-            assert all(await asyncio.gather(*probes))
-            for _, writer in crowd:
-                writer.transport.abort()
-
-    asyncio.run(test())
+async def test_a_crowd_does_not_keep_a_probe_from_its_answer(line: bytes) -> None:
+    async with serving() as port:
+        crowd, probes = [], []
+        for number in range(200):
+            crowd.append(await asyncio.open_connection("127.0.0.1", port))
+            crowd[-1][1].write(line + b" HTTP/1.1\r\n\r\n")
+            if number % 50 == 49:
+                probes.append(asyncio.ensure_future(answers(port)))
+        assert all(await asyncio.gather(*probes))
+        for _, writer in crowd:
+            writer.transport.abort()
 
 
-def test_a_request_without_end_is_cut_at_its_limit() -> None:
-    async def test() -> None:
-        async with serving() as port:
-            header = b"X: " + b"x" * 100 + b"\r\n"
-            data = b"GET / HTTP/1.1\r\n" + header * 20_000
-            assert await send(port, data) == b""
-            assert await send(port, b"x" * 4_000_000) == b""
-            assert await answers(port)
-
-    asyncio.run(test())
+async def test_a_request_without_end_is_cut_at_its_limit() -> None:
+    async with serving() as port:
+        header = b"X: " + b"x" * 100 + b"\r\n"
+        data = b"GET / HTTP/1.1\r\n" + header * 20_000
+        assert await send(port, data) == b""
+        assert await send(port, b"x" * 4_000_000) == b""
+        assert await answers(port)
 
 
-def test_a_thousand_half_open_connections_leave_room_for_the_next(
+async def test_a_thousand_half_open_connections_leave_room_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "TIMEOUT_S", 600.0)
 
-    async def test() -> None:
-        async with serving() as port:
-            opened = []
-            for _ in range(1000):
-                opened.append(await asyncio.open_connection("127.0.0.1", port))
-                opened[-1][1].write(b"GET / HTTP/1.1\r\n")
-                if len(opened) > 200:  # this process has its own limit of files
-                    _, oldest = opened.pop(0)  # warns if nothing holds it when it is aborted
-                    oldest.transport.abort()
-            assert await answers(port)
-            for _, writer in opened:
-                writer.transport.abort()
-
-    asyncio.run(test())
+    async with serving() as port:
+        opened = []
+        for _ in range(1000):
+            opened.append(await asyncio.open_connection("127.0.0.1", port))
+            opened[-1][1].write(b"GET / HTTP/1.1\r\n")
+            if len(opened) > 200:  # this process has its own limit of files
+                _, oldest = opened.pop(0)  # warns if nothing holds it when it is aborted
+                oldest.transport.abort()
+        assert await answers(port)
+        for _, writer in opened:
+            writer.transport.abort()
 
 
-def test_a_client_that_says_or_reads_nothing_is_cut_in_time(
+async def test_a_client_that_says_or_reads_nothing_is_cut_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "TIMEOUT_S", 0.3)
 
-    async def test() -> None:
-        async with serving("x" * 50_000_000) as port:
-            assert await send(port, b"") == b""
-            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")  # the answer is not read
-            began = time.monotonic()
-            while writer.transport.is_closing() is False:
-                assert time.monotonic() - began < TIMEOUT_S
-                await asyncio.sleep(0.05)
-                with contextlib.suppress(ConnectionError):
-                    writer.write(b"x" * 1000)
-                    await writer.drain()
-
-    asyncio.run(test())
+    async with serving("x" * 50_000_000) as port:
+        assert await send(port, b"") == b""
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")  # the answer is not read
+        began = time.monotonic()
+        while writer.transport.is_closing() is False:
+            assert time.monotonic() - began < TIMEOUT_S
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(ConnectionError):
+                writer.write(b"x" * 1000)
+                await writer.drain()
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.errors import NvctError
 from nvct.paths import CONFIG_ENV
+from tests.support.commands import invoke
 from tests.support.host_tree import VERSION
 from tests.support.shim_lab import Lab
 
 
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
-
-
 def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    return CliRunner().invoke(
-        program("nvidia-ctk"),
+    return invoke(
+        "nvidia-ctk",
         ["cdi", *map(str, args)],
-        prog_name="nvidia-ctk",
         env={CONFIG_ENV: str(lab.config_toml), **(env or {})},
     )
 
@@ -197,9 +188,7 @@ def test_a_name_of_a_file_stays_on_its_line(lab: Lab) -> None:
 def test_quiet_leaves_what_drifted(lab: Lab) -> None:
     lab.driver(gpus=1)
 
-    result = CliRunner().invoke(
-        program("nvct"), ["--quiet", "cdi", "check"], env={CONFIG_ENV: str(lab.config_toml)}
-    )
+    result = invoke("nvct", ["--quiet", "cdi", "check"], env={CONFIG_ENV: str(lab.config_toml)})
 
     assert result.exit_code == 1
     assert result.output == f"no CDI spec gives GPU 0 ({lab.host.uuid(0)})\n"

@@ -4,31 +4,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.errors import NvctError
 from nvct.paths import CONFIG_ENV
+from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    return lab
 
 
 def run(lab: Lab, *args: str | Path, stdin: bytes = b"") -> Result:
-    return CliRunner().invoke(
-        program("nvidia-ctk"),
+    return invoke(
+        "nvidia-ctk",
         [str(arg) for arg in args],
-        prog_name="nvidia-ctk",
         env={CONFIG_ENV: str(lab.config_toml)},
         input=stdin,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,9 @@ ENV = "NVIDIA_CTK_CDI_GENERATE_"
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    return lab
 
 
 def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:

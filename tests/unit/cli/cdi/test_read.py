@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from nvct.cli.main import program
 from nvct.errors import UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    yield new_lab
-    new_lab.remove()
 
 
 def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.cdi.read import load
-from nvct.cli.main import program
 from nvct.errors import NvctError
+from tests.support.commands import invoke
 
 NODE = {"path": "/driver/dev/x"}
 MOUNT = {"hostPath": "/driver/lib/l.so", "containerPath": "/driver/lib/l.so"}
@@ -32,9 +32,7 @@ def document(**more: Any) -> dict[str, Any]:
 
 
 def run(*args: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(
-        program("nvidia-ctk"), ["cdi", "transform", "root", *args], input=stdin
-    )
+    return invoke("nvidia-ctk", ["cdi", "transform", "root", *args], input=stdin)
 
 
 def test_a_spec_goes_from_stdin_to_stdout() -> None:

@@ -13,7 +13,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.hosts.base import Platform
 from tests.support.host_tree import LIB, VERSION, WORKING_NVML
+from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY, Lab
 
 SWITCH, VALUE = Option("libraries", "l", "", "a"), Option("device", "d", "ID", "b")
@@ -46,11 +47,9 @@ OPTIONS = (SWITCH, VALUE, USER, OTHER)
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    return lab
 
 
 def run(lab: Lab, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -63,10 +62,9 @@ def start(lab: Lab, *argv: str, before: str = "", **env: str) -> subprocess.Comp
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {before}"
         "from nvct.cli.container.main import nvidia_container_cli as f; f()"
     )
-    return subprocess.run(
+    return captured(
         [sys.executable, "-c", code, *argv], cwd=lab.home,
-        env={OWN_CONFIG_ENV: lab.env[CONFIG_ENV], **lab.env, **env},
-        capture_output=True, text=True, check=False, timeout=60,
+        env={OWN_CONFIG_ENV: lab.env[CONFIG_ENV], **lab.env, **env}, timeout=60,
     )  # fmt: skip
 
 
@@ -246,9 +244,8 @@ def test_a_process_is_found_in_the_proc_of_another_pid_namespace(pid: str) -> No
     """In there the shell is 1 and its background job 2, which are other processes in /proc."""
     code = IN_A_PID_NAMESPACE.format(pid=pid)
     shell = f'sleep 30 & {sys.executable} -c "$0"; kill $!'
-    completed = subprocess.run(
-        ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", shell, code],
-        capture_output=True, text=True, check=False, timeout=60, cwd=REPOSITORY,
+    completed = captured(
+        ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", shell, code], timeout=60, cwd=REPOSITORY,
     )  # fmt: skip
 
     assert completed.returncode == 0, completed

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from nvct.cli.main import program
 from nvct.errors import EngineError, NvctError, UsageError
+from tests.support.commands import invoke
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 DAEMON = '{\n  "log-level": "warn",\n  "features": {"x": true}\n}\n'
@@ -49,7 +49,7 @@ class Lab:
         config = self.path(file or {"docker": "daemon.json"}.get(engine, f"{engine}.conf"))
         argv = ["runtime", *arguments, f"--runtime={engine}", f"--config={config}"]
         argv += [f"--state-dir={self.folder}/state"] if arguments[0] != "plan" else []
-        return CliRunner().invoke(program(name), argv, catch_exceptions=False)
+        return invoke(name, argv, catch_exceptions=False)
 
     def ctk(self, *arguments: str, engine: str = "docker", file: str = "") -> Result:
         return self.run("nvidia-ctk", "configure", *arguments, engine=engine, file=file)
@@ -303,9 +303,7 @@ def test_another_user_hears_that_roots_record_is_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    undone = CliRunner().invoke(
-        program("nvct"), ["runtime", "undo"], env={"XDG_STATE_HOME": str(tmp_path)}
-    )
+    undone = invoke("nvct", ["runtime", "undo"], env={"XDG_STATE_HOME": str(tmp_path)})
 
     assert undone.stderr.startswith(f"nothing to undo: {tmp_path}/nvct/engines has no record of ")
     assert undone.stderr.endswith("; what root has configured, root can undo: use sudo\n")
@@ -341,18 +339,18 @@ def test_undo_undoes_the_named_engines_or_every_one(lab: Lab) -> None:
     lab.ctk(engine="containerd")
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 
-    other = CliRunner().invoke(program("nvct"), [*argv, "crio"], catch_exceptions=False)
+    other = invoke("nvct", [*argv, "crio"], catch_exceptions=False)
     assert "has no record of crio" in other.stderr
-    CliRunner().invoke(program("nvct"), [*argv, "docker"], catch_exceptions=False)
+    invoke("nvct", [*argv, "docker"], catch_exceptions=False)
     assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
     assert lab.path("containerd.conf").read_text(encoding="utf-8") != CONTAINERD
     lab.ctk()
-    CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+    invoke("nvct", argv, catch_exceptions=False)
     assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
     assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
     assert [entry.name for entry in lab.path("state").iterdir()] == ["lock"]
     with pytest.raises(UsageError, match="unknown engine 'lxc'"):
-        CliRunner().invoke(program("nvct"), [*argv, "lxc"], catch_exceptions=False)
+        invoke("nvct", [*argv, "lxc"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +375,7 @@ def test_one_failed_undo_does_not_stop_the_others(
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 
     with pytest.raises(NvctError, match=message):
-        CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+        invoke("nvct", argv, catch_exceptions=False)
 
     assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
     assert path.read_bytes() == held
@@ -421,7 +419,7 @@ def test_the_former_files_are_kept_where_a_variable_says(
     path = lab.path("daemon.json", DAEMON)
     argv = ["runtime", "configure", f"--config={path}"]
 
-    CliRunner().invoke(program("nvidia-ctk"), argv, catch_exceptions=False)
+    invoke("nvidia-ctk", argv, catch_exceptions=False)
 
     assert any(entry.suffix == ".json" for entry in lab.path("elsewhere").iterdir())
 
@@ -484,7 +482,7 @@ def test_the_runtime_beside_the_program_is_registered(
 
     lab.run("nvct", "configure")
     usual = ["runtime", "configure", "--runtime=containerd", "--dry-run"]
-    printed = CliRunner().invoke(program("nvidia-ctk"), usual, catch_exceptions=False)
+    printed = invoke("nvidia-ctk", usual, catch_exceptions=False)
 
     if not os.path.exists(SHIM):  # which nvidia-ctk names where it is there
         assert f'BinaryName = "{shim}"' in printed.stdout

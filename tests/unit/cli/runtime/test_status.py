@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner
-
-from nvct.cli.main import program
 from nvct.cli.runtime import status as runtime_status
 from nvct.engine.model import Engine, State
 from nvct.engine.status import Status
+from tests.support.commands import invoke
 
 DOCKER = Engine(
     engine="docker", pid=71, binary="/usr/bin/dockerd", version="28.5.2", unit="docker.service",
@@ -93,9 +91,9 @@ def test_programs_read_the_same_as_people() -> None:
 def test_a_hosts_engines_are_listed_whatever_they_are() -> None:
     for command in ("list", "status"):
         argv = ["runtime", command, "--format=json"]
-        done = CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+        done = invoke("nvct", argv, catch_exceptions=False)
 
         assert isinstance(json.loads(done.stdout), list)
-        shown = CliRunner().invoke(program("nvct"), argv[:2], catch_exceptions=False)
+        shown = invoke("nvct", argv[:2], catch_exceptions=False)
         assert shown.exit_code == 0
         assert shown.stdout or "no engine found" in shown.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.containers import Container
-from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.forked import in_a_mount_namespace, run_forked
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -113,6 +113,7 @@ def test_after_an_upgrade_of_the_host_the_drivers_library_is_loaded_again(
 
 
 @needs_root
+@in_a_mount_namespace
 def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
     image: Container, tmp_path: Path
 ) -> None:
@@ -124,12 +125,9 @@ def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
     driver.write_bytes(library.read_bytes())
     library.write_bytes(b"")
 
-    def mounted() -> None:
-        KERNEL.mount(str(driver), str(library), None, MS_BIND)
-        assert image.hook(*APPLY) == 0
-        assert loaded_in(image, "libcuda.so.1") == "driver"
-
-    in_mount_namespace(mounted)
+    KERNEL.mount(str(driver), str(library), None, MS_BIND)
+    assert image.hook(*APPLY) == 0
+    assert loaded_in(image, "libcuda.so.1") == "driver"
 
 
 def test_applying_twice_changes_nothing(image: Container) -> None:
@@ -153,15 +151,13 @@ def test_links_come_before_the_cache(image: Container) -> None:
     assert b"/drv/libcuda.so.1\0" in (image.root / "etc/ld.so.cache").read_bytes()
 
 
+@in_a_mount_namespace
 def test_the_params_mask_is_made_last(image: Container) -> None:
     image.params("ModifyDeviceFiles: 1\n")
     target = image.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n")
 
-    def masked() -> None:
-        assert image.hook(*APPLY, "--proc-root", str(image.proc)) == 0
-        assert target.read_text() == "ModifyDeviceFiles: 0\n"
-
-    in_mount_namespace(masked)
+    assert image.hook(*APPLY, "--proc-root", str(image.proc)) == 0
+    assert target.read_text() == "ModifyDeviceFiles: 0\n"
 
 
 def test_a_failing_step_is_reported_in_one_line_with_status_1(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from nvct.paths import RUN_DIR
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
 from tests.support.forked import may_unshare
+from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY
 
 
@@ -251,13 +251,7 @@ def test_applying_imports_nothing_slow(container: Container) -> None:
     arguments = ["--folder", "/drv", "--link", "a::/b", "--application-profile", "--mask-params"]
     command = [sys.executable, "-I", "-S", "-c", program, sys.path[0] or ".", "apply", *arguments]
 
-    result = subprocess.run(
-        command,
-        input=f'{{"bundle": "{container.bundle}"}}',
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    result = captured(command, input=f'{{"bundle": "{container.bundle}"}}', check=True)
 
     loaded = set(result.stdout.split())
     assert "nvct.container.cdi_hook.update_ldcache" in loaded
@@ -286,11 +280,10 @@ def test_a_hook_of_a_user_s_engine_records_in_the_user_s_folder() -> None:
     code = HOOK.format(str(REPOSITORY))
     python = ["/usr/bin/python3", "-I", "-S", "-c", code]  # one that the user may execute
     hook = [*python, "nvidia-cdi-hook", "chmod", "--no-such-flag"]
-    done = subprocess.run(
+    done = captured(
         ["unshare", "--mount", "--propagation=private", "sh", "-c",
          ENTER.format(uid=UID, name=NAME), "sh", *hook],
-        env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/tmp/image"},
-        capture_output=True, text=True, check=False, timeout=60,
+        env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/tmp/image"}, timeout=60,
     )  # fmt: skip
 
     assert done.returncode == 0, done

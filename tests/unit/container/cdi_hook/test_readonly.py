@@ -16,7 +16,7 @@ from nvct.errors import HostError
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
 from tests.support.containers import Container
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace, in_mount_namespace
 from tests.support.hot import HOT_ENV
 
 LINK = "libcuda.so.580::/usr/lib/libcuda.so.1"
@@ -37,40 +37,37 @@ def cannot_write(container: Container) -> bool:
     return refused.value.errno == errno.EROFS
 
 
+@in_a_mount_namespace
 def test_files_are_written_and_the_root_stays_read_only(container: Container) -> None:
     container.file("/usr/lib/libcuda.so.580")
 
-    def hooked() -> None:
-        read_only(container)
-        mounts = Path("/proc/thread-self/mountinfo").read_text()
-        pid = os.fork()  # the hook is a process of its own, in the container's mount namespace
-        if pid == 0:
-            os._exit(container.hook("apply", "--link", LINK))
-        assert os.waitpid(pid, 0)[1] == 0
-        assert (container.root / "usr/lib/libcuda.so.1").readlink() == Path("libcuda.so.580")
-        assert Path("/proc/thread-self/mountinfo").read_text() == mounts
-        assert cannot_write(container)
-
-    in_mount_namespace(hooked)
+    read_only(container)
+    mounts = Path("/proc/thread-self/mountinfo").read_text()
+    pid = os.fork()  # the hook is a process of its own, in the container's mount namespace
+    if pid == 0:
+        os._exit(container.hook("apply", "--link", LINK))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (container.root / "usr/lib/libcuda.so.1").readlink() == Path("libcuda.so.580")
+    assert Path("/proc/thread-self/mountinfo").read_text() == mounts
+    assert cannot_write(container)
 
 
+@in_a_mount_namespace
 def test_mount_flags_stay_set_while_files_are_written(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(HOT_ENV, raising=False)
 
-    def hooked() -> None:
-        read_only(container)
-        assert container.hook("apply", "--link", LINK) == 0
-        # This process was the hook, so it has the mounts of the hook.
-        flags = os.statvfs(".").f_flag
-        assert not flags & os.ST_RDONLY
-        assert flags & os.ST_NOSUID
-        assert flags & os.ST_NODEV
-
-    in_mount_namespace(hooked)
+    read_only(container)
+    assert container.hook("apply", "--link", LINK) == 0
+    # This process was the hook, so it has the mounts of the hook.
+    flags = os.statvfs(".").f_flag
+    assert not flags & os.ST_RDONLY
+    assert flags & os.ST_NOSUID
+    assert flags & os.ST_NODEV
 
 
+@in_a_mount_namespace
 def test_the_params_mask_is_mounted_where_the_container_sees_it(container: Container) -> None:
     params = container.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n")
     (container.root / "dev").mkdir()
@@ -79,18 +76,15 @@ def test_the_params_mask_is_mounted_where_the_container_sees_it(container: Conta
     (proc / "self").rename(proc / "gone")
     (proc / "self").symlink_to("/proc/self")
 
-    def hooked() -> None:
-        read_only(container)
-        KERNEL.mount("none", str(container.root / "dev"), "tmpfs")
-        pid = os.fork()
-        if pid == 0:
-            flags = ("--mask-params", "--link", LINK, "--proc-root", str(proc))
-            os._exit(container.hook("apply", *flags))
-        assert os.waitpid(pid, 0)[1] == 0
-        assert params.read_text() == "ModifyDeviceFiles: 0\n"
-        assert (container.root / "usr/lib/libcuda.so.1").is_symlink()
-
-    in_mount_namespace(hooked)
+    read_only(container)
+    KERNEL.mount("none", str(container.root / "dev"), "tmpfs")
+    pid = os.fork()
+    if pid == 0:
+        flags = ("--mask-params", "--link", LINK, "--proc-root", str(proc))
+        os._exit(container.hook("apply", *flags))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert params.read_text() == "ModifyDeviceFiles: 0\n"
+    assert (container.root / "usr/lib/libcuda.so.1").is_symlink()
 
 
 @pytest.mark.parametrize("readonly", [False, None, "yes"])
@@ -139,16 +133,14 @@ class RefusingKernel(Kernel):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
+@in_a_mount_namespace
 def test_a_missing_permission_to_remount_is_reported(container: Container) -> None:
-    def hooked() -> None:
-        read_only(container)
-        state = container.bundle.parent / "state"
-        state.write_text(json.dumps({"bundle": str(container.bundle)}))
-        options = Options()
-        options.texts = {"container-spec": str(state)}
-        context = Context(options, -1, pytest.fail, kernel=RefusingKernel())
-        with pytest.raises(HostError, match="read-only root cannot be written to by a hook"):
-            context.root()
-        context.close()
-
-    in_mount_namespace(hooked)
+    read_only(container)
+    state = container.bundle.parent / "state"
+    state.write_text(json.dumps({"bundle": str(container.bundle)}))
+    options = Options()
+    options.texts = {"container-spec": str(state)}
+    context = Context(options, -1, pytest.fail, kernel=RefusingKernel())
+    with pytest.raises(HostError, match="read-only root cannot be written to by a hook"):
+        context.root()
+    context.close()

@@ -15,7 +15,7 @@ from nvct.container.plan import model
 from nvct.container.rootfs import linker, profile
 from nvct.linux import ldcache
 from nvct.oci.bundle import Bundle
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace
 from tests.unit.container.shim.images import (
     CACHE,
     DEBIAN,
@@ -271,19 +271,17 @@ def test_work_below_a_mount_of_another_spec_is_left_to_the_hook(image: Image, pa
     assert "is a mount" in notes[0]
 
 
+@in_a_mount_namespace
 def test_a_read_only_root_is_left_to_the_hook(image: Image) -> None:
-    def read_only() -> None:
-        from nvct.linux import constants as c
-        from nvct.linux.kernel import KERNEL
+    from nvct.linux import constants as c
+    from nvct.linux.kernel import KERNEL
 
-        root = str(image.glibc().root)
-        KERNEL.mount(root, root, None, c.MS_BIND)
-        KERNEL.mount(None, root, None, c.MS_BIND | c.MS_REMOUNT | c.MS_RDONLY)
-        document, notes = image.create()
-        assert notes == ["with a hook: the root is read-only"]
-        assert document["hooks"]
-
-    in_mount_namespace(read_only)
+    root = str(image.glibc().root)
+    KERNEL.mount(root, root, None, c.MS_BIND)
+    KERNEL.mount(None, root, None, c.MS_BIND | c.MS_REMOUNT | c.MS_RDONLY)
+    document, notes = image.create()
+    assert notes == ["with a hook: the root is read-only"]
+    assert document["hooks"]
 
 
 def test_links_into_a_view_of_an_earlier_start_are_removed(image: Image) -> None:

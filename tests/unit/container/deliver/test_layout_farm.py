@@ -23,7 +23,7 @@ from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.oci.bundle import Bundle
 from nvct_sim.elf_writer import shared_object
 from tests.support.containers import Container
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace
 from tests.unit.container.shim import images
 from tests.unit.container.shim.images import CACHE, DROP_IN, LOADER, MACHINE
 from tests.unit.container.shim.images import DEBIAN as LIBDIR
@@ -801,28 +801,24 @@ def read_only(image: Image) -> Outcome:
     ("mount_point", "destination"),
     [("dev", "/dev/.nvct"), ("usr/local/nvidia", "/usr/local/nvidia")],
 )
+@in_a_mount_namespace
 def test_a_read_only_root_gets_the_view_at_its_mount_point_or_below_dev(
     image: Image, mount_point: str, destination: str
 ) -> None:
     (image.glibc().root / mount_point).mkdir(parents=True)
 
-    def inside() -> None:
-        outcome = read_only(image)
-        assert outcome.view
-        assert outcome.view["destination"] == destination
-        assert f"LD_LIBRARY_PATH={destination}/lib64" in outcome.env
-        assert f"PATH=/usr/bin:{destination}/bin" in outcome.env
-
-    in_mount_namespace(inside)
+    outcome = read_only(image)
+    assert outcome.view
+    assert outcome.view["destination"] == destination
+    assert f"LD_LIBRARY_PATH={destination}/lib64" in outcome.env
+    assert f"PATH=/usr/bin:{destination}/bin" in outcome.env
 
 
+@in_a_mount_namespace
 def test_a_read_only_root_without_a_dev_of_its_own_means_classic(image: Image) -> None:
     image.config["mounts"] = []
 
-    def inside() -> None:
-        assert "read-only" in read_only(image.glibc()).reason
-
-    in_mount_namespace(inside)
+    assert "read-only" in read_only(image.glibc()).reason
 
 
 def test_a_staged_view_is_not_used_in_user_namespaces(image: Image) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nvct.container.plan import inject
+from nvct.container.plan.model import no_edits
 from nvct.errors import DocumentError
 from nvct.oci.bundle import Bundle
 
@@ -18,17 +19,7 @@ if TYPE_CHECKING:
 
 
 def edits(**parts: Any) -> Edits:
-    edits_of_parts: Edits = {
-        "env": [],
-        "nodes": [],
-        "mounts": [],
-        "hooks": {},
-        "gids": [],
-        "net": {},
-        "rdt": "",
-    }
-    edits_of_parts.update(parts)  # type: ignore[typeddict-item]  # tests name the parts
-    return edits_of_parts
+    return no_edits() | parts  # type: ignore[return-value]  # tests name the parts
 
 
 def node(path: str, minor: int = 0, **more: Any) -> DeviceNode:

@@ -9,6 +9,7 @@ import pytest
 
 from nvct import paths
 from nvct.container.plan import model
+from nvct.container.plan.model import no_edits
 from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError, line
 
 TYPE_CHECKING = False
@@ -19,15 +20,7 @@ BROKEN: Any = ["text", "/no/such/file", "x"]
 
 
 def edits(mark: str) -> Edits:
-    return {
-        "env": [mark],
-        "nodes": [],
-        "mounts": [],
-        "hooks": {},
-        "gids": [],
-        "net": {},
-        "rdt": "",
-    }
+    return {**no_edits(), "env": [mark]}
 
 
 def spec(path: str, **more: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
 from nvct.kernel.calls import query_device_programs
 from tests.support.forked import run_forked
+from tests.support.processes import captured
 
 LOAD_HALF = 0x69
 RUNC_LIKE = b"".join(
@@ -147,9 +147,7 @@ def cgroup() -> Iterator[Path]:
 
 def _opens(cgroup: Path, device: Path) -> str:
     script = f"echo $$ > {cgroup}/cgroup.procs; cat {device}"
-    result = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
-    )
+    result = captured(["sh", "-c", script], env={"LC_ALL": "C"})
     return result.stderr.strip().rpartition(": ")[2]
 
 

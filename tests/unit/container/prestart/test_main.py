@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from nvct.oci.bundle import Bundle
 from nvct.version import TOOLKIT_VERSION, __version__
 from nvct_sim.bundle import config as make_config
 from tests.support.launcher import script
+from tests.support.processes import captured
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False
@@ -43,23 +43,15 @@ BANNED = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    yield new_lab
-    new_lab.remove()
-
-
 def hook(
     lab: Lab, *args: str, data: object = None, program: str = PROGRAM
 ) -> subprocess.CompletedProcess[str]:
     """Run the hook as the launcher starts it, with a state of this test's own process."""
     if data is None:
         data = {"ociVersion": "1.0.2", "id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)}
-    return subprocess.run(
+    return captured(
         [*started(BOOT, lab.cold), program, *args], env=lab.env, cwd=lab.home,
-        input=data if isinstance(data, str) else json.dumps(data), capture_output=True, text=True,
-        check=False, timeout=60,
+        input=data if isinstance(data, str) else json.dumps(data), timeout=60,
     )  # fmt: skip
 
 
@@ -433,9 +425,7 @@ main({sys.executable!r})
     data = json.dumps({"id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)})
     command = [PYTHON, "-I", "-S", "-c", code, PROGRAM, "prestart"]
     hook(lab, "prestart")  # compiles the plans
-    completed = subprocess.run(
-        command, env=lab.env, input=data, capture_output=True, text=True, check=False
-    )
+    completed = captured(command, env=lab.env, input=data)
     modules = set(completed.stdout.split())
     assert "nvct.container.prestart.deliver" in modules, completed.stderr
     assert not modules & BANNED, modules & BANNED

@@ -16,7 +16,7 @@ from nvct.container.prestart.deliver import Node
 from nvct.errors import HostError, RequestError, UnsafePathError
 from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace, in_mount_namespace
 
 READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 
@@ -93,14 +93,12 @@ def test_a_file_appears_read_only_and_private(kernel: Kernel, mounted_root: Moun
 
 
 @KERNELS
+@in_a_mount_namespace
 def test_a_folder_appears_with_its_content(kernel: Kernel, mounted_root: MountedRoot) -> None:
-    def child() -> None:
-        mounted_root.attach(kernel, "/opt/driver", ".")
-        assert mounted_root.read("opt/driver/lib.so") == "driver"
-        with pytest.raises(OSError, match="Read-only"):
-            (mounted_root.root / "opt/driver/new").touch()
-
-    in_mount_namespace(child)
+    mounted_root.attach(kernel, "/opt/driver", ".")
+    assert mounted_root.read("opt/driver/lib.so") == "driver"
+    with pytest.raises(OSError, match="Read-only"):
+        (mounted_root.root / "opt/driver/new").touch()
 
 
 @KERNELS
@@ -119,60 +117,50 @@ def test_a_dangling_link_is_replaced_and_its_target_is_not_made(
 
 
 @KERNELS
+@in_a_mount_namespace
 def test_a_link_to_a_file_of_the_host_stays_inside_the_root(
     kernel: Kernel, mounted_root: MountedRoot
 ) -> None:
     (mounted_root.host / "victim").write_text("mine", encoding="utf-8")
     (mounted_root.root / "lib.so").symlink_to(mounted_root.host / "victim")
 
-    def child() -> None:
-        mounted_root.attach(kernel, "/lib.so")
-        assert (mounted_root.host / "victim").read_text(encoding="utf-8") == "mine"
-
-    in_mount_namespace(child)
+    mounted_root.attach(kernel, "/lib.so")
+    assert (mounted_root.host / "victim").read_text(encoding="utf-8") == "mine"
 
 
 @KERNELS
+@in_a_mount_namespace
 def test_a_link_inside_the_root_is_followed(kernel: Kernel, mounted_root: MountedRoot) -> None:
     (mounted_root.root / "usr/lib").mkdir(parents=True)
     (mounted_root.root / "lib").symlink_to("/usr/lib")
 
-    def child() -> None:
-        mounted_root.attach(kernel, "/lib/lib.so")
-        assert mounted_root.read("usr/lib/lib.so") == "driver"
-
-    in_mount_namespace(child)
+    mounted_root.attach(kernel, "/lib/lib.so")
+    assert mounted_root.read("usr/lib/lib.so") == "driver"
 
 
 @KERNELS
+@in_a_mount_namespace
 def test_a_folder_at_the_path_of_a_file_is_refused(
     kernel: Kernel, mounted_root: MountedRoot
 ) -> None:
     (mounted_root.root / "lib.so").mkdir()
 
-    def child() -> None:
-        with pytest.raises(UnsafePathError, match=r"/lib.so in the container is a directory"):
-            mounted_root.attach(kernel, "/lib.so")
-
-    in_mount_namespace(child)
+    with pytest.raises(UnsafePathError, match=r"/lib.so in the container is a directory"):
+        mounted_root.attach(kernel, "/lib.so")
 
 
+@in_a_mount_namespace
 def test_a_file_at_the_path_of_a_folder_is_refused(mounted_root: MountedRoot) -> None:
     (mounted_root.root / "driver").write_text("", encoding="utf-8")
 
-    def child() -> None:
-        with pytest.raises(UnsafePathError, match="/driver in the container is no directory"):
-            mounted_root.attach(Kernel(), "/driver", ".")
-
-    in_mount_namespace(child)
+    with pytest.raises(UnsafePathError, match="/driver in the container is no directory"):
+        mounted_root.attach(Kernel(), "/driver", ".")
 
 
+@in_a_mount_namespace
 def test_a_missing_source_is_named(mounted_root: MountedRoot) -> None:
-    def child() -> None:
-        with pytest.raises(HostError, match=r"cannot mount .*/host/gone: No such file"):
-            mounted_root.attach(Kernel(), "/gone", "gone")
-
-    in_mount_namespace(child)
+    with pytest.raises(HostError, match=r"cannot mount .*/host/gone: No such file"):
+        mounted_root.attach(Kernel(), "/gone", "gone")
 
 
 def test_a_mount_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -182,6 +170,7 @@ def test_a_mount_of_another_kind_is_refused(tmp_path: Path) -> None:
         mounts.take([["/t", text]], Kernel())
 
 
+@in_a_mount_namespace
 def test_folders_are_attached_before_files_in_them(mounted_root: MountedRoot) -> None:
     texts = [
         [
@@ -193,13 +182,10 @@ def test_folders_are_attached_before_files_in_them(mounted_root: MountedRoot) ->
         for path in ("/a/b/c", "/a", "/a/b")
     ]
 
-    def child() -> None:
-        trees = mounts.take(texts, Kernel())
-        assert [tree.destination for tree in trees] == ["/a", "/a/b", "/a/b/c"]
-        mounts.close(trees)
-        assert [tree.fd for tree in trees] == [-1, -1, -1]
-
-    in_mount_namespace(child)
+    trees = mounts.take(texts, Kernel())
+    assert [tree.destination for tree in trees] == ["/a", "/a/b", "/a/b/c"]
+    mounts.close(trees)
+    assert [tree.fd for tree in trees] == [-1, -1, -1]
 
 
 def _node(path: str = "/dev/nvidia0", **more: object) -> Node:

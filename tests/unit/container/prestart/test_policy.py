@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,6 @@ from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook
 
 IMAGES = 'kubernetes = true\nby = ["image-env"]\nthen = "ignore"'
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    yield new_lab
-    new_lab.remove()
 
 
 def with_policy(lab: Lab, text: str) -> None:

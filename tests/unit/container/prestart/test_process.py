@@ -13,6 +13,7 @@ import pytest
 
 from nvct.container.prestart.container import Container, Process
 from nvct.errors import HostError
+from tests.support.processes import captured
 
 
 @pytest.fixture
@@ -96,10 +97,7 @@ def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
     program = [sys.executable, "-I", "-c", code, str(Path(__file__).parents[4])]
 
     def output(*flags: str) -> list[str]:
-        result = subprocess.run(
-            ["unshare", "--fork", "--pid", *flags, *program],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+        result = captured(["unshare", "--fork", "--pid", *flags, *program], check=True)
         return result.stdout.splitlines()
 
     assert output("--mount-proc") == ["held", "held"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 import sys
 
 import pytest
@@ -17,6 +16,7 @@ from nvct.container.request.capabilities import mig_capability, parse, resolve
 from nvct.container.request.volume_mounts import devices, imex_channels
 from nvct.errors import ConfigError, NotPermittedError, RequestError, line
 from nvct.oci.bundle import clean
+from tests.support.processes import captured
 
 
 def configured(mode: str = "auto", *prefixes: str) -> Config:
@@ -257,7 +257,7 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 def modules(mode: str) -> set[str]:
     root = os.path.dirname(next(iter(nvct.__path__)))
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, root, mode]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    result = captured(command, check=True)
     return set(result.stdout.split())
 
 

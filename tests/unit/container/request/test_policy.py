@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import LINE_LIMIT, DocumentError, NotPermittedError, RequestError, line
 from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, UUID, Container, policy
+from tests.support.processes import captured
 
 HERE = Path(__file__)
 
@@ -44,10 +44,9 @@ print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 """
 
     def modules(*rules: str) -> set[str]:
-        result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[4]), *rules],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+        result = captured(
+            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[4]), *rules], check=True
+        )
         status, names = result.stdout.splitlines()
         assert status == "True"
         return set(names.split())

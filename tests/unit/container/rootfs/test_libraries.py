@@ -15,7 +15,7 @@ from nvct.container.rootfs.libraries import MountTargets, scan
 from nvct.errors import HostError
 from nvct.linux.root import Root
 from tests.support.containers import Container
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,31 +129,27 @@ def test_a_mounted_folder_is_read_completely(container: Container, mount: str) -
     ]
 
 
+@in_a_mount_namespace
 def test_real_mounts_are_seen(container: Container) -> None:
     container.library("/usr/lib/libcuda.so.1", "libcuda.so.1")
     container.library("/usr/lib/libz.so.1", "libz.so.1")
 
-    def mounted() -> None:
-        from nvct.linux.constants import MS_BIND
-        from nvct.linux.kernel import KERNEL
+    from nvct.linux.constants import MS_BIND
+    from nvct.linux.kernel import KERNEL
 
-        library = str(container.root / "usr/lib/libcuda.so.1")
-        KERNEL.mount(library, library, None, MS_BIND)
-        with Root.open(str(container.root)) as root:
-            mounts = MountTargets.read(root, "/proc")
-            assert mounts.names_in("/usr/lib") == {"libcuda.so.1"}
-            assert mounts.names_in("/usr") is None
-            assert scan(root, "/usr/lib", mounts, pytest.fail)["x86_64"] == [
-                ("libcuda.so.1", "/usr/lib/libcuda.so.1")
-            ]
-
-    in_mount_namespace(mounted)
+    library = str(container.root / "usr/lib/libcuda.so.1")
+    KERNEL.mount(library, library, None, MS_BIND)
+    with Root.open(str(container.root)) as root:
+        mounts = MountTargets.read(root, "/proc")
+        assert mounts.names_in("/usr/lib") == {"libcuda.so.1"}
+        assert mounts.names_in("/usr") is None
+        assert scan(root, "/usr/lib", mounts, pytest.fail)["x86_64"] == [
+            ("libcuda.so.1", "/usr/lib/libcuda.so.1")
+        ]
 
 
 @pytest.mark.slow  # making the entries is
-def test_of_a_hundred_thousand_entries_only_the_listing_is_read(
-    container: Container,
-) -> None:
+def test_of_a_hundred_thousand_entries_only_the_listing_is_read(container: Container) -> None:
     folder = container.library("/usr/lib/libcuda.so.1", "libcuda.so.1").parent
     fd = os.open(folder, os.O_RDONLY)
     for number in range(100_000):

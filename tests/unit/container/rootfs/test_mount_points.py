@@ -14,7 +14,7 @@ from nvct.container.rootfs.mount_points import is_private
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
-from tests.support.forked import in_mount_namespace
+from tests.support.forked import in_a_mount_namespace
 
 ID, LAYER, OTHER = "1a" * 32, "2b" * 32, "3c" * 32
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
@@ -204,12 +204,10 @@ OTHERS: dict[str, Callable[[Lab], None]] = {
     [pytest.param(make, True, id=name) for name, make in OWN.items()]
     + [pytest.param(make, False, id=name) for name, make in OTHERS.items()],
 )
+@in_a_mount_namespace
 def test_a_root_that_the_engine_made_for_the_container_is_private(
     tmp_path: Path, make: Callable[[Lab], None], *, is_private: bool
 ) -> None:
-    def check() -> None:
-        lab = Lab(tmp_path)
-        make(lab)
-        assert lab.is_own() is is_private
-
-    in_mount_namespace(check)
+    lab = Lab(tmp_path)
+    make(lab)
+    assert lab.is_own() is is_private

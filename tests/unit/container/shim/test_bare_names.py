@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,12 +15,10 @@ DEVICES = {"gpu0": {"env": ["GPU=0"]}, "gpu1": {"env": ["GPU=1"]}, "0": {"env": 
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    new_lab.spec(devices=DEVICES)
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    lab.spec(devices=DEVICES)
+    return lab
 
 
 def message(lab: Lab, value: str, program: str = "nvidia-container-runtime") -> str:

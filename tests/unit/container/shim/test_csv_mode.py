@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,12 @@ from tests.unit.container.shim.images import IMAGES, Image
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=2)
-    new_lab.configure(mode="csv", debug=str(new_lab.home / "log"))
-    new_lab.keys["nvidia-container-runtime.modes.csv"] = {
-        "mount-spec-path": str(new_lab.home / "csv")
-    }
-    new_lab.configure()
-    yield new_lab
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=2)
+    lab.configure(mode="csv", debug=str(lab.home / "log"))
+    lab.keys["nvidia-container-runtime.modes.csv"] = {"mount-spec-path": str(lab.home / "csv")}
+    lab.configure()
+    return lab
 
 
 @pytest.mark.parametrize("value", ["0", "all", "none"])

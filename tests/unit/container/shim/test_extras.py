@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from nvct.compile import mode_plans as extras
 from nvct.compile import plans as compiler
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
-from tests.support.launcher import script
 from tests.support.shim_lab import Lab
+from tests.unit.container.shim.test_create import counting
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
@@ -84,14 +83,6 @@ def refused(lab: Lab, program: str = "nvidia-container-runtime") -> str:
     assert lab.config_json.read_bytes() == before
     assert result.stderr.count("\n") == 1
     return result.stderr
-
-
-def counting(lab: Lab) -> Path:
-    calls = lab.home / "calls"
-    calls.touch()
-    body = f'shift 3; echo "$1" >> {calls}; exec {lab.cold} -I -m nvct.compile "$@"\n'
-    lab.cold = str(script(lab.home / "bin/python", body))
-    return calls
 
 
 @pytest.mark.parametrize("variable", sorted(FEATURES))

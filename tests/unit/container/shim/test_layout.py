@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Generator
 
 import pytest
 
 from nvct.config import load
 from nvct.doctor import parts
 from nvct.linux import ldcache
+from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.container.shim.images import CACHE, DEBIAN, LOADER, MACHINE
 
@@ -22,19 +21,17 @@ pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="the lab's driver is
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    new_lab = Lab()
-    new_lab.driver()
-    with_layout(new_lab, "auto")
-    root = new_lab.bundle / "rootfs"
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    with_layout(lab, "auto")
+    root = lab.bundle / "rootfs"
     for path, data in (
         (LOADER, b"\x7fELF"), (f"{DEBIAN}/libc.so.6", b"\x7fELF"),
         (CACHE, ldcache.merge(None, [("libc.so.6", f"{DEBIAN}/libc.so.6")], machine=MACHINE)),
     ):  # fmt: skip
         (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (root / path[1:]).write_bytes(data)
-    yield new_lab
-    new_lab.remove()
+    return lab
 
 
 def with_layout(lab: Lab, layout: str) -> None:
@@ -134,9 +131,9 @@ def test_status_says_which_layout_auto_chose_and_why(lab: Lab) -> None:
 
 def test_refresh_says_which_layout_auto_chose(lab: Lab) -> None:
     code = "from nvct.cli.main import nvct; nvct()"
-    completed = subprocess.run(
+    completed = captured(
         [sys.executable, "-c", code, "refresh", "own"], env={**os.environ, **lab.env},
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+        cwd=REPOSITORY, check=True,
     )  # fmt: skip
 
     assert "own: layout auto is farm here: the view " in completed.stdout

@@ -14,6 +14,7 @@ import pytest
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct_sim.native import build as native
 from nvct_sim.native.build import Built
+from tests.support.processes import captured
 
 # C type of nvml_abi.h -> nvidia-ml-py's class; the fields have the same names.
 LAYOUTS: dict[str, Any] = {
@@ -72,7 +73,7 @@ def test_structs_have_the_layout_of_nvidia_ml_py(tmp_path: Path) -> None:
     compiler = native.find_compiler()
     subprocess.run([compiler, f"-I{native.FOLDER}", "-o", program, source], check=True)
 
-    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    printed = captured([program], check=True).stdout
     assert printed.splitlines() == expected
 
 
@@ -81,9 +82,7 @@ def test_both_files_load_with_the_c_library_of_2020(built: Built) -> None:
     if not readelf:
         pytest.skip("needs readelf (binutils)")
     for path in (built.nvml, built.nvidia_smi):
-        text = subprocess.run(
-            [readelf, "--wide", "--version-info", path], capture_output=True, text=True, check=True
-        ).stdout
+        text = captured([readelf, "--wide", "--version-info", path], check=True).stdout
         versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", text)]
         assert versions
         assert max(versions) <= (2, 31), path
@@ -95,9 +94,7 @@ def test_they_need_the_c_library_and_nothing_else(built: Built) -> None:
         pytest.skip("needs readelf (binutils)")
     needed = {}
     for path in (built.nvml, built.nvidia_smi):
-        text = subprocess.run(
-            [readelf, "--wide", "--dynamic", path], capture_output=True, text=True, check=True
-        ).stdout
+        text = captured([readelf, "--wide", "--dynamic", path], check=True).stdout
         needed[path.name] = set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
         if path == built.nvml:
             assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == ["libnvidia-ml.so.1"]
@@ -111,9 +108,7 @@ def test_only_nvml_functions_and_the_reset_are_exported(built: Built) -> None:
     nm = shutil.which("nm")
     if not nm:
         pytest.skip("needs nm (binutils)")
-    text = subprocess.run(
-        [nm, "--dynamic", "--defined-only", built.nvml], capture_output=True, text=True, check=True
-    ).stdout
+    text = captured([nm, "--dynamic", "--defined-only", built.nvml], check=True).stdout
 
     names = [line.split()[-1] for line in text.splitlines()]
 
