@@ -69,7 +69,6 @@ def test_a_subreaper_gets_the_orphans_of_its_descendants() -> None:
 
 
 DECLARATIONS = Path(__file__).parents[3] / "nvct/kernel/declarations.h"
-GENERATED = DECLARATIONS.with_name("declared.py")
 HEADERS = (
     "stddef", "stdio", "sys/ioctl", "linux/bpf", "linux/filter", "linux/inotify", "linux/mount",
     "linux/openat2", "linux/prctl", "linux/seccomp",
