@@ -288,5 +288,6 @@ def write(
     for suffix, (spec, comment) in finished.items():
         path = f"{stem}.{suffix}{ending}" if suffix else output
         path = store.save(spec, path, form, comment, follow=follow)
-        say(f"wrote {len(spec['devices'])} devices to {path}")
+        plural = "" if len(spec["devices"]) == 1 else "s"
+        say(f"wrote {len(spec['devices'])} device{plural} to {path}")
     return []
