@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ARCHITECTURE.md names rooms and files that exist, and every folder says what it is for."""
+"""ARCHITECTURE.md names what exists; documents fit a terminal; the text of the unit file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Makefile names files that exist, and each of its targets is run by something; what workers share."""
+"""The Makefile names files that exist; each target is run by something; what workers share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for tests.support.missing: the closing lines of a test run."""
+"""Unit tests for tests.support.missing and again: the end of a test run."""
 
 from __future__ import annotations
 

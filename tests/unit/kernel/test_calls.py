@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cold kernel has beyond the hot one; tests/unit/linux/test_kernel.py has the rest."""
+"""What the cold kernel has beyond the hot one, and its declarations, messages and inotify."""
 
 from __future__ import annotations
 

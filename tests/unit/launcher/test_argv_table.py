@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers read command lines as nvct/oci/argv.py does, by the same table."""
+"""Command lines are read as nvct/oci/argv.py does; the cold interpreter; nvidia-docker."""
 
 from __future__ import annotations
 

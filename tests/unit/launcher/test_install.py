@@ -135,10 +135,10 @@ def test_installing_again_replaces_the_programs_in_one_step(
     tmp_path: Path, built: launch.Built
 ) -> None:
     (tmp_path / "bin").mkdir()
-    launch.install(tmp_path / "bin", "sh", built)
+    launch.install(tmp_path / "bin", "sh", built, archive=False)
     program = tmp_path / "bin" / launch.PROGRAMS[0]
     with program.open() as running:
-        launch.install(tmp_path / "bin", "sh", built)
+        launch.install(tmp_path / "bin", "sh", built, archive=False)
 
         assert os.fstat(running.fileno()).st_ino != program.stat().st_ino
     assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
@@ -154,12 +154,12 @@ def test_a_script_hook_of_an_older_nvct_is_removed_and_others_stay(
         'exec python3 -c "from nvct.container.cdi_hook.launch import main;main()"\n',
     )
     script(tmp_path / "mine", "nvct.container.cdi_hook.launch\n")
-    launch.install(tmp_path, "sh", built)
+    launch.install(tmp_path, "sh", built, archive=False)
     assert not (tmp_path / name).exists()
     assert (tmp_path / "mine").exists()
 
     (tmp_path / name).write_text(others)
-    launch.install(tmp_path, "sh", built)
+    launch.install(tmp_path, "sh", built, archive=False)
 
     assert (tmp_path / name).read_text() == others
 

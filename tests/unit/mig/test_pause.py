@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The announcement of a change: it counts while its writer lives, and no longer."""
+"""A change is announced while its writer lives; a reset closes the GPU; its holders are named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placements where NVML names none: of the GPU's table, or of one with as many slices."""
+"""Placements where NVML names none, and named configurations: of tables, hardware or a file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON text: reading, refusals, and the text that an edit does not change."""
+"""JSON text: reading, refusals, depth, and the text that an edit does not change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct_sim.rootfs and container_support."""
+"""Unit tests for nvct_sim.rootfs, container_support and oci_runtime."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct_sim.tree, package and kernelfs: the files of a simulated node."""
+"""Unit tests for nvct_sim.tree, package, kernelfs and elf_writer: files of a simulated node."""
 
 from __future__ import annotations
 

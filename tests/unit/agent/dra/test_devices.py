@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of simulated nodes, and of GPUs about which something is unknown."""
+"""Devices: of simulated nodes, with gaps, chosen by selectors, and how a node fills up."""
 
 from __future__ import annotations
 

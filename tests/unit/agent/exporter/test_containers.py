@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes → containers by cgroup, their names, and what each uses of a shared GPU."""
+"""Whose a GPU is: containers by cgroup, their part of a shared GPU, and batch jobs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counter files: what is read, and that a malformed line is named."""
+"""Counter files: what is read, that a malformed line is named, and which GPUs have values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine of a device: a table of courses, and rules that hold for every course."""
+"""The state machine of a device: a table of courses, and rules for every course; notices."""
 
 from __future__ import annotations
 

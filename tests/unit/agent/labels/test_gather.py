@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that an agent without privileges gets from NVML's worker."""
+"""Facts that an agent without privileges gets from NVML's worker; the user's own labels."""
 
 from __future__ import annotations
 

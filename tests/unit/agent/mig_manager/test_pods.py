@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that have devices: every form of an id, pods that have ended, no kubelet."""
+"""What a change of MIG meets: pods that have devices, labels of the Node, services of the host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG through NVML's worker in another container: what it does, and what it refuses to hear."""
+"""MIG through NVML's worker in another container, and its question to the container engine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the program: failures, successes and messages."""
+"""The contract of the program: failures, successes, messages, and where they are recorded."""
 
 from __future__ import annotations
 

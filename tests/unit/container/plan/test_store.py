@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory: its files are used only if no other user could write them."""
+"""The run directory: its files are used only if no other user could write them; their depth."""
 
 from __future__ import annotations
 

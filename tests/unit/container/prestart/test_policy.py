@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of [nvct.policy] apply to containers that get their GPUs from the prestart hook."""
+"""The prestart hook: the rules of [nvct.policy] apply, and its launcher keeps the environment."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device requests in annotations."""
+"""Requests in annotations and in mounts of /dev/null; capabilities; what their readers import."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries of a folder, their names, and the cost of the search."""
+"""The libraries of a folder, and the cost of the search; a root that has mounts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode csv on a machine that is not a Tegra: containers start without a GPU, with a log entry."""
+"""Creates that end otherwise: mode csv without a Tegra, and a kill while a root is changed."""
 
 from __future__ import annotations
 

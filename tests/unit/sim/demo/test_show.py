@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct_sim.demo.show: readable on 80 columns, without color, without a terminal."""
+"""What the demo shows is readable on 80 columns, without color; its verdicts."""
 
 from __future__ import annotations
 
