@@ -40,9 +40,7 @@ def rows() -> list[ParameterSet]:
     """Return the table; what every host with runc can run must not be skipped in CI."""
     return [
         pytest.param(
-            case,
-            id=matrix.name_of(case),
-            marks=[pytest.mark.engine] if _is_plain(case) else [],
+            case, id=matrix.name_of(case), marks=[pytest.mark.engine] if _is_plain(case) else []
         )
         for case in matrix.cases()
     ]

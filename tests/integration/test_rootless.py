@@ -94,10 +94,7 @@ def test_a_user_s_container_is_explained(runtime: str, found: dict[str, Any]) ->
     assert by_name == by_id
     head, *lines = by_name.splitlines()
     assert re.fullmatch(r"mine  \(id [0-9a-f]{12}, process \d+\)", head)
-    for line in (
-        "           /dev/nvidiactl /dev/nvidia0",
-        "  has      nvidia0 in its /dev",
-    ):
+    for line in ("           /dev/nvidiactl /dev/nvidia0", "  has      nvidia0 in its /dev"):
         assert line in lines
     asked = next(line for line in lines if line.startswith("  asked "))
     assert asked in [  # which files tell depends on Podman

@@ -167,10 +167,7 @@ class Lab:
         return path
 
     def asks(
-        self,
-        *env: str,
-        annotations: Mapping[str, str] | None = None,
-        **more: object,
+        self, *env: str, annotations: Mapping[str, str] | None = None, **more: object
     ) -> None:
         """Write the config.json of a container with a request."""
         document = make_config(["true"], env=env, annotations=annotations)

@@ -68,10 +68,7 @@ class Machine:
             "bus_device": whole.bus_id.removesuffix(".0"), "gpu": parent.index, "mig": mig.index,
             "mig_uuid": mig.uuid, "mig_parent": parent.uuid, "gi": mig.gi, "ci": mig.ci,
         }  # fmt: skip
-        self.expected = {
-            False: self.by_env(whole.uuid),
-            True: self.by_env(mig.uuid),
-        }
+        self.expected = {False: self.by_env(whole.uuid), True: self.by_env(mig.uuid)}
 
     def _run(self, name: str, *words: str) -> Any:
         done = invoke(name, words, env=self.env)

@@ -21,10 +21,7 @@ async def test_it_tells_whether_the_event_is_set() -> None:
 
 @pytest.mark.parametrize(
     "wait_for",
-    [
-        lambda event: waiting.until_set(event, 60),
-        lambda event: waiting.within(60, event.wait()),
-    ],
+    [lambda event: waiting.until_set(event, 60), lambda event: waiting.within(60, event.wait())],
     ids=["event", "work"],
 )
 @pytest.mark.parametrize("turns", range(6))

@@ -94,9 +94,7 @@ def test_other_command_lines_are_parsed_by_the_library(arguments: list[str]) -> 
     assert find(arguments) is None
 
 
-def test_variables_of_options_are_parsed_by_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variables_of_options_are_parsed_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVIDIA_CTK_QUIET", "1")
 
     assert find(["cdi", "list"]) is None

@@ -73,10 +73,7 @@ def place(host: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[2] for row in ROWS])
 def test_a_script_sees_what_the_incumbent_shows(
-    row: list[str],
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    row: list[str], place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     status, streams, command = row
 

@@ -25,10 +25,7 @@ def test_a_file_gets_the_line_as_it_is() -> None:
 def test_no_line_ends_in_a_command() -> None:
     lines = list(screen.wrapped("ok  ", TEXT, 48))
 
-    assert lines == [
-        "ok  it ends here: run",
-        "    `nvct system create-device-nodes --all` now",
-    ]
+    assert lines == ["ok  it ends here: run", "    `nvct system create-device-nodes --all` now"]
     assert list(screen.wrapped("ok  ", "", 48)) == ["ok"]
 
 

@@ -172,9 +172,7 @@ def test_hooks_that_config_toml_disables_are_left_out(lab: Lab) -> None:
     assert "hooks" not in spec["containerEdits"]
 
 
-def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all(
-    lab: Lab,
-) -> None:
+def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all(lab: Lab) -> None:
     lab.spec()
 
     plan = registry_plan(lab)

@@ -70,10 +70,7 @@ def test_an_admins_comments_order_and_unknown_keys_stay() -> None:
 
 def test_a_commented_key_is_set_in_its_place() -> None:
     after = _set(ADMINS, "nvidia-container-cli.path=/x")
-    assert _changed(ADMINS, after) == [
-        '-#path = "/usr/bin/nvidia-container-cli"',
-        '+path = "/x"',
-    ]
+    assert _changed(ADMINS, after) == ['-#path = "/usr/bin/nvidia-container-cli"', '+path = "/x"']
 
 
 @pytest.mark.parametrize(

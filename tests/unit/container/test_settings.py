@@ -163,8 +163,7 @@ def test_a_change_while_the_file_is_read_is_noticed_by_the_next_load(
     lab.configure(mode="aaa")
     answer = json.dumps({"mode": "aaa"})
     slow = script(
-        lab.home / "bin/python",
-        f"sed s/aaa/bbb/ -i {lab.config_toml}; echo '{answer}'\n",
+        lab.home / "bin/python", f"sed s/aaa/bbb/ -i {lab.config_toml}; echo '{answer}'\n"
     )
 
     assert load(lab, store, cold=str(slow)).mode == "aaa"

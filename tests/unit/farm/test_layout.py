@@ -87,8 +87,7 @@ def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
     folder = f"/{LIB}/nvidia/current"
     name = f"libvdpau_nvidia.so.{VERSION}"
     link = Link(
-        target="../nvidia/current/libvdpau_nvidia.so.1",
-        path=f"/{LIB}/vdpau/libvdpau_nvidia.so.1",
+        target="../nvidia/current/libvdpau_nvidia.so.1", path=f"/{LIB}/vdpau/libvdpau_nvidia.so.1"
     )
 
     links = model.links(model.view_files([file(f"{folder}/{name}", links=(link,))]))

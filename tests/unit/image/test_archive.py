@@ -151,9 +151,7 @@ def test_a_tar_is_taken_without_its_devices(tmp_path: Path) -> None:
 
     entries = layers.of_tar(path, lambda name: name != "etc")
 
-    assert entries == [
-        layers.Entry("usr/bin/x", mode=0o4755, owner=(7, 0), content=b"x"),
-    ]
+    assert entries == [layers.Entry("usr/bin/x", mode=0o4755, owner=(7, 0), content=b"x")]
 
 
 def test_what_is_no_tar_is_refused(tmp_path: Path) -> None:

@@ -106,8 +106,7 @@ exec cc "$@"
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["relative", "", "/a'b", '/a"b', "/a\\b", "/a\nb", "/a$b", "/a`b", "/a|b", "/a&b"],
+    "path", ["relative", "", "/a'b", '/a"b', "/a\\b", "/a\nb", "/a$b", "/a`b", "/a|b", "/a&b"]
 )
 @pytest.mark.parametrize("which", ["python", "packages", "cold"])
 def test_a_path_that_needs_quoting_is_refused(path: str, which: str, tmp_path: Path) -> None:
@@ -290,9 +289,7 @@ def test_a_static_executable_of_other_sources_is_refused(
     assert os.listdir(tmp_path) == ["nvct-hot"]
 
 
-def test_launchers_for_another_root_ignore_this_machines_nvct_hot(
-    tmp_path: Path,
-) -> None:
+def test_launchers_for_another_root_ignore_this_machines_nvct_hot(tmp_path: Path) -> None:
     source = hot(tmp_path / "nvct-hot", digest="0123456789abcdef")
     built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
     (tmp_path / "bin").mkdir()

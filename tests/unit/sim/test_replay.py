@@ -44,10 +44,7 @@ def node_nvml(node: tree.Node) -> FakeNvml:
         instances = now.find("ci", gpu=index)
         mig = tuple(
             NvmlMig(
-                index=n,
-                uuid=ci.fields["uuid"],
-                gi=int(ci.fields["gi"]),
-                ci=int(ci.fields["id"]),
+                index=n, uuid=ci.fields["uuid"], gi=int(ci.fields["gi"]), ci=int(ci.fields["id"])
             )
             for n, ci in enumerate(instances)
         )

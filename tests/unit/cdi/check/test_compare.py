@@ -93,15 +93,9 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["+ hook createContainer chmod"],
     ),
     ({"hooks": [HOOK, {"hookName": "poststop", "path": "/x/y"}]}, ["+ hook poststop y"]),
-    (
-        {"netDevices": [{"hostInterfaceName": "ib0", "name": "n0"}]},
-        ["+ network interface ib0"],
-    ),
+    ({"netDevices": [{"hostInterfaceName": "ib0", "name": "n0"}]}, ["+ network interface ib0"]),
     ({"intelRdt": {"closID": "c"}}, ["+ intelRdt"]),
-    (
-        {"deviceNodes": [NODE]},
-        ["+ node /dev/nvidia0 (/dev/nvidia0)"],
-    ),
+    ({"deviceNodes": [NODE]}, ["+ node /dev/nvidia0 (/dev/nvidia0)"]),
 ]
 
 

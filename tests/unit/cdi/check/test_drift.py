@@ -384,7 +384,7 @@ def test_a_shadowed_spec_is_reported_and_not_checked(site: Site) -> None:
     uuid = f"nvidia.com/gpu={site.machine.host.uuid(0)}"
 
     assert [difference.text for difference in report.drift] == [
-        f"{low}: nvidia.com/gpu=0, {uuid}, nvidia.com/gpu=all are taken from {high}, {RANK}",
+        f"{low}: nvidia.com/gpu=0, {uuid}, nvidia.com/gpu=all are taken from {high}, {RANK}"
     ]
     assert (report.specs, report.devices) == (1, 3)
 

@@ -66,9 +66,7 @@ def mode_of(container: Container, path: str) -> int:
     return (container.root / path).lstat().st_mode & 0o7777
 
 
-def test_existing_paths_get_the_mode_and_missing_ones_are_skipped(
-    container: Container,
-) -> None:
+def test_existing_paths_get_the_mode_and_missing_ones_are_skipped(container: Container) -> None:
     container.file("/dev/dri/card0").chmod(0o600)
 
     status = container.hook(

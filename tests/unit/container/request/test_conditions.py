@@ -480,9 +480,7 @@ def test_the_number_of_gpus_is_bounded(
     assert container.outcome(config, f"{VISIBLE_DEVICES}={value}") == outcome
 
 
-def test_gpus_are_counted_in_their_plan_and_only_for_all(
-    container: Container,
-) -> None:
+def test_gpus_are_counted_in_their_plan_and_only_for_all(container: Container) -> None:
     config = policy('more-gpus-than = 8\nthen = "deny"')
 
     container.outcome(config, f"{VISIBLE_DEVICES}=0,1,2")

@@ -145,10 +145,7 @@ def test_mounts_are_compared_as_well(pod: Container, tmp_path: Path) -> None:
     root = visible(VOLUME_MOUNT_ROOT)
     with pytest.raises(NotPermittedError, match="denies volume mount"):
         pod.decide(config, root)
-    write(
-        tmp_path,
-        Given(env={VISIBLE_DEVICES: VOLUME_MOUNT_ROOT}, mounts=[("/dev/null", path)]),
-    )
+    write(tmp_path, Given(env={VISIBLE_DEVICES: VOLUME_MOUNT_ROOT}, mounts=[("/dev/null", path)]))
     assert ids(pod, config, root) == [GPU]
     pod.mounts.append({"source": "/dev/null", "destination": f"{VOLUME_MOUNT_ROOT}/{OTHER}"})
     with pytest.raises(NotPermittedError, match=f"given this container '{GPU}'"):

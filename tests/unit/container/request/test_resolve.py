@@ -289,8 +289,7 @@ def test_cdi_names_do_not_mix_with_others(mode: str, value: str, name: str) -> N
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi"])
 @pytest.mark.parametrize(
-    ("names", "ids"),
-    [("0 1 0", ["0", "1"]), ("all", ["all"]), ("0 all", ["all"]), ("none", [])],
+    ("names", "ids"), [("0 1 0", ["0", "1"]), ("all", ["all"]), ("0 all", ["all"]), ("none", [])]
 )
 def test_names_of_the_in_memory_kind_are_plain_names(
     mode: str, names: str, ids: list[str]

@@ -339,9 +339,7 @@ def test_a_missing_library_is_noticed_though_the_plan_is_current(lab: Lab) -> No
     assert calls.read_text().split() == ["config", "own", "own"]
 
 
-def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(
-    lab: Lab,
-) -> None:
+def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(lab: Lab) -> None:
     lab.driver()
     lab.asks(ALL)
     created(lab)

@@ -149,9 +149,7 @@ def test_the_old_remote_pci_info_agrees_with_the_new(start: Callable[[str], Any]
     assert old.bus == nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1).bus == 0xC1
 
 
-def test_a_gpu_without_nvlinks_supports_no_nvlink_function(
-    start: Callable[[str], Any],
-) -> None:
+def test_a_gpu_without_nvlinks_supports_no_nvlink_function(start: Callable[[str], Any]) -> None:
     nvml = start("t4-4")
     gpu = handles(nvml)[0]
 
