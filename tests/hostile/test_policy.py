@@ -11,7 +11,7 @@ import tomlkit
 from tests.support import kubelet_records
 from tests.support.host_tree import BUSES, HostTree
 from tests.support.kubelet_records import Given
-from tests.support.policy_lab import HOSTS, cap, decided, nodes, part, refusal, requested
+from tests.support.policy_lab import cap, decided, nodes, part, refusal, requested
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -78,7 +78,6 @@ def lab() -> Iterator[Lab]:
         "link": mount(str(new_lab.home / "tree/dev/deep/link")), "zero": mount("/dev/zero"),
     })  # fmt: skip
     yield new_lab
-    HOSTS.pop(id(new_lab), None)
     new_lab.remove()
 
 

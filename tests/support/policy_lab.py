@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh
@@ -65,7 +66,7 @@ class Compiled(Host):
         return self.made[which]
 
 
-HOSTS: dict[int, Compiled] = {}
+HOSTS: WeakKeyDictionary[Lab, Compiled] = WeakKeyDictionary()
 
 
 def outcome(
@@ -103,7 +104,7 @@ def refusal(lab: Lab, *rules: dict[str, object]) -> NvctError:
 
 
 def decision(lab: Lab, *rules: dict[str, object], default: str, **values: object) -> Decision:
-    host = HOSTS.setdefault(id(lab), Compiled(lab))
+    host = HOSTS.setdefault(lab, Compiled(lab))
     policy = parse({"default": default, "rules": list(rules)}, "/c")
     config = load(str(lab.config_toml)).replaced(**values, policy=policy)
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))

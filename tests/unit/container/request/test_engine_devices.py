@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,9 @@ ROOTLESS = "0 1000 1\n1 100000 65536\n"
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=3)
-    yield new_lab
-    HOSTS.pop(id(new_lab), None)
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=3)
+    return lab
 
 
 def node(major: int, minor: int, path: str = "") -> dict[str, Any]:
@@ -183,7 +179,7 @@ def test_without_a_driver_a_rule_for_every_device_gives_no_gpu(lab: Lab) -> None
 def test_a_mig_device_has_its_name(lab: Lab) -> None:
     devices = {f"1:{n}": part(1, 30 + 2 * n, 31 + 2 * n) for n in range(2)}
     lab.spec(devices={"0": nodes((195, 0)), **devices})
-    host = HOSTS.setdefault(id(lab), Compiled(lab))
+    host = HOSTS.setdefault(lab, Compiled(lab))
     host.made["own"] = host.plan("registry")  # NVML would tell of MIG devices
     engine(lab, (195, 1), (236, 30), (236, 31), CONTROL)
     assert asked(lab) == "1:0"

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.host_tree import BUSES, HostTree
-from tests.support.policy_lab import HOSTS, cap, nodes, outcome, part
+from tests.support.policy_lab import cap, nodes, outcome, part
 from tests.support.shim_lab import Lab
 
 UUID = HostTree.uuid(0)
@@ -18,12 +17,9 @@ MIG = "MIG-00000000-0001-0000-cccc-000000000000"
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    new_lab = Lab()
-    new_lab.driver(gpus=3)
-    yield new_lab
-    HOSTS.pop(id(new_lab), None)
-    new_lab.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver(gpus=3)
+    return lab
 
 
 OTHERS: dict[str, dict[str, Any]] = {
