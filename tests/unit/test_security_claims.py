@@ -7,6 +7,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import tomlkit
@@ -23,11 +24,14 @@ CLAIMS: dict[str, dict[str, list[str]]] = tomlkit.parse(
 NAMED = sorted({name for claims in CLAIMS.values() for names in claims.values() for name in names})
 
 
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 @cache
-def functions(file: str) -> dict[str, ast.FunctionDef]:
+def functions(file: str) -> dict[str, Function]:
     """Return the functions of a module by their names."""
     tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {node.name: node for node in tree.body if isinstance(node, Function)}
 
 
 @pytest.mark.parametrize("test", NAMED, ids=lambda name: name.rpartition("::")[2])
