@@ -9,6 +9,7 @@ import io
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -167,10 +168,16 @@ def test_a_worker_that_nothing_replaces_ends_soon(worker: OfRelease) -> None:
         assert worker.process.wait(TIMEOUT_S) == 0
 
 
-def test_the_owner_of_a_socket_is_named_and_no_link_followed(tmp_path: Path) -> None:
-    folder = tmp_path / "device-plugins"
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # a socket's path is short
+        yield Path(path)
+
+
+def test_the_owner_of_a_socket_is_named_and_no_link_followed(root: Path) -> None:
+    folder = root / "device-plugins"
     folder.mkdir()
-    side = HostSide(lambda: Place(roots=Roots(), host_root=str(tmp_path), kubelet="/"))
+    side = HostSide(lambda: Place(roots=Roots(), host_root=str(root), kubelet="/"))
 
     def owner(name: str) -> Any:
         call = SocketOwner(folder="device-plugins", name=name)
