@@ -225,6 +225,37 @@ def _exists(path: str) -> bool:
     return True
 
 
+CALLERS = (paths.CONFIG_ENV, "XDG_CONFIG_HOME", paths.RUN_DIR_ENV)
+"""By these variables a caller could choose another policy."""
+
+
+def without_choice(env: dict[str, str], root: str = "/") -> dict[str, str]:
+    """Return an environment in which the host's policy cannot be chosen.
+
+    Podman starts its runtime with its caller's environment. Where the host's config.toml has a
+    policy, that file alone counts for the host's root. The user of a rootless engine has a file of
+    his own. The launcher does the same (`keeps_policy` in nvct/launcher/launcher.c).
+    """
+    if any(map(env.get, CALLERS)) and posix.stat(root).st_uid == posix.geteuid() and _has_policy():
+        return {name: value for name, value in env.items() if name not in CALLERS}
+    return env
+
+
+def _has_policy() -> bool:
+    try:
+        fd = posix.open(paths.CONFIG_FILE, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    try:
+        return b"policy" in posix.read(fd, 1 << 20)
+    except OSError:
+        return True
+    finally:
+        posix.close(fd)
+
+
 def check(config: Config) -> None:
     """Refuse values with which no container can be created.
 

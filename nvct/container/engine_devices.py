@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.host_view import leaves_cgroup
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
@@ -38,7 +39,6 @@ EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
-CGROUPS = "/sys/fs/cgroup"
 UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
 """Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
@@ -81,7 +81,7 @@ class Access:
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
-        self.is_wide |= has_driver and not is_rootless and _leaves_cgroup(bundle)
+        self.is_wide |= has_driver and not is_rootless and leaves_cgroup(bundle)
         self._add_rules(has_driver=has_driver)
 
     def _add_rules(self, *, has_driver: bool) -> None:
@@ -146,20 +146,6 @@ def _special_files(folder: str) -> list[str]:
     except (OSError, ValueError):
         return []
     return [entry.path for entry in special if not entry.is_dir(follow_symlinks=False)]
-
-
-def _leaves_cgroup(bundle: Bundle) -> bool:
-    """Report whether root in a container can leave the control group that refuses devices.
-
-    A mount that is read-only, but not recursively, has writable ones below it.
-    """
-    for mount in bundle.mounts:
-        source, options = mount.get("source"), mount.get("options")
-        if isinstance(source, str) and not (isinstance(options, list) and "rro" in options):
-            path = source.rstrip("/")
-            if path == CGROUPS or CGROUPS.startswith(f"{path}/") or path.startswith(f"{CGROUPS}/"):
-                return True
-    return CAP_SYS_ADMIN in bundle.bounding
 
 
 class EngineCase(Case):
