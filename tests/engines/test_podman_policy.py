@@ -113,7 +113,7 @@ def test_who_calls_podman_cannot_choose_another_policy(name: str, podman: Podman
     configuration(podman)
     free = "/run/free/nvidia-container-runtime/config.toml"
     podman.box.write(free, podman.box.read(CONFIG))
-    podman.box.call("cp", "-a", "/run/nvct", "/run/free/nvct")
+    podman.box.call("mkdir", "-p", "-m", "700", "/run/free/nvct")
     configuration(podman, POLICY)
     values = {CONFIG_ENV: free, "XDG_CONFIG_HOME": "/run/free", RUN_DIR_ENV: "/run/free/nvct"}
     words = podman.words(USABLE, f"--runtime={SHIM}", "--device=nvidia.com/gpu=1")
@@ -121,7 +121,8 @@ def test_who_calls_podman_cannot_choose_another_policy(name: str, podman: Podman
         conf = podman.box.read("/run/nvct/launcher.conf")
         lines = [line for line in conf.splitlines() if not line.startswith(("word", "host"))]
         podman.box.write(
-            "/run/free/nvct/launcher.conf", "\n".join([*lines[:-1], "word\tno", "end\n"])
+            "/run/free/nvct/launcher.conf",
+            "\n".join([*lines[:-1], "word\tnothing-has-it", "end\n"]),
         )
     is_refused(podman.podman(*words, env={name: values[name]}))
 
