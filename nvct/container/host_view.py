@@ -41,7 +41,8 @@ CAPABILITIES = (
 def leaves_cgroup(bundle: Bundle) -> bool:
     """Report whether root in a container can leave the control group that refuses devices.
 
-    Root can with CAP_SYS_ADMIN, with a writable mount of control groups besides its own, and by
+    Root can with CAP_SYS_ADMIN, with a writable mount of control groups besides its own, with one
+    of the host's /proc (sys/kernel/core_pattern names a program that the kernel starts), and by
     /proc/PID/root of a host process that it may trace.
     """
     if CAP_SYS_ADMIN in bundle.bounding:
@@ -56,9 +57,9 @@ def leaves_cgroup(bundle: Bundle) -> bool:
                 is_below = _holds(source, mount.target) and source != mount.target
                 if not is_below and not _holds(mount.target, source):
                     continue
-                if mount.fstype == "proc":  # its links lead out of a read-only mount, too
-                    sees_processes = True
-                elif "rro" not in options and (is_below or not _is_read_only(options)):
+                sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
+                is_held = "rro" in options or (_is_read_only(options) and not is_below)
+                if "rw" in mount.options and not is_held:
                     return True
         return sees_processes and not bundle.has_user_namespace() and _may_trace(bundle.bounding)
     except (OSError, ValueError, DocumentError):
@@ -66,11 +67,10 @@ def leaves_cgroup(bundle: Bundle) -> bool:
 
 
 def _mounts(process: str) -> list[Mount]:
-    """Return the mounts that show processes, or control groups that can be written."""
+    """Return the mounts of processes and of control groups."""
     text = read_bytes(f"{PROC}/{process}/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
     lines = [line for line in text.split("\n") if " - proc " in line or " - cgroup" in line]
-    mounts = parse("\n".join(lines))
-    return [mount for mount in mounts if mount.fstype == "proc" or "rw" in mount.options]
+    return parse("\n".join(lines))
 
 
 def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:
@@ -150,7 +150,10 @@ def _is_weaker(process: str, capabilities: int) -> bool:
         return (
             fields["Uid"].split() == ["0"] * 4
             and not int(fields["CapPrm"], 16) & ~capabilities
-            and any(m.fstype != "proc" and m.root == "/" for m in _mounts(process))
+            and any(
+                mount.fstype in CGROUP_TYPES and mount.root == "/" and "rw" in mount.options
+                for mount in _mounts(process)
+            )
         )
     except (OSError, KeyError):  # it has ended
         return False

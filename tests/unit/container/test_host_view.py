@@ -124,6 +124,9 @@ def test_read_only_holds_where_no_writable_mount_is_below(machine: Machine) -> N
     assert not leaves(bind(groups, "ro"))
     assert leaves(bind(groups.parent, "ro"))
     assert not leaves(bind(groups.parent, "ro", "rro"))
+    processes = machine.mount(PROCESSES, machine.folder("proc2"))
+    assert leaves(bind(processes))
+    assert not leaves(bind(processes, "ro"))
     other = machine.mount(V1, machine.folder("other/cgroup"), "ro,nosuid")
     assert not leaves(bind(other))
     assert not leaves(bind(other.parent))
@@ -161,7 +164,7 @@ def test_who_sees_processes_of_the_host_and_may_trace_them_leaves(
     way: str, machine: Machine
 ) -> None:
     processes = machine.mount(PROCESSES, machine.folder("host/proc"))
-    mounts = {"/proc": bind(processes), "the root, read-only": bind("/", "ro", "rro")}
+    mounts = {"/proc": bind(processes, "ro"), "the root, read-only": bind("/", "ro", "rro")}
     given: Any = {"namespaces": SEES[way]} if way in SEES else {}
     seen = [mounts[way]] if way in mounts else []
     traces = (*DOCKERS, "SYS_PTRACE")
