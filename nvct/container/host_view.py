@@ -15,6 +15,7 @@ from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
 from nvct.linux.mountinfo import parse
+from nvct.oci.bundle import mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ def leaves_cgroup(bundle: Bundle) -> bool:
         if _has_hierarchy(bundle, mounts):
             return True
         sees_processes = _shares(bundle, "pid")
-        for source, options in _sources(bundle):
+        for source, options, covered in _sources(bundle):
             for mount in mounts:
                 is_below = _holds(source, mount.target) and source != mount.target
                 if not is_below and not _holds(mount.target, source):
+                    continue
+                if any(_holds(source + target, mount.target) for target in covered):
                     continue
                 sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
                 is_held = "rro" in options or (_is_read_only(options) and not is_below)
@@ -110,8 +113,12 @@ def _shares(bundle: Bundle, kind: str) -> bool:
     return True
 
 
-def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object]]]:
-    """Yield the real paths of what is mounted into a container, with options, and of its root."""
+def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
+    """Yield the real paths of what is mounted into a container, with options, and of its root.
+
+    The third value are the folders below the path that the container's other mounts cover.
+    """
+    targets = [mount_target(str(mount.get("destination"))) for mount in bundle.mounts]
     root = {"source": bundle.document.value(("root", "path"))}
     for mount in [*bundle.mounts, root]:
         source = mount.get("source")
@@ -122,13 +129,17 @@ def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object]]]:
         except (FileNotFoundError, NotADirectoryError):
             continue  # the runtime reports it
         try:
-            yield posix.readlink(f"{PROC}/self/fd/{fd}"), _options(mount)
+            yield (
+                posix.readlink(f"{PROC}/self/fd/{fd}").rstrip("/"),
+                _options(mount),
+                targets if mount is root else [],
+            )
         finally:
             posix.close(fd)
 
 
 def _holds(folder: str, path: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _may_trace(bounding: list[str]) -> bool:

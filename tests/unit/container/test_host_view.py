@@ -119,6 +119,21 @@ def test_a_volume_and_a_mount_below_are_known_by_the_kernel(machine: Machine) ->
     assert not leaves(bind(machine.work / "volumes/files/_data"))
 
 
+def test_what_a_root_has_below_the_containers_own_mounts_cannot_be_reached(
+    machine: Machine,
+) -> None:
+    """A createContainer hook sees them there already; and Podman has --rootfs /."""
+    root = machine.folder("root")
+    machine.mount(PROCESSES, root / "proc")
+    machine.mount(V2, root / "sys/fs/cgroup")
+    own = [{"destination": f"/{name}", "type": name, "source": name} for name in ("proc", "sys")]
+    assert not leaves(*own, root=str(root))
+    assert leaves(own[0], root=str(root))
+    assert leaves(*own, bind(root))
+    machine.mount(V2, root / "other")
+    assert leaves(*own, root=str(root))
+
+
 def test_read_only_holds_where_no_writable_mount_is_below(machine: Machine) -> None:
     groups = machine.mount(V2, machine.folder("sys/fs/cgroup"))
     assert not leaves(bind(groups, "ro"))
