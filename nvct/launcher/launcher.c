@@ -449,9 +449,6 @@ static int any_shows_host(char **paths, int count)
 			for (int i = 0; i < count; i++)
 				shows |= strchr(point, '\\') || overlap(paths[i], point);
 	}
-	if (mounts)
-		fclose(mounts);
-	free(line);
 	return shows;
 }
 
@@ -460,8 +457,7 @@ static int any_shows_host(char **paths, int count)
 static int sees_host(const char *text, size_t size)
 {
 	static const char *const keys[] = { "\"source\":\"", "\"path\":\"" }; /* of mounts, and of the root */
-	char path[4096], link[32], *paths[MAX_SOURCES];
-	const char *end = text + size;
+	char path[4096], *paths[MAX_SOURCES];
 	struct statfs fs;
 	int count = 0;
 	if (!memmem(text, size, "{\"type\":\"pid\"}", 14) ||
@@ -469,28 +465,22 @@ static int sees_host(const char *text, size_t size)
 	     fs.f_type == CGROUP2_MAGIC))
 		return 1;
 	for (int key = 0; key < 2; key++) {
-		const char *p = text;
-		while ((p = memmem(p, (size_t)(end - p), keys[key], strlen(keys[key])))) {
-			const char *stop;
-			ssize_t length;
-			int fd;
+		const char *p = text, *stop;
+		while ((p = memmem(p, size - (size_t)(p - text), keys[key], strlen(keys[key])))) {
 			p += strlen(keys[key]);
-			stop = memchr(p, '"', (size_t)(end - p));
-			length = stop ? stop - p : (ssize_t)sizeof path;
-			if (length >= (ssize_t)sizeof path || memchr(p, '\\', (size_t)length) || count == MAX_SOURCES)
+			stop = memchr(p, '"', size - (size_t)(p - text));
+			if (!stop || stop - p >= (ssize_t)sizeof path || count == MAX_SOURCES)
 				return 1;
-			snprintf(path, sizeof path, "%.*s", (int)length, p);
+			snprintf(path, sizeof path, "%.*s", (int)(stop - p), p);
+			if (strchr(path, '\\'))
+				return 1;
 			if (*path != '/')
 				continue; /* such as proc and tmpfs */
-			fd = open(path, O_PATH | O_CLOEXEC);
-			if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-				continue; /* as a device's path in the container */
-			snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-			length = fd < 0 ? -1 : readlink(link, path, sizeof path - 1);
-			close(fd);
-			if (length < 0)
+			paths[count] = realpath(path, NULL);
+			if (paths[count])
+				count++;
+			else if (errno != ENOENT && errno != ENOTDIR) /* a device's path is in the container */
 				return 1;
-			paths[count++] = strndup(path, (size_t)length);
 		}
 	}
 	return any_shows_host(paths, count);
