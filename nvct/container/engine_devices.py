@@ -56,9 +56,6 @@ class Access:
         majors: of NVIDIA's drivers.
         shared: what gives such devices, and others that cannot be told from them: mounted folders
             where no control group refuses their nodes, and properties of the container's unit.
-
-    Args:
-        drivers: majors of character devices, by the names of their drivers.
     """
 
     __slots__ = ("_exact", "_rules", "control", "is_wide", "known", "majors", "nodes", "shared")
@@ -149,11 +146,7 @@ def _special_files(folder: str) -> list[str]:
 
 
 class EngineCase(Case):
-    """A request of origin `engine`.
-
-    Attributes:
-        given_nodes: the device numbers that the kubelet has given; `ask_kubelet` sets them.
-    """
+    """A request of origin `engine`; `given_nodes` are the numbers that the kubelet has given."""
 
     __slots__ = ("given_nodes",)
 
@@ -184,16 +177,11 @@ def check(
 ) -> Removal | None:
     """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
 
-    Args:
-        origin: of the container, None if nothing was asked of it yet.
-        request: the container's other request, which the policy allows.
-        devices: gets the names of the devices.
-        notes: get the decision.
-        trouble: why config.toml cannot be read.
+    `request` is the container's other one, which the policy allows. `devices` gets names.
 
     Raises:
         NotPermittedError: the policy denies the devices.
-        NvctError: `trouble`, if there are any.
+        NvctError: `trouble`, why config.toml cannot be read, if there are any devices.
     """
     plans = PlanDevices(config, host)
     origin = origin or origin_of(bundle, config, host)

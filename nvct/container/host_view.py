@@ -81,15 +81,10 @@ def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:
 
     In version 1, runtimes mount only the container's own group.
     """
-    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in mounts)
-    return (
-        is_unified
-        and any(
-            mount.get("type") in CGROUP_TYPES and not _is_read_only(_options(mount))
-            for mount in bundle.mounts
-        )
-        and _shares(bundle, "cgroup")
-    )
+    if not any(mount.fstype == "cgroup2" and mount.target == UNIFIED for mount in mounts):
+        return False
+    own = [mount for mount in bundle.mounts if mount.get("type") in CGROUP_TYPES]
+    return _shares(bundle, "cgroup") and not all(_is_read_only(_options(mount)) for mount in own)
 
 
 def _options(mount: Mapping[str, object]) -> list[object]:
@@ -116,7 +111,7 @@ def _shares(bundle: Bundle, kind: str) -> bool:
 def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
     """Yield the real paths of what is mounted into a container, with options, and of its root.
 
-    The third value are the folders below the path that the container's other mounts cover.
+    The third value is what other mounts of the container cover below the path.
     """
     targets = [mount_target(str(mount.get("destination"))) for mount in bundle.mounts]
     root = {"source": bundle.document.value(("root", "path"))}
@@ -129,13 +124,10 @@ def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
         except (FileNotFoundError, NotADirectoryError):
             continue  # the runtime reports it
         try:
-            yield (
-                posix.readlink(f"{PROC}/self/fd/{fd}").rstrip("/"),
-                _options(mount),
-                targets if mount is root else [],
-            )
+            path = posix.readlink(f"{PROC}/self/fd/{fd}").rstrip("/")
         finally:
             posix.close(fd)
+        yield path, _options(mount), targets if mount is root else []
 
 
 def _holds(folder: str, path: str) -> bool:
@@ -158,13 +150,9 @@ def _is_weaker(process: str, capabilities: int) -> bool:
     try:
         status = read_bytes(f"{PROC}/{process}/status", LIMIT).decode("ascii", "replace")
         fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
-        return (
-            fields["Uid"].split() == ["0"] * 4
-            and not int(fields["CapPrm"], 16) & ~capabilities
-            and any(
-                mount.fstype in CGROUP_TYPES and mount.root == "/" and "rw" in mount.options
-                for mount in _mounts(process)
-            )
-        )
+        if fields["Uid"].split() != ["0"] * 4 or int(fields["CapPrm"], 16) & ~capabilities:
+            return False
+        groups = [m for m in _mounts(process) if m.fstype in CGROUP_TYPES and m.root == "/"]
+        return any("rw" in mount.options for mount in groups)
     except (OSError, KeyError):  # it has ended
         return False
