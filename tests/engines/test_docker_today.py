@@ -295,8 +295,15 @@ def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
     """The launcher finds none of its words in Docker's own config.json."""
     docker.serve(by_hook=False)
     docker.settle()
-    done = docker.run("true; echo started", Want(env=()))
+    compiled = "/run/nvct/config.json"
+    assert docker.box.call("rm", compiled).returncode == 0
+    flags = ("--runtime=nvidia", "--volume=/run/x:/x", "--volume=data:/y", "--cap-add=SYS_PTRACE")
+    done = docker.run("true; echo started", Want(env=(), flags=flags))
     assert done.stdout == "started\n", done
+    assert docker.box.call("test", "-e", compiled).returncode  # Python would write it
+    done = docker.run("true; echo started", Want(env=(), flags=(*flags, "--pid=host")))
+    assert "denies engine devices" in done.stderr, done
+    assert docker.box.call("test", "-e", compiled).returncode == 0
     conf = docker.box.read("/run/nvct/launcher.conf")
     words = [line.partition("\t")[2] for line in conf.splitlines() if line.startswith("word")]
     name = docker.keep(Want(env=()))

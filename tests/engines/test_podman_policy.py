@@ -127,6 +127,16 @@ def test_who_calls_podman_cannot_choose_another_policy(name: str, podman: Podman
     is_refused(podman.podman(*words, env={name: values[name]}))
 
 
+def test_an_ordinary_container_starts_without_python(podman: Podman) -> None:
+    configuration(podman, POLICY)
+    compiled = "/run/nvct/config.json"
+    assert podman.box.call("rm", compiled).returncode == 0
+    words = (f"--runtime={SHIM}", "--volume=/etc:/x", "--volume=data:/y", "--cap-add=SYS_PTRACE")
+    done = podman.run("echo started", *words)
+    assert done.stdout == "started\n", done
+    assert podman.box.call("test", "-e", compiled).returncode  # Python would write it
+
+
 def test_podman_makes_no_container_without_a_cgroup_by_this_runtime(podman: Podman) -> None:
     """There, no device rule would hold."""
     words = podman.words("true", f"--runtime={SHIM}", "--cgroups=disabled")
