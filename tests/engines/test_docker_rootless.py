@@ -19,7 +19,8 @@ from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 from tests.engines.conftest import prepare
 from tests.engines.docker_ways import EVERY, ROOTLESS_WAYS
 from tests.engines.engines import CONFIG, SHIM
-from tests.engines.test_docker_today import CHECKED, DENY, NEW_S, OF_DEV, usable
+from tests.engines.test_docker_today import CHECKED, DENY, NEW_S, usable
+from tests.engines.ways_out import of_volume
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ true
 ATTACKS = {
     "a folder by a link": (f"--volume={STATE}/links/folder:/x",),
     "a node by a link": (f"--volume={STATE}/links/node:/node1",),
-    "a volume": (OF_DEV.replace("o=bind", "o=rbind"),),
+    "a volume": (of_volume("type=none", "o=rbind", "device=/dev"),),
     "the host's root": ("--volume=/:/x",),
 }
 
