@@ -63,6 +63,14 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
             yield Finding(reason=Reason.AgentTaskFailed, severity="error", evidence=evidence)
 
 
+def released(document: Json) -> str:
+    """Return why the driver is being replaced, "" if it is not."""
+    nvml = document.get("nvml")
+    if not isinstance(nvml, Mapping) or nvml.get("state") not in RELEASED:
+        return ""
+    return str(nvml.get("reason"))
+
+
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] in RELEASED:
         evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced

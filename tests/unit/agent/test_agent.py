@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import os
@@ -33,6 +34,7 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
 from nvct.cli import agent as cli
+from nvct.cli import doctor
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
@@ -76,9 +78,15 @@ class Unused:
     lets_go = True
     chooses_library = True
 
+    answers = False
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     async def report(self) -> None:
         self.asked += 1
-        raise NvmlError("it does not answer")
+        if not self.answers:
+            raise NvmlError("it does not answer")
 
     async def close(self) -> None:
         self.closed += 1
@@ -256,6 +264,7 @@ def test_the_driver_is_released_and_taken_again_by_commands(
             }
             assert (await asyncio.to_thread(command, "resume"))[0] == 0
             made.release._has_driver = lambda: True
+            made.client.answers = True  # type: ignore[attr-defined]
             await until(lambda: not made.client.refusal)
             made.client.lets_go = False  # type: ignore[attr-defined]
             status, output = await asyncio.to_thread(command, "release")
@@ -266,10 +275,28 @@ def test_the_driver_is_released_and_taken_again_by_commands(
     assert command("resume")[0] == 0
     assert "no agent serves this node" in command("release")[1]
     assert os.path.exists(f"{folder}/driver-release.json")
+    assert "as `nvct agent release` says" in doctor._released()
+    assert command("resume")[1] == "the release is over: no agent serves this node\n"
+    assert doctor._released() == ""
+
+
+def test_another_user_learns_why_the_agent_does_not_answer(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
+
+    async def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(http, "ask", refuse)
+    with pytest.raises(HostError, match=r"agent\.sock answers root alone") as raised:
+        cli.status_of_agent()
+    assert raised.value.hint == "run it as root"
 
 
 def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     made = agent(forever)
+    made.client.answers = True  # type: ignore[attr-defined]
     made.env = {"NODE_NAME": "node-7"}
     key = "nvidia.com/gpu.deploy.client"
 

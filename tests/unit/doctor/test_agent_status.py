@@ -169,6 +169,15 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
     assert part.lines == (("label x says so",) if is_other else ("x",))
 
 
+def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
+    fault = Finding(reason=Reason.DriverNotLoaded, severity="error", evidence="nothing is loaded")
+    check = checks.Check("module", "?", lambda _: parts.part_of("module", ["x"], [fault]))
+    node = checks.Node(settings=Config(), env={}, released="the command says so")
+    assert checks.result(check, node).lines == ("the command says so",)
+    (agent,) = checks.named(["agent"])
+    assert agent.look(node).lines == ("no agent serves this node", "the command says so")
+
+
 def test_a_check_without_a_fault_stays_as_it_is() -> None:
     check = checks.Check("module", "?", lambda _: parts.part_of("module", ["x"]))
     part = checks.result(check, checks.Node(settings=Config(), env={}, agent=REPLACED))
