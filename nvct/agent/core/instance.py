@@ -54,7 +54,8 @@ class Instance:
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        SharedFolder.open(folder, create=0o700).close()
+        with SharedFolder.open(folder, create=0o700) as shared:
+            shared.remove_abandoned()
         self.socket = f"{folder}/{SOCKET}"
         self._folder = folder
         self._fd = -1
