@@ -294,6 +294,28 @@ def test_another_user_learns_why_the_agent_does_not_answer(
     assert raised.value.hint == "run it as root"
 
 
+@pytest.mark.parametrize("in_pod", [True, False])
+def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> None:  # noqa: FBT001
+    made = agent(forever)
+    made.env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if in_pod else {}
+
+    async def test() -> None:
+        async with serving(made, folder):
+            await until(lambda: made.status.part == "serving")
+            taker = Instance(folder)
+            await taker.take()
+            os.unlink(f"{folder}/agent.lock")
+            taker.release()
+            await until(lambda: made.status.part == "standby")
+            await asyncio.sleep(1.5)
+            said = made.journal.target
+            assert isinstance(said, io.StringIO)
+            assert ("nvct has left this node" in said.getvalue()) is not in_pod
+            assert "another agent serves" not in said.getvalue()
+
+    asyncio.run(test())
+
+
 def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     made = agent(forever)
     made.client.answers = True  # type: ignore[attr-defined]
