@@ -123,7 +123,12 @@ class Release:
         return reason
 
     async def _why_not_yet(self) -> str:
-        """Return why a driver whose module is loaded is not used yet, "" if NVML answers."""
+        """Return why a driver whose module is loaded is not used yet, "" if NVML answers.
+
+        Where this side names the library, a task does that when it looks at the machine.
+        """
+        if self._client.chooses_library:
+            return ""
         now = self._clock()
         if now < self._ask_at:
             return NOT_YET

@@ -78,15 +78,9 @@ class Unused:
     lets_go = True
     chooses_library = True
 
-    answers = False
-
-    def ending(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     async def report(self) -> None:
         self.asked += 1
-        if not self.answers:
-            raise NvmlError("it does not answer")
+        raise NvmlError("it does not answer")
 
     async def close(self) -> None:
         self.closed += 1
@@ -264,7 +258,6 @@ def test_the_driver_is_released_and_taken_again_by_commands(
             }
             assert (await asyncio.to_thread(command, "resume"))[0] == 0
             made.release._has_driver = lambda: True
-            made.client.answers = True  # type: ignore[attr-defined]
             await until(lambda: not made.client.refusal)
             made.client.lets_go = False  # type: ignore[attr-defined]
             status, output = await asyncio.to_thread(command, "release")
@@ -318,7 +311,6 @@ def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> 
 
 def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     made = agent(forever)
-    made.client.answers = True  # type: ignore[attr-defined]
     made.env = {"NODE_NAME": "node-7"}
     key = "nvidia.com/gpu.deploy.client"
 

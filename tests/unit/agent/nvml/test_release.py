@@ -44,6 +44,7 @@ class FakeNvml:
         self.is_released = False
         self.failure: NvmlError | None = None
         self.answers = True
+        self.chooses_library = False
         self.reports = 0
 
     def ending(self) -> contextlib.AbstractContextManager[None]:
@@ -253,6 +254,14 @@ def test_a_driver_whose_files_are_not_there_yet_is_waited_for(tmp_path: Path) ->
     host.nvml.answers = True
     assert host.look() == ""
     assert "a driver is there again" in host.log.getvalue()
+
+
+def test_a_library_that_a_task_names_is_not_asked_before(tmp_path: Path) -> None:
+    """It is that of the former driver."""
+    host = Host(tmp_path)
+    host.nvml.answers, host.nvml.chooses_library = False, True
+    assert see(host, {CLIENT: PAUSED})
+    assert see(host, {CLIENT: "true"}) == ""
 
 
 def test_a_driver_that_does_not_work_is_told_in_the_end(tmp_path: Path) -> None:
