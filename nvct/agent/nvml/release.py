@@ -26,6 +26,7 @@ from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, NvctError, NvmlError, UnsafePathError
 from nvct.host import procfs
+from nvct.host.nvml.messages import REPLACED
 from nvct.host.roots import Roots
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig import pause
@@ -35,7 +36,7 @@ LOOK_S = 0.2
 RETRY_S = 5.0
 LIMIT_S = 300
 """How long a change may keep others waiting; the reset of a GPU takes most of it."""
-NOT_YET = "the driver is being replaced: NVML does not answer yet"
+NOT_YET = f"{REPLACED}: NVML does not answer yet"
 FILE = "driver-release.json"
 LONGEST_S = 24 * 3600
 """How long a request may last: the option --limit has no more."""
@@ -117,7 +118,7 @@ class Release:
             self._loading_until = now + LOADING_S
             self._is_replaced |= not is_loaded
         elif self._client.refusal and not is_loaded and now < self._loading_until:
-            return "the driver is being replaced: none is loaded yet"
+            return f"{REPLACED}: none is loaded yet"
         elif self._node and not of_labels(self._node, by_state=True):
             self._is_replaced = False
         return reason
@@ -209,7 +210,7 @@ def of_file(folder: str, now: float) -> str:
         return ""
     except (OverflowError, RecursionError):  # of a file that nvct has not written
         return ""
-    return "the driver is being replaced, as `nvct agent release` says" if is_now else ""
+    return f"{REPLACED}, as `nvct agent release` says" if is_now else ""
 
 
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
@@ -226,9 +227,9 @@ def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
         if key.startswith(DEPLOY) and (value == PAUSED or value.endswith(f"_{PAUSED}"))
     )
     if paused:
-        return f"the driver is being replaced: label {paused[0]} is {labels[paused[0]]}"
+        return f"{REPLACED}: label {paused[0]} is {labels[paused[0]]}"
     if by_state and labels.get(STATE) in UPGRADING:
-        return f"the driver is being replaced: label {STATE} is {labels[STATE]}"
+        return f"{REPLACED}: label {STATE} is {labels[STATE]}"
     return ""
 
 

@@ -105,6 +105,25 @@ def test_the_driver_is_replaced_under_the_chart(way: str, beside: Cluster) -> No
 
 
 @ON_ONE
+def test_a_module_that_is_kept_is_no_fault_while_the_folder_is_away(beside: Cluster) -> None:
+    """A manager keeps the module where the digest of the driver's settings is the same."""
+    node = beside
+    manager = Manager(node, simulated(node).state().driver)
+    with installed(node):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
+        with pytest.raises(KilledError):
+            manager.work(killed_before=4)
+        assert wait(lambda: condition_of(node) == "False", TIMEOUT_S), state_of(node)
+        time.sleep(5)
+        said = logs_of(node)
+        assert "False: the driver is being replaced" in said
+        assert "libnvidia-ml.so" not in said.split("NVML is closed", 1)[1]
+        manager.mount()
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+
+
+@ON_ONE
 def test_nvct_may_be_there_before_the_driver_container(beside: Cluster) -> None:
     """As after a boot: that folder is not even there."""
     node = beside

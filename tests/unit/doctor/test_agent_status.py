@@ -98,6 +98,10 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
             )
             for state in ("released", "closing")
         ),
+        (  # the driver is loaded, and the devices are looked at
+            document(resource(devices=1, unhealthy={"a": "the driver is being replaced: x"})),
+            Reason.DriverBeingReplaced, "error", "the driver is being replaced: x",
+        ),
         (
             document(resource("lost", reason="the kubelet was restarted")),
             Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
