@@ -30,6 +30,7 @@ DEPLOY = {
 OPERATOR = {
     **DEPLOY,
     "nvidia.com/gpu.present": "true",
+    "nvidia.com/gpu.deploy.dra-driver": "",  # by an earlier run of the manager
     **{
         f"nvidia.com/gpu.deploy.{name}": "true"
         for name in (
