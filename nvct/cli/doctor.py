@@ -195,9 +195,11 @@ def _agent() -> Mapping[str, Any] | None:
 
 def _released() -> str:
     """Return why an agent that starts now would leave the driver alone, "" if it would not."""
-    from nvct.agent.core import instance
-
     try:
+        from nvct.agent.core import instance
+
+        if not os.path.isdir(instance.FOLDER):  # as on most hosts
+            return ""
         from nvct.agent.nvml import release
     except ImportError:  # what an agent needs is not installed
         return ""

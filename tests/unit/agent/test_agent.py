@@ -273,6 +273,14 @@ def test_the_driver_is_released_and_taken_again_by_commands(
     assert doctor._released() == ""
 
 
+def test_a_host_without_what_an_agent_needs_has_nothing_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvct.agent.core.instance", None)
+    monkeypatch.delattr("nvct.agent.core.instance")
+    assert doctor._released() == ""
+
+
 def test_another_user_learns_why_the_agent_does_not_answer(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
