@@ -43,6 +43,8 @@ OPERATOR = {
 UNPAUSED = ("nvidia.com/gpu.deploy.driver", "nvidia.com/gpu.deploy.node-status-exporter")
 POLL_S = 5.0
 """How often the manager looks whether pods are gone."""
+ASKS_S = 1.8
+"""How long the manager asks for pods of the operator, which are not there, at 5 requests a second."""
 WAIT_S = 10.0
 """How long the manager waits for nvct at most."""
 
@@ -110,6 +112,7 @@ class Manager:
         ]
 
     def wait_for_clients(self) -> None:
+        time.sleep(ASKS_S)
         began = time.monotonic()
         while self.clients():
             assert time.monotonic() - began < WAIT_S, self.clients()
