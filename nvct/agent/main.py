@@ -21,7 +21,7 @@ from functools import partial
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared, node_name
-from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
+from nvct.agent.core.instance import FOLDER, MARGIN_S, POD_ENV, Instance, successor_is_coming
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.program import (
     ENDING,
@@ -86,7 +86,7 @@ class Agent:
     shared: Shared = field(default_factory=Shared)
     grace_s: int = GRACE_S
     release: Release = field(init=False)
-    _is_ending: bool = False
+    is_ending: bool = False
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
@@ -130,11 +130,11 @@ class Agent:
             await unless(stopped, instance.take())
             while not stopped.is_set():
                 await self._serve_node(instance, stopped)
-                if stopped.is_set() or self._is_ending:
+                if stopped.is_set() or self.is_ending:
                     break
                 self.status.part = "standby"
-                self.journal.info("another agent serves this node now; this one stands by")
-                await unless(stopped, instance.stand_by())
+                self.journal.info("another process has the node's lock now; this agent stands by")
+                await unless(stopped, self._stand_by(instance, stopped))
         finally:
             instance.release()
             if port is not None:
@@ -165,7 +165,7 @@ class Agent:
 
     async def end(self, stopped: asyncio.Event) -> None:
         """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
-        is_second_signal, self._is_ending = self._is_ending, True
+        is_second_signal, self.is_ending = self.is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
         try:
             if serves and await successor_is_coming(self.env, os.uname().nodename):
@@ -174,6 +174,12 @@ class Agent:
                 )
                 await asyncio.sleep(self.grace_s - MARGIN_S)
         finally:
+            stopped.set()
+
+    async def _stand_by(self, instance: Instance, stopped: asyncio.Event) -> None:
+        """Wait for the lock; where `nvct agent --leave` has removed it, end."""
+        if not await instance.stand_by(in_pod=POD_ENV in self.env):
+            self.journal.info("nvct has left this node: this agent ends")
             stopped.set()
 
     async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
@@ -318,7 +324,8 @@ async def _serve(agent: Agent, instance: Instance) -> None:
         notify(agent.env, STOPPING)
     finally:
         agent.client.disconnect()
-    agent.journal.info("Received a signal, shutting down.")
+    if agent.is_ending:
+        agent.journal.info("Received a signal, shutting down.")
 
 
 def notify(env: Mapping[str, str], state: str) -> None:

@@ -662,3 +662,7 @@ def test_pods_go_with_the_label_on_which_the_driver_manager_waits() -> None:
             for objects in (before, after)
         ]
         assert allows == [values is changing, False]
+    claims = rendered({"dra": {"enabled": True}, "driverUpgrades": True})
+    for name in ("nvct", WORKER):  # a pod that has a claim could not end without them
+        assert client not in pod_of(claims, name)["nodeSelector"]
+    assert env_of(agent_of(pod_of(claims)))["NVCT_DRIVER_UPGRADES"] == "true"

@@ -54,7 +54,8 @@ class Instance:
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        SharedFolder.open(folder, create=0o700).close()
+        with SharedFolder.open(folder, create=0o700) as shared:
+            shared.remove_abandoned()
         self.socket = f"{folder}/{SOCKET}"
         self._folder = folder
         self._fd = -1
@@ -80,14 +81,17 @@ class Instance:
                     ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
 
-    async def stand_by(self) -> None:
-        """Wait until nobody has the lock, and take it.
+    async def stand_by(self, *, in_pod: bool) -> bool:
+        """Wait until nobody has the lock, and take it; return False if nvct has left this node.
 
-        This never ends if the folder was removed: nvct leaves this node.
+        In a pod this then never ends: the kubelet would start the container again.
         """
         await asyncio.sleep(GRACE_S)
-        while not self._try(create=False):  # noqa: ASYNC110 - nothing reports a file lock
+        while not self._try(create=False):
+            if not (in_pod or os.path.lexists(f"{self._folder}/{LOCK}")):  # noqa: ASYNC240
+                return False
             await asyncio.sleep(STANDBY_S)
+        return True
 
     def release(self) -> None:
         """Let another instance serve."""

@@ -18,7 +18,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
-from nvct.agent.device_plugin.counts import PREFIX, Counts
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
@@ -37,10 +37,11 @@ from nvct.agent.device_plugin.startup_taint import StartupTaint
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.board import Change
 from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.store import Store
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
@@ -82,6 +83,7 @@ def make(context: Context) -> DevicePlugin:
         lambda: context.load(settings.resolve), discovery, health, context.journal,
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
         taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
+        store=Store(context.folder, name=served.LAST) if context.in_agent else None,
     )  # fmt: skip
 
 
@@ -106,6 +108,7 @@ class DevicePlugin(Task):
         starts_mps: bool = False,
         mode: ResourcesMode | None = None,
         taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
+        store: Store | None = None,
     ) -> None:
         super().__init__(log)
         self._load = load
@@ -123,7 +126,7 @@ class DevicePlugin(Task):
         self._offered: tuple[object, ...] | None = None
         self._failure: NvctError | None = None
         self._counts = Counts()
-        self._served = ServedResources(log, self._counts, self._discovery.host)
+        self._served = ServedResources(log, self._counts, self._discovery.host, store)
         self._health = health(self._settings)
         self._mig_changes = MigChanges(self._show_health)
         self._mps = MpsWatch(log, self._show_health, starts=starts_mps)
@@ -160,18 +163,7 @@ class DevicePlugin(Task):
 
     def metrics(self) -> Iterator[Family]:
         """Yield the plugin's own metrics: what it offers now, and what it has counted."""
-        devices, listed = [], []
-        for registration in self.registrations.values():
-            content, labels = registration.endpoint.content, {"resource": registration.name}
-            unhealthy = sum(id_ in content.unhealthy for id_ in content.resource.devices)
-            healthy = len(content.resource.devices) - unhealthy
-            devices.append(Sample(value=healthy, labels={**labels, "health": "healthy"}))
-            devices.append(Sample(value=unhealthy, labels={**labels, "health": "unhealthy"}))
-            listed.append(Sample(value=int(registration.state == "listed"), labels=labels))
-        name, text = f"{PREFIX}_devices", "Devices that are offered to the kubelet."
-        yield Family(name=name, help=text, samples=tuple(devices))
-        name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
-        yield Family(name=name, help=text, samples=tuple(listed))
+        yield from self._served.metrics()
         yield from self._counts.families()
         yield from self._health.metrics()
 
@@ -285,21 +277,21 @@ class DevicePlugin(Task):
             self._log.info("No devices found. Waiting indefinitely.")
         self._mig_changes.looked(ended)
         self._served.offer(
-            Content(
-                resource=resource,
-                settings=self._settings,
-                node=node,
-                scores=scores,
-                unhealthy=self._unhealthy(resource),
-                mode=self._mode,
-                check=self._discovery.nvml.check,
-            )
+            self._content(resource, node, scores)
             for name, resource in found.items()
             if name not in waiting
         )
         unwritten = any(self._files.unhealthy(each, self._settings) for each in found.values())
         self._offered = None if unwritten else offered
         return inventory
+
+    def _content(
+        self, resource: Resource, node: Node, scores: Mapping[tuple[str, str], int]
+    ) -> Content:
+        return Content(
+            resource=resource, settings=self._settings, node=node, scores=scores, mode=self._mode,
+            unhealthy=self._unhealthy(resource), check=self._discovery.nvml.check,
+        )  # fmt: skip
 
     def _others(self) -> tuple[object, ...]:
         """Return what else decides whether devices can be given."""
@@ -334,8 +326,11 @@ class DevicePlugin(Task):
         self._failure = error
         is_loaded = isinstance(error, ReleasedError) or self._discovery.has_driver()
         if isinstance(error, NvmlError) and is_loaded:
-            if self.registrations:
+            is_new = isinstance(error, ReleasedError) and not self.registrations
+            if is_new or self.registrations:
                 self._health.set_nvml_problem("look", error.message)
+            if is_new and (self._mode is None or self._mode.plugin_state()[0]):
+                self._served.offer_last(lambda known: self._content(known, Node(), {}))
             return BROKEN_S
         self._offered = None
         self._served.offer(())

@@ -5,34 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import NoneType
 
 from nvct import typed
-from nvct.agent.mps.daemons import Wanted
+from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
-from nvct.host.nvml.model import (
-    GpuAttributes,
-    GpuProperties,
-    NvmlEvents,
-    NvmlReport,
-    NvmlTopology,
-)
+from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
 from nvct.host.nvml.sample_model import NvmlConditions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import AsyncIterator, Iterable, Mapping
     from typing import Literal, TypeVar
 
-    from nvct.agent.mps.daemons import Daemon
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
@@ -53,6 +47,8 @@ WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NV
 STOP_S, STOP_LOOK_S = 8.0, 0.2
 """How long MPS control daemons may take to end, and how often that is looked at."""
 CHUNK = 1 << 16
+_ends = contextvars.ContextVar("ends", default=False)
+"""Whether this task may ask NVML though the driver is let go, see `NvmlClient.ending`."""
 
 
 class SupervisorEndedError(NvmlError):
@@ -79,7 +75,7 @@ class NvmlClient:
     problem: str | None = None
     busy_s = 0
     refusal = ""
-    is_let_go = False
+    is_let_go = _was_asked = False
     chooses_library = True
     """Whether this side names the library."""
 
@@ -104,11 +100,21 @@ class NvmlClient:
         Raises:
             ReleasedError: it is.
         """
-        if self.refusal:
+        if self.refusal and not _ends.get():
             raise ReleasedError(
                 self.refusal,
                 hint="a release ends by `nvct agent resume`, a label's pause by itself",
             )
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Ask NVML here though the driver is let go; `Release` closes it again soon."""
+        token = _ends.set(True)
+        try:
+            yield
+        finally:
+            _ends.reset(token)
+            self.is_let_go, self._was_asked = False, True
 
     async def let_go(self, reason: str) -> None:
         """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
@@ -116,7 +122,7 @@ class NvmlClient:
         Raises:
             NvctError: the worker or a daemon does not end.
         """
-        self.refusal = reason
+        self.refusal, self._was_asked = reason, False
         async with self._lock:
             await self._request(CLOSE, {}, CALL_S)
         end = time.monotonic() + STOP_S
@@ -124,7 +130,7 @@ class NvmlClient:
             if time.monotonic() > end:
                 raise HostError(f"the MPS control daemon of {min(left)} does not end")
             await asyncio.sleep(STOP_LOOK_S)
-        self.problem, self.is_let_go = None, bool(self.refusal)
+        self.problem, self.is_let_go = None, bool(self.refusal) and not self._was_asked
 
     async def why_apart(self, release: str) -> str:
         """Return "": this side's NVML is of its own release."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import os
@@ -33,6 +34,7 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
 from nvct.cli import agent as cli
+from nvct.cli import doctor
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
@@ -266,6 +268,53 @@ def test_the_driver_is_released_and_taken_again_by_commands(
     assert command("resume")[0] == 0
     assert "no agent serves this node" in command("release")[1]
     assert os.path.exists(f"{folder}/driver-release.json")
+    assert "as `nvct agent release` says" in doctor._released()
+    assert command("resume")[1] == "the release is over: no agent serves this node\n"
+    assert doctor._released() == ""
+
+
+def test_a_host_without_what_an_agent_needs_has_nothing_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvct.agent.core.instance", None)
+    monkeypatch.delattr("nvct.agent.core.instance")
+    assert doctor._released() == ""
+
+
+def test_another_user_learns_why_the_agent_does_not_answer(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
+
+    async def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(http, "ask", refuse)
+    with pytest.raises(HostError, match=r"agent\.sock answers root alone") as raised:
+        cli.status_of_agent()
+    assert raised.value.hint == "run it as root"
+
+
+@pytest.mark.parametrize("in_pod", [True, False])
+def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> None:  # noqa: FBT001
+    made = agent(forever)
+    made.env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if in_pod else {}
+
+    async def test() -> None:
+        async with serving(made, folder):
+            await until(lambda: made.status.part == "serving")
+            taker = Instance(folder)
+            await taker.take()
+            os.unlink(f"{folder}/agent.lock")
+            taker.release()
+            await until(lambda: made.status.part == "standby")
+            await asyncio.sleep(1.5)
+            said = made.journal.target
+            assert isinstance(said, io.StringIO)
+            assert ("nvct has left this node" in said.getvalue()) is not in_pod
+            assert "another agent serves" not in said.getvalue()
+
+    asyncio.run(test())
 
 
 def test_labels_of_the_node_release_the_driver(folder: str) -> None:

@@ -185,6 +185,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
+{{- if .Values.driverUpgrades }}
+- name: NVCT_DRIVER_UPGRADES # a driver may come there later
+  value: "true"
+{{- end }}
 - name: NVCT_DRIVER_READY_FILE
   value: /run/nvct-driver/driver-ready
 {{- if include "nvct.policy" . }}

@@ -17,12 +17,13 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import SETTLE_S
-from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, task
+from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, served, task
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.list_strategy import Engine
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.health.store import Store
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.nvml.client import ReleasedError
@@ -79,6 +80,7 @@ class Lab:
         plugin = task.DevicePlugin(
             self.settings, lambda _: self.discovery, lambda _: self.health, log,
             spec_folder=str(self.specs), starts_mps=self.starts_mps, ask_engine=self.ask_engine,
+            store=Store(f"{self.specs}.state", name=served.LAST),
         )  # fmt: skip
         runs = asyncio.create_task(plugin.run())
         try:
@@ -249,6 +251,40 @@ def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab: Lab)
             await until(lambda: not lab.unhealthy())
             assert time.monotonic() - began < 5
             assert len(lab.kubelet.lists[GPU]) == 8
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("content", ["", '{"resources": 7}', "no JSON"])
+def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there_as_unhealthy(
+    content: str, lab: Lab
+) -> None:
+    reason, nvml = "the driver is being replaced: a test says so", lab.discovery.nvml
+    file = Path(f"{lab.specs}.state") / served.LAST
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        if content:  # of somebody else
+            file.write_text(content)
+        lab.kubelet.lists.clear()
+        await nvml.let_go(reason)
+        node_changes.unload_module(lab.node)
+        async with lab.running() as plugin:
+            if content:
+                await until(lambda: any(e["reason"] == reason for e in plugin.describe()))
+                assert GPU not in lab.kubelet.lists
+            else:
+                await until(lambda: len(lab.unhealthy()) == 8)
+                (entry,) = plugin.describe()
+                assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
+                container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
+                request = api.AllocateRequest(container_requests=[container])
+                with pytest.raises(grpc.RpcError, match=reason):
+                    await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+            node_changes.reload_module(lab.node)
+            nvml.refusal = ""
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8 and not lab.unhealthy())
 
     asyncio.run(run())
 

@@ -21,6 +21,7 @@ from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
+from nvct.agent.nvml.client import ReleasedError
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -210,6 +211,32 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
             await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
             await until((folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of('small')}.json").exists)
             assert await instances(lab) == [(2, 1)]
+
+    asyncio.run(test())
+
+
+@needs_root
+def test_a_claim_ends_also_while_the_driver_is_let_go(lab: Discovery, folder: Path) -> None:
+    """NVIDIA's driver manager evicts the pods that have claims after it has paused the labels."""
+
+    async def test() -> None:
+        api, kubelet, nvml = FakeApi(), FakeKubelet(f"{folder}/registry"), lab.nvml
+        async with driver(api, lab, folder, mig="on-demand"):
+            await kubelet.register()
+            await until(lambda: HALF in offered(api))
+            half = allocate(api, "half", HALF)
+            await kubelet.prepare(half)
+            await nvml.let_go("the driver is being replaced: a test says so")
+            try:
+                await kubelet.unprepare(half)
+                assert not nvml.is_let_go  # it has to be closed once more
+                with pytest.raises(ReleasedError):
+                    await nvml.report()
+                await nvml.let_go(nvml.refusal)
+                assert nvml.is_let_go
+            finally:
+                nvml.refusal = ""
+            assert await instances(lab) == []
 
     asyncio.run(test())
 
