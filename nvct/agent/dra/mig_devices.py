@@ -69,7 +69,42 @@ def possible(
         capacity = _capacity(profile_of) if profile_of else {}
         for name, number in capacity.items():
             left[_counter(name)] = max(left.get(_counter(name), 0) - number, 0)
-    return tuple(devices), left if devices else {}
+    kept = _needed(devices, left)
+    return tuple(
+        replace(device, counters={n: device.counters[n] for n in device.counters if n in kept})
+        for device in devices
+    ), {name: left[name] for name in left if name in kept}
+
+
+def _needed(devices: Sequence[Device], left: Mapping[str, int]) -> set[str]:
+    """Return the counters that refuse something: the scheduler's time grows with their number.
+
+    The others follow from these. A memory slice follows from one that all of its devices use, too.
+    Anything else follows from the memory slices if no devices that fit beside each other take more
+    of it than there is.
+    """
+    users = {
+        name: {device.name for device in devices if name in device.counters}
+        for name in left
+        if name.startswith("memory-slice-")
+    }
+    needed = {
+        name
+        for name, those in users.items()
+        if those
+        and not any(those < more or (those == more and n < name) for n, more in users.items())
+    }
+    return needed | {n for n in left.keys() - users.keys() if _most(devices, n) > left[n]}
+
+
+def _most(devices: Iterable[Device], name: str) -> int:
+    """Return the most that devices in different memory slices take of a counter."""
+    places = [(device.place, device.counters.get(name, 0)) for device in devices if device.place]
+    most = [0]  # of devices that end at or before a memory slice
+    for end in range(1, max((place.start + place.size for place, _ in places), default=0) + 1):
+        ending = (most[p.start] + number for p, number in places if p.start + p.size == end)
+        most.append(max([most[-1], *ending]))
+    return most[-1]
 
 
 def instance_at(state: MigGpu, place: Place) -> GpuInstance | None:
