@@ -21,7 +21,14 @@ from functools import partial
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared, node_name
-from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
+from nvct.agent.core.instance import (
+    FOLDER,
+    HAND_OVER,
+    MARGIN_S,
+    YIELD,
+    Instance,
+    successor_is_coming,
+)
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.program import (
     ENDING,
@@ -180,7 +187,14 @@ class Agent:
         """Serve until it is stopped, or another instance asks for the lock."""
         self.status.part = "serving"
         yielded = asyncio.Event()
-        server = status.with_yield(self.status, yielded.set)
+        self.shared.has_successor = False
+
+        def hand_over() -> None:
+            self.shared.has_successor = True
+            yielded.set()
+
+        ends = {YIELD: yielded.set, HAND_OVER: hand_over}
+        server = status.with_yield(self.status, ends)
         await server.listen_unix(instance.socket)
         notify(self.env, READY)
         self.env = {**self.env, SOCKET_ENV: instance.socket}

@@ -37,11 +37,13 @@ class Shared:
         mode: which task offers the GPUs; None if only one of them can.
         health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
         clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
+        has_successor: whether tasks end because another instance serves this node next.
     """
 
     mode: ResourcesMode | None = None
     health: HealthEngine | None = None
     clusters: dict[str, Cluster] = field(default_factory=dict)
+    has_successor: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
 KUBELET_S = 10.0
 """Between two questions to the kubelet."""
+HAND_OVER_S = 20.0
+"""How long another instance may take until it serves: NVML answers it already."""
 
 
 @dataclass
@@ -56,6 +58,7 @@ class ServedResources:
         self._counts = counts
         self._entries: dict[str, Entry] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._handing: asyncio.Task[None] | None = None
 
     @property
     def all(self) -> list[Registration]:
@@ -99,12 +102,34 @@ class ServedResources:
                         entry.task.result()  # it has yielded, unless this raises
                 await changes.wait({entry.folder for entry in self._entries.values()}, BLIND_S)
 
-    async def stop(self) -> None:
-        """End all registrations, and remove their sockets."""
+    async def stop(self, *, hands_over: bool = False) -> None:
+        """End all registrations, and remove their sockets.
+
+        Args:
+            hands_over: serve on until another instance has put its sockets in their place, because
+                the kubelet has no device between the end of a stream and the next list.
+        """
+        if hands_over:
+            self._handing = asyncio.create_task(self._until_taken(), name="sockets go")
+            return
         entries = list(self._entries.values())
         ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
         await asyncio.gather(*(canceled(task) for task in ending))
         await asyncio.gather(*(canceled(entry.task) for entry in entries))
+
+    async def _until_taken(self) -> None:
+        for registration in self.all:
+            registration.is_handed_over = True
+        looking = asyncio.create_task(self.watch())
+        tasks = [entry.task for entry in self._entries.values()]
+        try:
+            _, left = await asyncio.wait(tasks, timeout=HAND_OVER_S) if tasks else ((), ())
+            if left:
+                self._log.warning("no other agent offers the devices: they are withdrawn")
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self.stop()
 
     def _serve(self, name: str, content: Content) -> None:
         entry = self._entries.get(name)

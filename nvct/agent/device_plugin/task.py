@@ -82,6 +82,7 @@ def make(context: Context) -> DevicePlugin:
         lambda: context.load(settings.resolve), discovery, health, context.journal,
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
         taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
+        has_successor=lambda: context.shared.has_successor,
     )  # fmt: skip
 
 
@@ -92,6 +93,7 @@ class DevicePlugin(Task):
 
     Args:
         starts_mps: whether it starts the control daemons of MPS; else another program does.
+        has_successor: whether another agent serves this node next.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class DevicePlugin(Task):
         starts_mps: bool = False,
         mode: ResourcesMode | None = None,
         taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
+        has_successor: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(log)
         self._load = load
@@ -117,6 +120,7 @@ class DevicePlugin(Task):
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = taint(self._settings)
+        self._has_successor = has_successor
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._is_first = True
@@ -199,7 +203,7 @@ class DevicePlugin(Task):
         try:
             await waiting.together(*works)  # none ends without an error
         finally:
-            await self._served.stop()
+            await self._served.stop(hands_over=self._has_successor())
 
     async def _follow(self) -> None:
         """Offer what there is, again after each change."""
@@ -342,7 +346,6 @@ class DevicePlugin(Task):
         return RETRY_S
 
     def _watched(self) -> NvmlClient | None:
-        """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
 
     def _listed(self) -> list[str]:

@@ -66,10 +66,11 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
             assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
             containerd = node.box.call("pgrep", "-x", "containerd").stdout
             words = ("--set=image.tag=newer", "--set=daemonsets.labels.changed=yes")
-            watched = Watched(node)
-            with watched.running():
+            watched, began = Watched(node), time.time()
+            with watched.running(), Watch(node) as watch:
                 node.helm("upgrade", "nvct", str(newer), *IN_NAMESPACE, *words, "--wait",
                           "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
+            print(f"the kubelet had another list for {watch.wrong_s(GPUS, began):.2f} s")
             assert (watched.conditions, None in watched.labels) == ({"True"}, False)
             assert watched.missing_s() < SOON_S, state_of(node)
             pods = node.api.find(f"/api/v1/namespaces/{NAMESPACE}/pods")
