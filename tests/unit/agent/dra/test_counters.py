@@ -10,9 +10,10 @@ from itertools import chain
 
 import pytest
 
-from nvct.agent.dra import mig_devices
-from nvct.agent.dra.devices import Device, Machine
+from nvct.agent.dra import mig_devices, settings
+from nvct.agent.dra.devices import Device, Machine, Place
 from nvct.agent.machine.inventory import Inventory
+from nvct.errors import DocumentError
 from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig import tables
 from nvct_sim import profile
@@ -142,6 +143,32 @@ def test_the_counters_admit_what_all_that_nvml_counts_admits(name: str, taken: s
     assert next(_differences(pairs, few, left), None) is None
     offered = {device.name for device in devices}
     assert not [n for n in names if n not in offered and _fits(taken_by[n], left)]
+
+
+def test_chosen_profiles_are_offered_and_what_claims_have() -> None:
+    state = GPUS["NVIDIA H100 80GB HBM3"]
+    machine = Machine(inventory=Inventory(gpus=(replace(gpu(0), mig_enabled=True),)))
+    machine = replace(machine, mig={machine.inventory.gpus[0].uuid: state})
+    claimed = {machine.inventory.gpus[0].uuid: [Place(9, 4, 2, 0)]}  # of 1g.20gb
+
+    chosen = ("1g.10gb", "3g.40gb", "1g.12gb")
+    found = mig_devices.offer(machine, claimed, on_demand=True, profiles=chosen)
+
+    names = Counter(str(device.attributes["profile"]) for device in found.devices)
+    assert names == {"1g.10gb": 7, "3g.40gb": 2, "1g.20gb": 1}
+    (few,) = found.counters.values()
+    (kept,) = (device for device in found.devices if "1g20gb" in device.name)
+    rest = _without(few, kept.counters)
+    free = {device.name for device in found.devices if _fits(device.counters, rest)}
+    assert not {name for name in free if name.endswith(("-4", "-5")) and "1g10gb" in name}
+    assert "gpu-0-mig-3g40gb-9-0" in free
+    assert "gpu-0-mig-3g40gb-9-4" not in free
+
+
+def test_a_profile_that_is_none_is_refused() -> None:
+    with pytest.raises(DocumentError, match=r"cannot parse fields of '1gb'"):
+        settings.resolve(["--mig-profiles=1g.10gb,1gb"], {})
+    assert settings.resolve([], {"MIG_PROFILES": "1g.10gb"})[0].mig_profiles == ("1g.10gb",)
 
 
 def test_a_gpu_has_few_counters() -> None:
