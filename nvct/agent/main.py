@@ -138,6 +138,8 @@ class Agent:
             while not stopped.is_set():
                 await self._serve_node(instance, stopped)
                 if stopped.is_set() or self._is_ending:
+                    if self.shared.handing:
+                        await unless(stopped, together(*self.shared.handing))
                     break
                 self.status.part = "standby"
                 self.journal.info("another agent serves this node now; this one stands by")

@@ -58,7 +58,6 @@ class ServedResources:
         self._counts = counts
         self._entries: dict[str, Entry] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._handing: asyncio.Task[None] | None = None
 
     @property
     def all(self) -> list[Registration]:
@@ -102,22 +101,18 @@ class ServedResources:
                         entry.task.result()  # it has yielded, unless this raises
                 await changes.wait({entry.folder for entry in self._entries.values()}, BLIND_S)
 
-    async def stop(self, *, hands_over: bool = False) -> None:
-        """End all registrations, and remove their sockets.
-
-        Args:
-            hands_over: serve on until another instance has put its sockets in their place, because
-                the kubelet has no device between the end of a stream and the next list.
-        """
-        if hands_over:
-            self._handing = asyncio.create_task(self._until_taken(), name="sockets go")
-            return
+    async def stop(self) -> None:
+        """End all registrations, and remove their sockets."""
         entries = list(self._entries.values())
         ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
         await asyncio.gather(*(canceled(task) for task in ending))
         await asyncio.gather(*(canceled(entry.task) for entry in entries))
 
-    async def _until_taken(self) -> None:
+    async def hand_over(self) -> None:
+        """Serve on until another instance has put its sockets in place of these, then stop.
+
+        The kubelet has no device between the end of a stream and the next list.
+        """
         for registration in self.all:
             registration.is_handed_over = True
         looking = asyncio.create_task(self.watch())

@@ -41,7 +41,7 @@ from tests.kubernetes.pods import run
 
 pytestmark = pytest.mark.slow
 SOON_S = 10.0
-"""Between two agents: 0.9 s at load 5, 2.2 s at load 21; the Node follows each 2 s."""
+"""Bound of the old pod that is not Ready; the Node follows each 2 s."""
 TAKEN_S = 1.0
 """Between two agents of which the older one hands over: 0.06 s at load 26."""
 LOOK_S = 0.2

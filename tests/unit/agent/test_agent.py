@@ -233,6 +233,33 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
     asyncio.run(test())
 
 
+def test_an_agent_whose_pod_ends_serves_until_the_sockets_are_taken(folder: str) -> None:
+    async def test() -> None:
+        taken, stopped = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            await taken.wait()
+
+        async def serves() -> None:
+            try:
+                await forever()
+            finally:
+                assert older.shared.hands_over(wait)
+
+        older, newer = agent(serves), agent(forever)
+        runs = asyncio.create_task(older.serve(Instance(folder), stopped))
+        await until(lambda: older.tasks[0].state == "running")
+        older._is_ending = True
+        async with serving(newer, folder):
+            await until(lambda: newer.tasks[0].state == "running")
+            await asyncio.sleep(0.1)
+            assert not runs.done()
+            taken.set()
+            await asyncio.wait_for(runs, 10)
+
+    asyncio.run(test())
+
+
 def test_an_agent_that_leaves_the_node_has_no_successor(folder: str) -> None:
     async def test() -> None:
         made, leaves = agent(forever), Instance(folder)

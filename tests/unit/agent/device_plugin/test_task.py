@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from nvct.agent.core.context import Shared
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import SETTLE_S
 from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, served, task
@@ -72,17 +73,17 @@ class Lab:
         words = [*self.words, f"--config-file={self._config_file}"]
         return options.resolve(words, {})[0]
 
-    def plugin(self, *, has_successor: bool = False) -> task.DevicePlugin:
+    def plugin(self, shared: Shared) -> task.DevicePlugin:
         return task.DevicePlugin(
             self.settings, lambda _: self.discovery, lambda _: self.health, Log(target=self.log),
             spec_folder=str(self.specs), starts_mps=self.starts_mps, ask_engine=self.ask_engine,
-            has_successor=lambda: has_successor,
+            hands_over=shared.hands_over,
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.DevicePlugin]:
         await self.kubelet.start()
-        plugin = self.plugin()
+        plugin = self.plugin(Shared())
         runs = asyncio.create_task(plugin.run())
         try:
             yield plugin
@@ -321,7 +322,8 @@ def test_the_kubelet_has_the_devices_until_another_agent_offers_them(
 
     async def run() -> None:
         await lab.kubelet.start()
-        older, newer = lab.plugin(has_successor=True), lab.plugin()
+        shared = Shared(has_successor=True)
+        older, newer = lab.plugin(shared), lab.plugin(Shared())
         first = asyncio.create_task(older.run())
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
         await canceled(first)
@@ -330,7 +332,7 @@ def test_the_kubelet_has_the_devices_until_another_agent_offers_them(
         second = asyncio.create_task(newer.run() if comes else asyncio.sleep(60))
         if comes:
             await until(lambda: len(lab.kubelet.registered) > 1)
-        await until(lambda: older._served._handing and older._served._handing.done())
+        await until(lambda: not shared.handing)
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == (8 if comes else 0))
         await canceled(second)
         await lab.kubelet.stop()
