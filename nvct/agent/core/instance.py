@@ -83,7 +83,7 @@ class Instance:
             if now > ask_at:
                 with contextlib.suppress(OSError):
                     if not to_serve or (await http.ask(self.socket, "POST", HAND_OVER))[0] != OK:
-                        await http.ask(self.socket, "POST", YIELD)  # nvct 0.1 does not hand over
+                        await http.ask(self.socket, "POST", YIELD)  # an agent of before
                     ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
 

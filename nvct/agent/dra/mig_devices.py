@@ -101,9 +101,8 @@ def _needed(devices: Sequence[Device], left: Mapping[str, int]) -> set[str]:
     }
     needed = {
         name
-        for name, those in users.items()
-        if those
-        and not any(those < more or (those == more and n < name) for n, more in users.items())
+        for name, own in users.items()
+        if own and not any(own < more or (own == more and n < name) for n, more in users.items())
     }
     return needed | {n for n in left.keys() - users.keys() if _most(devices, n) > left[n]}
 

@@ -273,7 +273,7 @@ def test_an_agent_that_leaves_the_node_has_no_successor(folder: str) -> None:
 
 
 def test_an_agent_that_knows_no_hand_over_yields(folder: str) -> None:
-    """Those of nvct 0.1."""
+    """Those of before."""
 
     async def test() -> None:
         older, newer, yielded = Instance(folder), Instance(folder), asyncio.Event()
