@@ -21,7 +21,15 @@ from functools import partial
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared, node_name
-from nvct.agent.core.instance import FOLDER, MARGIN_S, POD_ENV, Instance, successor_is_coming
+from nvct.agent.core.instance import (
+    FOLDER,
+    HAND_OVER,
+    MARGIN_S,
+    POD_ENV,
+    YIELD,
+    Instance,
+    successor_is_coming,
+)
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.program import (
     ENDING,
@@ -131,6 +139,8 @@ class Agent:
             while not stopped.is_set():
                 await self._serve_node(instance, stopped)
                 if stopped.is_set() or self.is_ending:
+                    if self.shared.handing:
+                        await unless(stopped, together(*self.shared.handing))
                     break
                 self.status.part = "standby"
                 self.journal.info("another process has the node's lock now; this agent stands by")
@@ -186,7 +196,14 @@ class Agent:
         """Serve until it is stopped, or another instance asks for the lock."""
         self.status.part = "serving"
         yielded = asyncio.Event()
-        server = status.with_yield(self.status, yielded.set)
+        self.shared.has_successor = False
+
+        def hand_over() -> None:
+            self.shared.has_successor = True
+            yielded.set()
+
+        ends = {YIELD: yielded.set, HAND_OVER: hand_over}
+        server = status.with_yield(self.status, ends)
         await server.listen_unix(instance.socket)
         notify(self.env, READY)
         self.env = {**self.env, SOCKET_ENV: instance.socket}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One agent serves a node: a lock, and how a newer instance takes it over.
 
-The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
-takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
+The instance that serves holds the lock and answers on the socket. A newer one asks it to hand
+over, takes the lock, and serves. The older one runs on without tasks: if it ended, its container
 would be started again, and would ask in turn. It serves again when nobody holds the lock,
 because the newer one was killed. Programs with fewer rights may change the folder, see
 `shared_folder`.
@@ -34,6 +34,9 @@ LOOK_S, LOOKS = 0.25, 5
 """How often the kubelet is asked: it knows a pod when that has been scheduled."""
 FOLDER = AGENT_DIR
 LOCK, SOCKET = "agent.lock", "agent.sock"
+YIELD, HAND_OVER = "/yield", "/hand-over"
+"""Requests to an instance; the second one if the asking instance serves next."""
+OK = 200
 YIELD_S = 15.0
 """How long the older instance may take to end its tasks."""
 POLL_S = 0.05
@@ -60,8 +63,11 @@ class Instance:
         self._folder = folder
         self._fd = -1
 
-    async def take(self) -> None:
+    async def take(self, *, to_serve: bool = True) -> None:
         """Take the lock; an older instance is asked to yield.
+
+        Args:
+            to_serve: what it offers to the kubelet may stay there until this one offers it.
 
         Raises:
             HostError: it does not, or the lock is a link or no regular file of one name.
@@ -77,7 +83,8 @@ class Instance:
                 )
             if now > ask_at:
                 with contextlib.suppress(OSError):
-                    await http.ask(self.socket, "POST", "/yield")
+                    if not to_serve or (await http.ask(self.socket, "POST", HAND_OVER))[0] != OK:
+                        await http.ask(self.socket, "POST", YIELD)  # an agent of before
                     ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
 

@@ -41,6 +41,8 @@ BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
 KUBELET_S = 10.0
 """Between two questions to the kubelet."""
+HAND_OVER_S = 20.0
+"""How long another instance may take until it serves: NVML answers it already."""
 
 
 @dataclass
@@ -142,6 +144,24 @@ class ServedResources:
         ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
         await asyncio.gather(*(canceled(task) for task in ending))
         await asyncio.gather(*(canceled(entry.task) for entry in entries))
+
+    async def hand_over(self) -> None:
+        """Serve on until another instance has put its sockets in place of these, then stop.
+
+        The kubelet has no device between the end of a stream and the next list.
+        """
+        for registration in self.all:
+            registration.is_handed_over = True
+        looking = asyncio.create_task(self.watch())
+        tasks = [entry.task for entry in self._entries.values()]
+        try:
+            _, left = await asyncio.wait(tasks, timeout=HAND_OVER_S) if tasks else ((), ())
+            if left:
+                self._log.warning("no other agent offers the devices: they are withdrawn")
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self.stop()
 
     def _serve(self, name: str, content: Content) -> None:
         entry = self._entries.get(name)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nvct.agent.core import logs, waiting
-from nvct.agent.core.context import Context
+from nvct.agent.core.context import Context, Work
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
@@ -84,6 +84,7 @@ def make(context: Context) -> DevicePlugin:
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
         taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
         store=Store(context.folder, name=served.LAST) if context.in_agent else None,
+        hands_over=context.shared.hands_over,
     )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ class DevicePlugin(Task):
 
     Args:
         starts_mps: whether it starts the control daemons of MPS; else another program does.
+        hands_over: begins some work and returns True if another agent serves this node next.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class DevicePlugin(Task):
         mode: ResourcesMode | None = None,
         taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
         store: Store | None = None,
+        hands_over: Callable[[Work], bool] = lambda _: False,
     ) -> None:
         super().__init__(log)
         self._load = load
@@ -120,6 +123,7 @@ class DevicePlugin(Task):
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = taint(self._settings)
+        self._hands_over = hands_over
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._is_first = True
@@ -191,7 +195,8 @@ class DevicePlugin(Task):
         try:
             await waiting.together(*works)  # none ends without an error
         finally:
-            await self._served.stop()
+            if not self._hands_over(self._served.hand_over):
+                await self._served.stop()
 
     async def _follow(self) -> None:
         """Offer what there is, again after each change."""
@@ -225,7 +230,6 @@ class DevicePlugin(Task):
         return SETTLE_S if is_change else PERIOD_S
 
     async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
-        """Return the settings with the device list strategies that are in force."""
         choice = await list_strategy.choose(settings, self._ask_engine)
         if settings.device_list_strategy != choice.strategies:
             self._log.info(f"device list strategy {','.join(choice.strategies)}, {choice.reason}")
@@ -248,7 +252,6 @@ class DevicePlugin(Task):
             self._health.forget()
 
     async def _offer(self) -> Inventory:
-        """Offer what the inventory has, and return that."""
         if self._strategy.problem:  # the engine may have changed since
             self._settings, self._strategy = await self._chosen(self._settings)
             list_strategy.check(self._strategy)
@@ -294,7 +297,6 @@ class DevicePlugin(Task):
         )  # fmt: skip
 
     def _others(self) -> tuple[object, ...]:
-        """Return what else decides whether devices can be given."""
         return self._mps.has_run, self._mode and self._mode.plugin_state()
 
     async def _look(self) -> Inventory:
@@ -337,7 +339,6 @@ class DevicePlugin(Task):
         return RETRY_S
 
     def _watched(self) -> NvmlClient | None:
-        """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
 
     def _listed(self) -> list[str]:
@@ -359,7 +360,6 @@ class DevicePlugin(Task):
         return {**of_mps, **of_cdi, **of_mig, **known}
 
     def _withheld(self, resource: Resource) -> list[str]:
-        """Return the ids of unhealthy devices that come back by themselves."""
         health = self._health
         changing = self._mig_changes.unhealthy(resource)
         return [

@@ -22,9 +22,9 @@ from prometheus_client import parser
 
 from nvct.agent import main, task_table
 from nvct.agent.core import logs, status
-from nvct.agent.core.instance import Instance
+from nvct.agent.core.instance import YIELD, Instance
 from nvct.agent.core.logs import Log, from_environment
-from nvct.agent.core.status import Status
+from nvct.agent.core.status import Status, with_yield
 from nvct.agent.core.task import KeptTask
 from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import ClusterError
@@ -219,6 +219,7 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
                 await until(lambda: newer.tasks[0].state == "running")
                 assert older.tasks[0].state == "stopped"
                 assert older.status.part == "standby"
+                assert older.shared.has_successor
                 assert probe(newer, "/readyz") == (200, "ok\n")
                 assert probe(older, "/readyz") == (
                     503, "failed: another agent serves this node\n"
@@ -229,6 +230,64 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
                 assert json.loads(body)["state"] == "serving"
             await until(lambda: older.tasks[0].state == "running")
             assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
+            assert not older.shared.has_successor
+
+    asyncio.run(test())
+
+
+def test_an_agent_whose_pod_ends_serves_until_the_sockets_are_taken(folder: str) -> None:
+    async def test() -> None:
+        taken, stopped = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            await taken.wait()
+
+        async def serves() -> None:
+            try:
+                await forever()
+            finally:
+                assert older.shared.hands_over(wait)
+
+        older, newer = agent(serves), agent(forever)
+        runs = asyncio.create_task(older.serve(Instance(folder), stopped))
+        await until(lambda: older.tasks[0].state == "running")
+        older._is_ending = True
+        async with serving(newer, folder):
+            await until(lambda: newer.tasks[0].state == "running")
+            await asyncio.sleep(0.1)
+            assert not runs.done()
+            taken.set()
+            await asyncio.wait_for(runs, 10)
+
+    asyncio.run(test())
+
+
+def test_an_agent_that_leaves_the_node_has_no_successor(folder: str) -> None:
+    async def test() -> None:
+        made, leaves = agent(forever), Instance(folder)
+        async with serving(made, folder):
+            await until(lambda: made.tasks[0].state == "running")
+            await leaves.take(to_serve=False)
+            assert (made.tasks[0].state, made.shared.has_successor) == ("stopped", False)
+            leaves.release()
+
+    asyncio.run(test())
+
+
+def test_an_agent_that_knows_no_hand_over_yields(folder: str) -> None:
+    """Those of before."""
+
+    async def test() -> None:
+        older, newer, yielded = Instance(folder), Instance(folder), asyncio.Event()
+        await older.take()
+        server = with_yield(Status(()), {YIELD: yielded.set})
+        await server.listen_unix(older.socket)
+        taken = asyncio.create_task(newer.take())
+        await asyncio.wait_for(yielded.wait(), 10)
+        await server.close()
+        older.release()
+        await taken
+        newer.release()
 
     asyncio.run(test())
 

@@ -14,7 +14,7 @@ import pytest
 from nvct.agent import leave
 from nvct.agent.condition import condition
 from nvct.agent.core import instance
-from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
@@ -53,7 +53,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
         yielded = asyncio.Event()
         older = Instance(str(folder))
         await older.take()
-        server = with_yield(Status(()), yielded.set)
+        server = with_yield(Status(()), {YIELD: yielded.set})
         await server.listen_unix(older.socket)
 
         async def end() -> bool:

@@ -109,7 +109,7 @@ def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discov
     assert len(devices) == 7 + 7 + 4 + 3 + 2 + 1 + 1
     assert all(fits(found, [device]) for device in devices)
     for one, two in combinations(devices, 2):
-        first, second = (set(memory(device)) for device in (one, two))
+        first, second = (memory(device) for device in (one, two))
         both_have_media = "me" in one.name and "me" in two.name
         assert fits(found, [one, two]) == (not first & second and not both_have_media), (one, two)
     by_name = {device.name: device for device in devices}
@@ -117,8 +117,9 @@ def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discov
     assert fits(found, [by_name["gpu-1-mig-4g40gb-5-0"], by_name[HALF]])
 
 
-def memory(device: Device) -> list[str]:
-    return [name for name in device.counters if name.startswith("memory-slice-")]
+def memory(device: Device) -> set[int]:
+    assert device.place is not None
+    return set(range(device.place.start, device.place.start + device.place.size))
 
 
 def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Discovery) -> None:
@@ -145,7 +146,7 @@ def test_slices_have_counters_or_devices_and_not_too_many(lab: Discovery) -> Non
     assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {6}
     (taken,) = specs[2]["devices"][0]["consumesCounters"]
     assert taken["counterSet"] == "gpu-1-counter-set"
-    assert taken["counters"]["multiprocessors"] == {"value": "14"}
+    assert taken["counters"] == {"memory-slice-0": {"value": "1"}}
     assert (
         slices.changes(list(changes.apply), slices.contents(many, "v1"), NODE) == slices.Changes()
     )
