@@ -24,7 +24,6 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
-from nvct.host.nvml.sample_model import NvmlConditions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.mps.daemons import Daemon
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -94,6 +93,7 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
+        self._first: asyncio.Future[NvmlReport] | None = None
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
@@ -134,9 +134,17 @@ class NvmlClient:
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
+        Those who ask before NVML has answered anything share its first report.
+
         Raises:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
+        first = self._first
+        if first is None or first.done() or self._has_answered:
+            first = self._first = asyncio.ensure_future(self._report())
+        return await asyncio.shield(first)
+
+    async def _report(self) -> NvmlReport:
         report = await self._ask("report", NvmlReport)
         if not self._last.is_of(report):
             self._attributes, self._properties = {}, {}
@@ -188,6 +196,8 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
+        from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
+
         return await self._ask("conditions", NvmlConditions)
 
     async def samples(self) -> NvmlSamples:
