@@ -184,7 +184,7 @@ async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
         with contextlib.suppress(NvctError):  # a task tells
             if client.chooses_library:
                 client.library = _library(settings)
-            if client.library or not client.chooses_library:
+            if not client.chooses_library or client.library:
                 await client.report()
 
     asking = asyncio.ensure_future(report())

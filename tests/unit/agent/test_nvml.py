@@ -89,7 +89,7 @@ def test_those_who_wait_for_nvml_to_start_share_its_first_report() -> None:
 
     async def run() -> None:
         client = NvmlClient(ours)
-        theirs.setblocking(False)
+        theirs.settimeout(0)
         assert await asked(client, 3) == 1
         assert await asked(client, 3) == 3
         client.disconnect()
