@@ -574,3 +574,15 @@ def test_nvmls_process_is_forked_while_this_one_is_small(module: str) -> None:
     code = f"import sys, {module}, nvct.agent.nvml.supervisor; sys.exit('asyncio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_first_list_loads_nothing_that_comes_after_it() -> None:
+    """Values of GPUs and the HTTP server took 10 ms before the kubelet knew of any device."""
+    code = (
+        "import sys, nvct.agent.device_plugin.task, nvct.agent.device_plugin.registration\n"
+        "print(*sorted(sys.modules.keys() & set(sys.argv)))"
+    )
+    later = ["nvct.agent.web.http", "nvct.host.nvml.sample_model", "nvct.agent.kubernetes.cluster"]
+    command = [sys.executable, "-I", "-c", code, *later]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
