@@ -27,7 +27,6 @@ def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True)
     """Return what a look at a GPU has found.
 
     Args:
-        gpu: the answer of NVML.
         before: values of the look before, {} if there was none.
         counts: whether faults count; False where all checks are switched off.
     """

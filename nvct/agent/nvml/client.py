@@ -63,7 +63,7 @@ class ReleasedError(NvmlError):
 
 
 class NvmlClient:
-    """One library of NVML; one request at a time.
+    """One library of NVML; one request at a time. Each question raises NvmlError as `report` does.
 
     A GPU that hangs stays in the answers as it was reported last.
 
@@ -151,37 +151,21 @@ class NvmlClient:
         return self._last.in_report(report)
 
     async def topology(self) -> NvmlTopology:
-        """Return how the GPUs are connected.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return how the GPUs are connected."""
         return await self._ask("topology", NvmlTopology)
 
     async def attributes(self) -> dict[str, GpuAttributes]:
-        """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return memory, compute capability, ECC and so on of each GPU, by its UUID."""
         self._attributes |= await self._ask("attributes", dict[str, GpuAttributes])
         return self._of_reported(self._attributes)
 
     async def properties(self) -> dict[str, GpuProperties]:
-        """Return brand and architecture of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return brand and architecture of each GPU, by its UUID."""
         self._properties |= await self._ask("properties", dict[str, GpuProperties])
         return self._of_reported(self._properties)
 
     async def events(self) -> NvmlEvents:
-        """Return the XID errors since the last call.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return the XID errors since the last call."""
         events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
@@ -191,31 +175,19 @@ class NvmlClient:
         return replace(events, unanswered=named)
 
     async def conditions(self) -> NvmlConditions:
-        """Return what tells whether each GPU is well; one that hangs is missing.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return what tells whether each GPU is well; one that hangs is missing."""
         from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
 
         return await self._ask("conditions", NvmlConditions)
 
     async def samples(self) -> NvmlSamples:
-        """Return what all GPUs report now, for monitoring.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return what all GPUs report now, for monitoring."""
         from nvct.host.nvml.sample_model import NvmlSamples  # one task needs it
 
         return await self._ask("samples", NvmlSamples)
 
     async def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         from nvct.host.nvml.mig_model import MigState  # one task needs it
 
         return await self._ask("mig", MigState)
