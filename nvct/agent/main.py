@@ -38,6 +38,7 @@ from nvct.agent.core.program import (
     RELEASE_ENV,
     SOCKET_ENV,
     UPGRADES_ENV,
+    begin_nvml,
     grace_s,
 )
 from nvct.agent.core.recorder import Recorder
@@ -70,8 +71,9 @@ NVML_S = 30.0
 """How long NVML is waited for before an older instance is asked to yield."""
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
-CONFIG_S, LOOK_S = 5.0, 0.05
-"""How long a task waits for the config file at the start of config-manager; between two looks."""
+SOON_S, LOOK_S = 5.0, 0.05
+"""How long a task waits at the start: for the config file of config-manager, and for those that
+offer devices, because the imports of the others would delay the first list; between two looks."""
 
 
 @dataclass
@@ -168,10 +170,18 @@ class Agent:
 
         NVML of another container starts, which on a machine of 8 GPUs can take twenty seconds.
         """
-        task_table.load(self.names)
+        first = [name for name in self.names if name in OFFERING]
+        settings = None
+        with contextlib.suppress(NvctError):  # the task tells
+            for name in first:
+                settings, _ = (
+                    TASKS[name].module("settings").resolve((), with_driver_roots(self.env))
+                )
+        asking = await begin_nvml(self.client, settings)
+        task_table.load(first)
         if not self.client.chooses_library:
-            with contextlib.suppress(NvctError, asyncio.TimeoutError):  # a task tells
-                await within(NVML_S, self.client.report())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(NVML_S, asking)
 
     async def end(self, stopped: asyncio.Event) -> None:
         """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
@@ -266,8 +276,10 @@ class Agent:
             await server.close()
 
     async def _run_task(self, name: str) -> None:
-        if CONFIG_MANAGER in self.names and name != CONFIG_MANAGER:
-            await _appears(self.env.get("CONFIG_FILE", ""))
+        if name != CONFIG_MANAGER:
+            await _soon(self._has_config)
+        if name not in OFFERING and self._has_config():
+            await _soon(self._has_offered)
         work = self.running[name] = TASKS[name].module("task").make(
             Context(
                 env=with_driver_roots(self.env), client=self.client, journal=self.journal,
@@ -278,6 +290,16 @@ class Agent:
             await work.run()
         finally:
             self.running.pop(name, None)
+
+    def _has_config(self) -> bool:
+        """Return whether the file that config-manager writes is there, if there is to be one."""
+        path = self.env.get("CONFIG_FILE", "") if CONFIG_MANAGER in self.names else ""
+        return not path or os.path.exists(path)
+
+    def _has_offered(self) -> bool:
+        """Return whether the tasks that offer devices have come so far that others may start."""
+        offering = [name for name in self.names if name in OFFERING]
+        return all(name in self.running and self.running[name].is_settled for name in offering)
 
     def _describe(self, name: str) -> object:
         return self.running[name].describe() if name in self.running else None
@@ -320,11 +342,10 @@ def run(
     asyncio.run(_serve(agent, instance))
 
 
-async def _appears(path: str) -> None:
-    """Wait a moment for a file; a task that needs it says then that it is missing."""
-    until = time.monotonic() + CONFIG_S
-    there = partial(os.path.exists, path)
-    while path and not there() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
+async def _soon(is_so: Callable[[], bool]) -> None:
+    """Wait a moment for what a task needs; the task says then that it is missing."""
+    until = time.monotonic() + SOON_S
+    while not is_so() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
         await asyncio.sleep(LOOK_S)
 
 

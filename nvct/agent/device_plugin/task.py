@@ -15,6 +15,7 @@ from dataclasses import replace
 from nvct.agent.core import logs, waiting
 from nvct.agent.core.context import Context, Work
 from nvct.agent.core.logs import Log
+from nvct.agent.core.program import ASKED_S
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 BROKEN_S = 2.0
 """Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
-ASKED_S = 0.005
-"""After which the first request to NVML has been sent."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 LATER = ("device_plugin.registration",)
@@ -139,6 +138,13 @@ class DevicePlugin(Task):
     def registrations(self) -> Mapping[str, Registration]:
         """Return the registrations by resource name."""
         return self._served.current
+
+    @property
+    def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
+        """Return whether the kubelet has its first list, or will not have it soon."""
+        states = [registration.state for registration in self.registrations.values()]
+        has_looked = bool(states or self._offered or self._failure)
+        return has_looked and not set(states) & {"absent", "serving", "registering"}
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each resource, as JSON data; and why there is none."""

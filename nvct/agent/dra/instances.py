@@ -43,13 +43,8 @@ class Instances:
         look: Callable[[], Awaitable[Mapping[tuple[str, int], str]]],
         log: Log,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            nvml: which makes them.
-            look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
-                devices by the UUID of the GPU and the id of the GPU instance.
-        """
+        # look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
+        # devices by the UUID of the GPU and the id of the GPU instance.
         self._nvml = nvml
         self._look = look
         self._log = log

@@ -48,8 +48,6 @@ def possible(
     """Return the MIG devices that a GPU could have, and the counters that they share.
 
     Args:
-        gpu: in MIG mode.
-        state: NVML's of the GPU.
         foreign: its GPU instances that no claim has; what they overlap is not possible.
         profiles: that are offered; () is all.
         made: what claims have is offered, too: its profile, first memory slice and their number.

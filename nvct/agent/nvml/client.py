@@ -19,8 +19,13 @@ from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
-from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
-from nvct.host.nvml.sample_model import NvmlConditions
+from nvct.host.nvml.model import (
+    GpuAttributes,
+    GpuProperties,
+    NvmlEvents,
+    NvmlReport,
+    NvmlTopology,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeVar
 
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -60,7 +65,7 @@ class ReleasedError(NvmlError):
 
 
 class NvmlClient:
-    """One library of NVML; one request at a time.
+    """One library of NVML; one request at a time. Each question raises NvmlError as `report` does.
 
     A GPU that hangs stays in the answers as it was reported last.
 
@@ -90,6 +95,7 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
+        self._first: asyncio.Future[NvmlReport] | None = None
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
@@ -140,46 +146,38 @@ class NvmlClient:
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
+        Those who ask before NVML has answered anything share its first report.
+
         Raises:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
+        first = self._first
+        if first is None or first.done() or self._has_answered:
+            first = self._first = asyncio.ensure_future(self._report())
+        return await asyncio.shield(first)
+
+    async def _report(self) -> NvmlReport:
         report = await self._ask("report", NvmlReport)
         if not self._last.is_of(report):
             self._attributes, self._properties = {}, {}
         return self._last.in_report(report)
 
     async def topology(self) -> NvmlTopology:
-        """Return how the GPUs are connected.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return how the GPUs are connected."""
         return await self._ask("topology", NvmlTopology)
 
     async def attributes(self) -> dict[str, GpuAttributes]:
-        """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return memory, compute capability, ECC and so on of each GPU, by its UUID."""
         self._attributes |= await self._ask("attributes", dict[str, GpuAttributes])
         return self._of_reported(self._attributes)
 
     async def properties(self) -> dict[str, GpuProperties]:
-        """Return brand and architecture of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return brand and architecture of each GPU, by its UUID."""
         self._properties |= await self._ask("properties", dict[str, GpuProperties])
         return self._of_reported(self._properties)
 
     async def events(self) -> NvmlEvents:
-        """Return the XID errors since the last call.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return the XID errors since the last call."""
         events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
@@ -189,29 +187,19 @@ class NvmlClient:
         return replace(events, unanswered=named)
 
     async def conditions(self) -> NvmlConditions:
-        """Return what tells whether each GPU is well; one that hangs is missing.
+        """Return what tells whether each GPU is well; one that hangs is missing."""
+        from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
 
-        Raises:
-            NvmlError: as `report`.
-        """
         return await self._ask("conditions", NvmlConditions)
 
     async def samples(self) -> NvmlSamples:
-        """Return what all GPUs report now, for monitoring.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return what all GPUs report now, for monitoring."""
         from nvct.host.nvml.sample_model import NvmlSamples  # one task needs it
 
         return await self._ask("samples", NvmlSamples)
 
     async def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         from nvct.host.nvml.mig_model import MigState  # one task needs it
 
         return await self._ask("mig", MigState)

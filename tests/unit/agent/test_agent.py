@@ -66,6 +66,9 @@ class Folder:
     def module(self, _name: str) -> Folder:
         return self
 
+    def resolve(self, _words: object, _env: object) -> tuple[None, tuple[()]]:
+        return None, ()
+
 
 class Unused:
     """NVML that no task asks for anything."""
@@ -117,7 +120,7 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
 ) -> None:
     """Both start at once; without the wait, each start of the agent would log failures."""
     path, began = f"{folder}/config.yaml", list[str]()
-    monkeypatch.setattr(main, "CONFIG_S", limit_s)
+    monkeypatch.setattr(main, "SOON_S", limit_s)
 
     def factory(name: str) -> Entry:
         class Work:
@@ -138,6 +141,45 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
                 await until(lambda: began == ["config-manager"])
                 os.close(os.open(path, os.O_CREAT))
             await until(lambda: sorted(began) == sorted(names))
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-offers", "it-does-not"])
+def test_other_tasks_start_once_the_devices_are_offered(
+    limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they import would delay the kubelet's first list; it came after all of them."""
+    began = list[str]()
+    monkeypatch.setattr(main, "SOON_S", limit_s)
+
+    class Work:
+        is_settled = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def run(self) -> None:
+            began.append(self.name)
+            await forever()
+
+    works = {name: Work(name) for name in ("labels", "device-plugin", "config-manager")}
+    entries = {
+        name: cast("Entry", Folder(lambda _context, work=work: work))
+        for name, work in works.items()
+    }
+    monkeypatch.setattr(main, "TASKS", entries)
+    monkeypatch.setattr(task_table, "load", list)
+    log = Log(target=io.StringIO())
+    made = Agent(list(works), {}, cast("Any", Unused()), log, lambda: True)
+
+    async def test() -> None:
+        async with serving(made, folder):
+            if limit_s:
+                await until(lambda: bool(began))
+                assert began == ["device-plugin"]
+                works["device-plugin"].is_settled = True
+            await until(lambda: sorted(began) == sorted(works))
 
     asyncio.run(test())
 
@@ -640,3 +682,15 @@ def test_nvmls_process_is_forked_while_this_one_is_small(module: str) -> None:
     code = f"import sys, {module}, nvct.agent.nvml.supervisor; sys.exit('asyncio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_first_list_loads_nothing_that_comes_after_it() -> None:
+    """Values of GPUs and the HTTP server took 10 ms before the kubelet knew of any device."""
+    code = (
+        "import sys, nvct.agent.device_plugin.task, nvct.agent.device_plugin.registration\n"
+        "print(*sorted(sys.modules.keys() & set(sys.argv)))"
+    )
+    later = ["nvct.agent.web.http", "nvct.host.nvml.sample_model", "nvct.agent.kubernetes.cluster"]
+    command = [sys.executable, "-I", "-c", code, *later]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
