@@ -149,12 +149,14 @@ def program(
     while True:
         try:
             serve(lambda: _connect(nri_socket), plugin, index, name)
-            said = "the engine closed the connection"
-            say(said)
+            problem = "the engine closed the connection"
         except NvctError as error:
-            if str(error) != said:
-                said = str(error)
-                say(line(f"{NAME}-nri", error))
+            problem = line(f"{NAME}-nri", error)
+        if plugin.is_refused():
+            continue
+        if problem != said:
+            say(problem)
+        said = problem
         time.sleep(AGAIN_S)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin's answers to an engine: what a container gets, and whether it may have what it has.
 
-An engine that validates (containerd 2.2, CRI-O 1.34) asks twice: at CreateContainer for changes,
-at ValidateContainerAdjustment for a verdict about all of them. An older one asks once, and plugins
+An engine with NRI 0.10 (containerd 2.2) asks twice: at CreateContainer for changes, and at
+ValidateContainerAdjustment for a verdict about all of them. An older one asks once, and plugins
 with a higher index are not seen then. The verdict is about device numbers, whoever gave them.
 """
 
@@ -26,10 +26,9 @@ from nvct.oci.bundle import Bundle
 CREATE_CONTAINER, REMOVE_CONTAINER, VALIDATE = 4, 11, 14
 """Events of nri/pkg/api."""
 VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
-VALIDATES = {"containerd": (2, 2), "cri-o": (1, 34)}
-"""The first release of an engine that asks for a verdict."""
-RESOLVES = {"containerd": ((1, 7, 30), (2, 1, 0)), "cri-o": ((1, 34, 0),)}
-"""The first releases, by series, that take CDI names from plugins."""
+CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
+"""The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, though its
+NRI has the field (server/nri-api.go), so it gets devices and mounts."""
 KUBELET = "/var/lib/kubelet"
 
 Rule = Literal["off", "audit", "enforce"]
@@ -61,7 +60,10 @@ class Plugin:
 
     Attributes:
         say: takes a line for the log.
+        unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
+            verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
         validates: whether the engine asks for a verdict of its own.
+        is_known: whether the engine has accepted the plugin's events.
         resolves: whether the engine takes CDI names.
         refused, audited: how many containers were refused, or would have been.
     """
@@ -70,10 +72,13 @@ class Plugin:
     config_path: str
     options: Options
     say: Callable[[str], None]
+    unasked: set[tuple[str, str]] = field(default_factory=set)
     validates: bool = False
+    is_known: bool = False
     resolves: bool = False
     refused: int = 0
     audited: int = 0
+    _engine: tuple[str, str] = field(default=("", ""), init=False)
     _host: KnownHost | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
 
@@ -92,12 +97,10 @@ class Plugin:
     def configure(self, payload: bytes) -> bytes:
         """Answer Configure: the events that this engine knows and the plugin wants."""
         request = api.ConfigureRequest.FromString(payload)
-        name, version = request.runtime_name, _version(request.runtime_version)
-        self.validates = version[:2] >= VALIDATES.get(name, (1 << 30,))
-        self.resolves = _resolves(name, version)
-        verdict = "asks for a verdict" if self.validates else "does not ask for a verdict"
-        cdi = "takes CDI names" if self.resolves else "takes no CDI names"
-        self.say(f"{name} {request.runtime_version} {verdict}, and {cdi}")
+        self._engine = request.runtime_name, request.runtime_version
+        self.validates = self._engine not in self.unasked
+        self.is_known = False
+        self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
         events = [CREATE_CONTAINER, *([VALIDATE] if self.validates else [])]
         return api.ConfigureResponse(
             events=sum(1 << (event - 1) for event in events)
@@ -106,7 +109,19 @@ class Plugin:
     def synchronize(self, payload: bytes) -> bytes:
         """Answer Synchronize, which may come in pieces: containers that run are left alone."""
         more = api.SynchronizeRequest.FromString(payload).more
+        if not more and not self.is_known:
+            self.is_known = True
+            verdict = "asks for a verdict" if self.validates else "asks for no verdict"
+            cdi = "takes CDI names" if self.resolves else "takes no CDI names"
+            self.say(f"connected: {' '.join(self._engine)} {verdict}, and {cdi}")
         return api.SynchronizeResponse(more=more).SerializeToString()
+
+    def is_refused(self) -> bool:
+        """Report whether the engine has refused the wish for verdicts; then it is not repeated."""
+        if self.validates and not self.is_known:
+            self.unasked.add(self._engine)
+            return True
+        return False
 
     def create(self, payload: bytes) -> bytes:
         """Answer CreateContainer: the devices that the pod asks for.
@@ -157,6 +172,8 @@ class Plugin:
         if self.resolves:
             devices = [api.CDIDevice(name=name) for name in request.ids]
             return api.ContainerAdjustment(CDI_devices=devices)
+        if any(edit["gids"] for edit in edits):
+            self.say(f"warning: {container.name_of(pod, made)} gets no supplementary groups")
         return adjustments.of(edits)
 
     def _judge(
@@ -229,7 +246,4 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _resolves(engine: str, version: tuple[int, ...]) -> bool:
-    series = RESOLVES.get(engine, ())
-    return any(
-        version >= first and (first == series[-1] or version[:2] == first[:2]) for first in series
-    )
+    return engine == "containerd" and (version >= CONTAINERD_2 or CONTAINERD_1 <= version < (2,))

@@ -26,6 +26,9 @@ MESSAGE_LIMIT = 4 << 20
 FRAME = struct.Struct(">II")
 HEADER = struct.Struct(">IIBB")
 FRAME_LIMIT = MESSAGE_LIMIT + HEADER.size
+BUFFER = 4096
+"""Bytes that Go's reader takes at first, before it knows a message's length: a longer first frame
+ends the connection (conn.Read of multiplex/mux.go, ENOMEM)."""
 OK, UNKNOWN, INVALID, UNIMPLEMENTED = 0, 2, 3, 12
 """Codes of gRPC's status."""
 
@@ -150,7 +153,8 @@ class Connection:
         if len(content) > MESSAGE_LIMIT:
             raise DocumentError(f"an answer of {len(content)} bytes is longer than ttrpc allows")
         message = HEADER.pack(len(content), stream, kind, 0) + content
+        parts = [message[:BUFFER], *filter(None, [message[BUFFER:]])]
         try:
-            self._sock.sendall(FRAME.pack(connection, len(message)) + message)
+            self._sock.sendall(b"".join(FRAME.pack(connection, len(p)) + p for p in parts))
         except OSError as error:
             raise HostError(f"the connection to the engine broke: {error.strerror}") from error
