@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of this host as the plugin knows them: CDI specifications and procfs, never NVML.
 
-Plans are compiled in memory, and again once a fingerprint does not match; nothing is written. A MIG
-device is known only if a specification has it, such as that of `nvct publish`.
+Plans are compiled in memory, and again once a fingerprint does not match; nothing is written.
+A MIG device is known only if a specification has it, such as that of `nvct publish`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import click
 from nvct.config import load
 from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
+from nvct.container.settings import default_for
 from nvct.errors import HostError, NvctError, UsageError, line
 from nvct.kernel.calls import give_up_capabilities
 from nvct.nri import nri_pb2 as api
@@ -47,18 +48,17 @@ class Settings:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fact: fingerprints.Fingerprint | None = None
-        self._config = Config()
+        self._config: tuple[Config, NvctError | None] = Config(), None
 
-    def __call__(self) -> Config:
-        """Return the configuration in force.
-
-        Raises:
-            ConfigError: it is invalid.
-        """
+    def __call__(self) -> tuple[Config, NvctError | None]:
+        """Return the configuration in force; of an invalid one the defaults, and the error."""
         fact = fingerprints.take_file(self._path, time.time_ns())
         if fact != self._fact:
-            self._config = load.load(self._path)
             self._fact = fact
+            try:
+                self._config = load.load(self._path), None
+            except NvctError as error:
+                self._config = default_for(self._path), error
         return self._config
 
 

@@ -27,8 +27,8 @@ CREATE_CONTAINER, REMOVE_CONTAINER, VALIDATE = 4, 11, 14
 """Events of nri/pkg/api."""
 VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
-"""The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, though its
-NRI has the field (server/nri-api.go), so it gets devices and mounts."""
+"""The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, although
+its NRI has the field (server/nri-api.go), so it gets devices and mounts."""
 KUBELET = "/var/lib/kubelet"
 
 Rule = Literal["off", "audit", "enforce"]
@@ -59,6 +59,7 @@ class Plugin:
     """The service Plugin.
 
     Attributes:
+        settings: return config.toml in force; its defaults, and why it cannot be read.
         say: takes a line for the log.
         unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
             verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
@@ -68,7 +69,7 @@ class Plugin:
         refused, audited: how many containers were refused, or would have been.
     """
 
-    settings: Callable[[], Config]
+    settings: Callable[[], tuple[Config, NvctError | None]]
     config_path: str
     options: Options
     say: Callable[[str], None]
@@ -156,7 +157,7 @@ class Plugin:
         return error
 
     def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
-        settings, host = self._in_force()
+        settings, trouble, host = self._in_force()
         key, words = requests.annotated(pod.annotations, made.name)
         allowed = [self.options.namespace, *self.options.management]
         requests.check_management(words, pod.namespace, [*filter(None, allowed)])
@@ -166,6 +167,8 @@ class Plugin:
         )  # fmt: skip
         if request is None:
             return api.ContainerAdjustment()
+        if trouble is not None:
+            raise trouble
         edits = requests.edits_of(request, settings, host)
         why = f": {'; '.join(notes)}" if notes else ""
         self.say(f"gives: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
@@ -184,8 +187,9 @@ class Plugin:
         Raises:
             NvctError: it must not be created.
         """
-        settings, host = self._in_force()
-        is_checked = settings.engine_devices == CHECKED and bool(settings.policy)
+        settings, trouble, host = self._in_force()
+        has_rules = bool(settings.policy) or trouble is not None
+        is_checked = settings.engine_devices == CHECKED and has_rules
         if not is_checked and self.options.rule == "off":
             return
         names = [device.name for device in (*made.CDI_devices, *adjust.CDI_devices)]
@@ -195,7 +199,7 @@ class Plugin:
             nodes = adjustments.nodes(requests.edits_of(request, settings, host))
             bundle = container.bundle(pod, made, adjust, nodes)
         if is_checked:
-            _check(bundle, settings, host)
+            _check(bundle, settings, host, trouble)
         if self.options.rule == "off":
             return
         try:
@@ -218,14 +222,16 @@ class Plugin:
         ]  # fmt: skip
         return tuple(json.dumps(rule) for rule in rules)
 
-    def _in_force(self) -> tuple[Config, KnownHost]:
-        settings = self.settings()
+    def _in_force(self) -> tuple[Config, NvctError | None, KnownHost]:
+        settings, trouble = self.settings()
         if self._host is None or settings is not self._config:
             self._config, self._host = settings, KnownHost(settings, self.config_path)
-        return settings, self._host
+        return settings, trouble, self._host
 
 
-def _check(bundle: Bundle, settings: Config, host: KnownHost) -> None:
+def _check(
+    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None = None
+) -> None:
     """Apply the policy of `settings` to the devices of a container.
 
     Raises:
@@ -234,7 +240,7 @@ def _check(bundle: Bundle, settings: Config, host: KnownHost) -> None:
     """
     notes: list[str] = []
     removal = engine_devices.check(
-        bundle, settings, host, None, None, devices=[], notes=notes, trouble=None
+        bundle, settings, host, None, None, devices=[], notes=notes, trouble=trouble
     )
     if removal is not None:
         raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")

@@ -87,7 +87,7 @@ class Connection:
     def _receive(self) -> bool:
         """Receive a frame and handle what is complete; return False at the end."""
         head = self._read(FRAME.size)
-        if not head:
+        if len(head) < FRAME.size:
             return False
         connection, length = FRAME.unpack(head)
         if length > FRAME_LIMIT:
