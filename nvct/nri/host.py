@@ -2,7 +2,8 @@
 """The GPUs of this host as the plugin knows them: CDI specifications and procfs, never NVML.
 
 Plans are compiled in memory, and again once a fingerprint does not match; nothing is written.
-A MIG device is known only if a specification has it, such as that of `nvct publish`.
+A MIG device is known only if a specification has it, such as that of `nvct publish`. In its pod,
+the plugin does not see the host's files but those of CDI, nodes and procfs; the runtime does.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class KnownHost(Host):
         facts += plans.input_fingerprints(registry.spec_paths(folders))
         roots = live_host.roots_of(self._settings)
         facts += plans.version_fingerprints(roots)
-        plan = plans.compile_registry(registry.scan(folders), self.config_path, roots)
+        found = registry.scan(folders)
+        plan = plans.compile_registry(found, self.config_path, roots, sees_files=False)
         return {**plan, "facts": facts}
 
     def _own(self) -> model.Plan:

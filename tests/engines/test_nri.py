@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +17,20 @@ from tests.engines.checks import NODES, UUID
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Crio
 from tests.engines.engines import CONFIG
-from tests.engines.releases import of_release
+from tests.engines.releases import in_full, of_release
 
 pytestmark = pytest.mark.slow
 SOCKET = "/var/run/nri/nri.sock"
 LOG = "nri.log"
-NRI = {2: '\n[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n'}
+NRI = {
+    2: '\n[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n',
+    3: """
+[plugins.'io.containerd.nri.v1.nri'.default_validator]
+enable = true
+""",
+}
+REQUIRED = {"required-plugins.noderesource.dev": '["nvct"]'}
+PODS = 8
 POD = "nvidia.cdi.k8s.io/pod"
 GPU = "nvidia.com/gpu=0"
 CHECKED = '\n[nvct.policy]\nengine-devices = "checked"\n'
@@ -35,17 +44,19 @@ class NriContainerd(Containerd):
     def _write_config(self) -> None:
         super()._write_config()
         path = "/etc/containerd/config.toml"
-        self.box.write(path, self.box.read(path) + NRI.get(self.format, ""))
+        self.box.write(path, self.box.read(path) + NRI[self.format])
+
+
+ASKS = [of_release("resolute", name="containerd-2.2")]
+"""An engine that asks for a verdict, and so can require plugins."""
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        of_release("trixie", name="containerd-1.7"),
-        of_release("resolute", name="containerd-2.2"),
-        of_release("trixie", "crio", name="crio"),
+        *in_full("trixie", name="containerd-1.7"), *ASKS, of_release("trixie", "crio", name="crio")
     ],
-)
+)  # fmt: skip
 def engine(
     request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
 ) -> Iterator[Containerd | Crio]:
@@ -105,3 +116,29 @@ def test_policy_decides_by_numbers(engine: Containerd | Crio) -> None:
         assert "not here" in by_name.stderr, (by_name, log.read_text())
     for refused in (annotated, privileged):
         assert "not here" in refused.stderr, (refused, log.read_text())
+
+
+@pytest.mark.parametrize("engine", ASKS, indirect=True)
+def test_a_gap_refuses_pods_that_require_the_plugin(engine: Containerd | Crio) -> None:
+    """Killed at any time: no GPU is missing silently where the pod requires the plugin."""
+    asks = Pod(annotations={POD: GPU, **REQUIRED})
+    gone = engine.pod(SMI, asks)
+    assert gone.returncode == 125
+    assert "required" in gone.stderr, gone
+    with ThreadPoolExecutor() as pool:
+        pods = [pool.submit(engine.pod, SMI, asks) for _ in range(PODS)]
+        while not all(pod.done() for pod in pods):
+            with plugin(engine):
+                pass  # it is killed as soon as it is connected
+    for pod in pods:
+        done = pod.result()
+        assert done.returncode == 125 or UUID.findall(done.stdout), done
+    with plugin(engine):
+        configured.has_one_gpu(engine.pod(SMI, asks))
+
+
+def test_the_plugin_comes_back_after_the_engine(engine: Containerd | Crio) -> None:
+    with plugin(engine) as log:
+        engine.restart()
+        engine.box.until(lambda: log.read_text().count("connected: ") > 1, LOG)
+        configured.has_one_gpu(engine.pod(SMI, Pod(annotations={POD: GPU})))
