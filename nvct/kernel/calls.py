@@ -151,9 +151,13 @@ def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
 
 
 def give_up_capabilities() -> None:
-    """Drop every capability of this process for good; without any, it can gain none."""
+    """Drop every capability of this process for good; without any, it can gain none.
+
+    Other processes of its user cannot trace it, either.
+    """
     from nvct.kernel.library import call, ffi, lib
 
+    call(lib.prctl, lib.PR_SET_DUMPABLE, 0, 0, 0, 0)
     call(lib.prctl, lib.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     with contextlib.suppress(OSError):  # past the last one, or without CAP_SETPCAP
         for number in range(64):

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from nvct.container.request import device_numbers
 from nvct.container.request.case import (
     CONTAINERD_NAME,
     CONTAINERD_NAMESPACE,
@@ -17,7 +18,7 @@ from nvct.container.request.case import (
 )
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.nri import nri_pb2 as api
-from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle, clean
 
 KIND = "container"
 
@@ -46,6 +47,7 @@ def bundle(
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
     added = adjust or api.ContainerAdjustment()
     devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
+    mounts = [_mount(mount) for mount in (*container.mounts, *added.mounts)]
     document = {
         "process": {
             "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
@@ -57,11 +59,11 @@ def bundle(
             CONTAINERD_NAME: container.name,
             CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
         },
-        "mounts": [_mount(mount) for mount in (*container.mounts, *added.mounts)],
+        "mounts": mounts,
         "linux": {
-            "devices": [*devices, *nodes],
+            "devices": [*devices, *nodes, *_mounted(mounts)],
             "resources": {"devices": rules},
-            "namespaces": [{"type": namespace.type} for namespace in linux.namespaces],
+            "namespaces": [{"type": each.type, "path": each.path} for each in linux.namespaces],
             "cgroupsPath": linux.cgroups_path,
         },
     }  # fmt: skip
@@ -75,6 +77,20 @@ def _mount(mount: api.Mount) -> dict[str, Any]:
         "source": mount.source,
         "options": list(mount.options),
     }
+
+
+def _mounted(mounts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes in mounts of the host's /dev, which here is the plugin's own.
+
+    The container's control group refuses them, if it is not privileged; they count nevertheless.
+    """
+    found: device_numbers.Nodes = {}
+    for mount in mounts:
+        source = clean(mount["source"])
+        if source == "/" or f"{source}/".startswith("/dev/"):
+            device_numbers.add_mounted(found, source, device_numbers.DEV_DEPTH)
+    for (kind, major, minor), path in found.items():
+        yield {"path": path, "type": kind, "major": major, "minor": minor}
 
 
 def _device(device: api.LinuxDevice) -> dict[str, Any]:
