@@ -14,6 +14,7 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
+from tests.engines.releases import in_full
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable
@@ -22,7 +23,7 @@ from tests.kubernetes.test_farm_pods import plugin_on_host
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.parametrize("cluster", ["forky", "trixie-crio"], indirect=True),
+    pytest.mark.parametrize("cluster", [*in_full("forky"), "trixie-crio"], indirect=True),
 ]
 LOG = "nri.log"
 HOOK = f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk"
