@@ -114,6 +114,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "privileged": {"agent": {"privileged": True}},
     "older": {"agent": {"hiddenHostPaths": ["/proc"]}, "nvmlWorker": {"resources": None}},
     "taint": TAINT,
+    "nri": {"nri": {"enabled": True, "givenByKubelet": "enforce", "exemptNamespaces": ["a", "b"]}},
     "openshift": {"platform": {"openshift": True}},
     "volumes": {
         "agent": {
@@ -662,3 +663,28 @@ def test_pods_go_with_the_label_on_which_the_driver_manager_waits() -> None:
             for objects in (before, after)
         ]
         assert allows == [values is changing, False]
+
+
+@pytest.mark.parametrize(
+    "values", [MATRIX["nri"], {"cdi": {"enabled": True, "nriPluginEnabled": True}}]
+)
+def test_with_the_nri_plugin_no_file_of_the_engine_changes(values: Mapping[str, Any]) -> None:
+    objects = rendered(values)
+
+    assert not [name for kind, name in objects if kind == "RuntimeClass"]
+    (installer,) = pod_of(objects, WORKER)["initContainers"]
+    assert env_of(installer)["NO_RUNTIME_CONFIG"] == "true"
+    assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "false"
+    (plugin,) = pod_of(objects, "nvct-nri")["containers"]
+    given = values.get("nri", {}).get("givenByKubelet", "off")
+    assert env_of(plugin)["NRI_GIVEN_BY_KUBELET"] == given
+    assert all(mount["readOnly"] for mount in plugin["volumeMounts"])
+    assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("values", [{"deviceListStrategy": "envvar"}, {"cdi": {"enabled": False}}])
+def test_the_nri_plugin_is_refused_where_pods_need_the_runtime(values: Mapping[str, Any]) -> None:
+    done = helm("template", "nvct", str(CHART), values={**values, "nri": {"enabled": True}})
+
+    assert done.returncode != 0
+    assert "deviceListStrategy=cdi-cri" in done.stderr
