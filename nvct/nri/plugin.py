@@ -166,6 +166,8 @@ class Plugin:
             takes_variable=self.options.takes_variable,
         )  # fmt: skip
         if request is None:
+            if key:
+                self.say(f"ignores: {container.name_of(pod, made)}: {'; '.join(notes)}")
             return api.ContainerAdjustment()
         if trouble is not None:
             raise trouble

@@ -10,12 +10,13 @@ one thread; what is no message of these protocols, or is too large, ends the con
 from __future__ import annotations
 
 import struct
+import traceback
 from collections.abc import Callable, Mapping
 from socket import socket
 
 from google.protobuf.message import DecodeError
 
-from nvct.errors import DocumentError, HostError, NvctError
+from nvct.errors import DocumentError, HostError, NvctError, unexpected
 from nvct.nri import nri_pb2 as api
 
 PLUGIN, RUNTIME = 1, 2
@@ -138,6 +139,10 @@ class Connection:
             return api.Answer(status=api.Status(code=INVALID, message=text))
         except NvctError as error:
             return api.Answer(status=api.Status(code=UNKNOWN, message=sentence(error)))
+        except Exception as error:  # a bug fails one create, and not all by an end of the plugin
+            traceback.print_exc()
+            told = sentence(unexpected(error))
+            return api.Answer(status=api.Status(code=UNKNOWN, message=told))
 
     def _read(self, length: int) -> bytes:
         """Read bytes; fewer only at the end."""

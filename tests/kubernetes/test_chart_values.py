@@ -682,9 +682,19 @@ def test_with_the_nri_plugin_no_file_of_the_engine_changes(values: Mapping[str, 
     assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-@pytest.mark.parametrize("values", [{"deviceListStrategy": "envvar"}, {"cdi": {"enabled": False}}])
-def test_the_nri_plugin_is_refused_where_pods_need_the_runtime(values: Mapping[str, Any]) -> None:
-    done = helm("template", "nvct", str(CHART), values={**values, "nri": {"enabled": True}})
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"deviceListStrategy": "envvar"}, "deviceListStrategy=cdi-cri"),
+        ({"cdi": {"enabled": False}}, "deviceListStrategy=cdi-cri"),
+        ({"nri": {"env": True}}, "toolkit.policy=auto, which lets no pod ask by a variable"),
+    ],
+)
+def test_the_nri_plugin_is_refused_where_it_has_no_effect(
+    values: Mapping[str, Any], sentence: str
+) -> None:
+    nri = {"nri": {**values.get("nri", {}), "enabled": True}}
+    done = helm("template", "nvct", str(CHART), values={**values, **nri})
 
     assert done.returncode != 0
-    assert "deviceListStrategy=cdi-cri" in done.stderr
+    assert sentence in done.stderr

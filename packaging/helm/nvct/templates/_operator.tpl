@@ -107,6 +107,9 @@ refuses, because all of its values speak of these config files. */}}
 {{- if and (include "nvct.nri" .) (or (not .Values.cdi.enabled) (include "nvct.byRuntime" .)) }}
 {{- fail "nri.enabled=true leaves the engine's files alone: the engine itself gives pods their GPUs, by CDI names. Set cdi.enabled=true, and deviceListStrategy=cdi-cri if it is given." }}
 {{- end }}
+{{- if and (include "nvct.nri" .) .Values.nri.env (eq .Values.toolkit.policy "auto") }}
+{{- fail "nri.env=true has no effect with toolkit.policy=auto, which lets no pod ask by a variable. Write rules into toolkit.policy that say who may (docs/policy.md)." }}
+{{- end }}
 {{- $usesNames := and .Values.cdi.enabled (not $given) (contains "device-plugin" (include "nvct.tasks" .)) -}}
 {{- if and $usesNames (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "cdi.enabled=true needs Kubernetes 1.29 or later; this is %s, whose kubelet ignores CDI names: pods would get no GPU. Set cdi.enabled=false." .Capabilities.KubeVersion.Version) }}
