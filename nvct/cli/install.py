@@ -307,7 +307,8 @@ def _warn(values: OptionValues) -> None:
     """
     if values["nri"] and not values["no_daemon"]:
         raise UsageError(
-            "there is no NRI plugin in nvct yet", hint="leave --enable-nri-plugin out"
+            "nvct install does not start the NRI plugin",
+            hint="leave --enable-nri-plugin out, and run nvct-nri: docs/nri.md",
         )
     if values["nri"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")

@@ -97,7 +97,9 @@ class Access:
                     self._exact.add(number)
 
     def _add(self, number: Number | None, path: str) -> None:
-        if number is not None and number[1] in self.majors and number not in self.nodes:
+        if number is None or number[1] in self.control:
+            return
+        if number[1] in self.majors and number not in self.nodes:
             self.nodes.update(device_numbers.without_control({number: path}))
 
     def _add_mounts(self, bundle: Bundle) -> None:

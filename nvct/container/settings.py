@@ -58,13 +58,21 @@ def load_or_default(
     try:
         return load(store, env, cold), None
     except NvctError as error:  # matters only if there is a request
-        from nvct.linux.files import read_bytes
+        return default_for(path_from(env)), error
 
-        try:
-            is_checked = b"engine-devices" in read_bytes(path_from(env), CONFIG_LIMIT)
-        except (OSError, DocumentError):
-            is_checked = False
-        return Config(engine_devices=CHECKED if is_checked else UNCHECKED), error
+
+def default_for(path: str) -> Config:
+    """Return the configuration in place of a config.toml that is not valid.
+
+    If the file seems to say so, the engine's devices are checked.
+    """
+    from nvct.linux.files import read_bytes
+
+    try:
+        is_checked = b"engine-devices" in read_bytes(path, CONFIG_LIMIT)
+    except (OSError, DocumentError):
+        is_checked = False
+    return Config(engine_devices=CHECKED if is_checked else UNCHECKED)
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:

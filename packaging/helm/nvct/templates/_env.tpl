@@ -169,6 +169,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
   value: void
 - name: RUNTIME
   value: {{ .Values.toolkit.runtime }}
+{{- if include "nvct.nri" . }}
+- name: NO_RUNTIME_CONFIG # the engine's files stay as they are
+  value: "true"
+{{- end }}
 - name: TOOLKIT_INSTALL_DIR
   value: {{ .Values.toolkit.installDir }}
 - name: TOOLKIT_PID_FILE

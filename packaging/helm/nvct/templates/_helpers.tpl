@@ -404,6 +404,7 @@ resource.k8s.io/v1beta1
 {{- if ne .Values.toolkit.policy "auto" -}}
 {{- .Values.toolkit.policy -}}
 {{- else -}}
+{{- if include "nvct.nri" . }}{{ .Files.Get "policy/nri.toml" }}{{ end -}}
 {{- .Files.Get "policy/pods.toml" | replace "/var/lib/kubelet" (include "nvct.kubelet" .) -}}
 {{- end -}}
 {{- end }}

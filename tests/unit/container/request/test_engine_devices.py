@@ -12,11 +12,12 @@ import pytest
 
 from nvct.config.load import from_toml
 from nvct.container.request import origin
+from nvct.container.request.kubelet_record import CLAIMS
 from nvct.container.settings import launcher_conf
-from nvct.errors import ConfigError, NotPermittedError
+from nvct.errors import ConfigError, NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
 from tests.support.host_tree import HostTree
-from tests.support.kubelet_records import UID, Given, write
+from tests.support.kubelet_records import UID, Given, write, write_claims
 from tests.support.policy_lab import HOSTS, Compiled, decision, nodes, part
 from tests.support.shim_lab import Lab
 
@@ -301,7 +302,7 @@ def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -
         Given(annotations={"cdi.k8s.io/x": name}),
     ):
         write(tmp_path, given)
-        engine(lab, (195, 1), CONTROL, **pod)
+        engine(lab, (195, 1), CONTROL, (508, 0), **pod)
         assert checked(lab, rules, default="deny").error is None, given
         engine(lab, (195, 1), (195, 2), CONTROL, **pod)
         assert checked(lab, rules, default="deny").error is not None, given
@@ -313,6 +314,31 @@ def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -
     write(tmp_path)
     engine(lab, (195, 1), **pod)
     assert checked(lab, rules, default="deny").error is not None
+
+
+@pytest.mark.parametrize("names_container", [True, False])
+def test_devices_of_a_pods_claims_are_given_by_the_kubelet(
+    lab: Lab, tmp_path: Path, *, names_container: bool
+) -> None:
+    lab.spec("claim.json", kind="k8s.gpu.nvidia.com/claim", devices={"a": nodes((195, 1))})
+    write(tmp_path)
+    rules: dict[str, object] = {"given-by-kubelet": str(tmp_path), "then": "allow"}
+    names = {"io.kubernetes.cri.container-name": "main"} if names_container else {}
+    pod: dict[str, Any] = {"cgroup": f"/kubepods/burstable/pod{UID}/1", "annotations": names}
+
+    def error(*numbers: tuple[int, int]) -> NvctError | None:
+        engine(lab, *numbers, CONTROL, (508, 0), **pod)
+        return checked(lab, rules, default="deny").error
+
+    assert error((195, 1)) is not None
+    write_claims(tmp_path, "k8s.gpu.nvidia.com/claim=a", uid=UID.replace("a", "b"))
+    assert error((195, 1)) is not None
+    write_claims(tmp_path, "k8s.gpu.nvidia.com/claim=a")
+    assert error((195, 1)) is None
+    assert error((195, 1), (195, 2)) is not None
+    for text in ("", "{}", '{"Data": "[]"}', '{"Data": "{}"}'):
+        (tmp_path / CLAIMS).write_text(text)
+        assert error((195, 1)) is not None
 
 
 @pytest.mark.parametrize("env", [(), ("NVIDIA_VISIBLE_DEVICES=1",)])
