@@ -9,7 +9,7 @@ import pytest
 
 from tests.engines.checks import UUID
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.dra import Driver, asks_for_claims, claim
+from tests.kubernetes.dra import asks_for_claims, claim
 from tests.kubernetes.pods import run_all
 from tests.kubernetes.test_dra import driver
 from tests.kubernetes.test_nri import DENIED, nri
@@ -18,8 +18,8 @@ __all__ = ["driver"]
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("cluster", ["forky"], indirect=True)]
 
 
-def test_claims_are_given_by_the_kubelet(node: Cluster, driver: Driver) -> None:
-    assert driver
+@pytest.mark.usefixtures("driver")
+def test_claims_are_given_by_the_kubelet(node: Cluster) -> None:
     claim(node, "one")
     with nri(node, "--given-by-kubelet=enforce") as log:
         asks = asks_for_claims("one")

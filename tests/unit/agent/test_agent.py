@@ -293,7 +293,7 @@ def test_an_agent_whose_pod_ends_serves_until_the_sockets_are_taken(folder: str)
         older, newer = agent(serves), agent(forever)
         runs = asyncio.create_task(older.serve(Instance(folder), stopped))
         await until(lambda: older.tasks[0].state == "running")
-        older._is_ending = True
+        older.is_ending = True
         async with serving(newer, folder):
             await until(lambda: newer.tasks[0].state == "running")
             await asyncio.sleep(0.1)
