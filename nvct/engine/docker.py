@@ -165,7 +165,7 @@ def _spec_dirs(document: Document) -> tuple[str, ...]:
     folders = document.get((SPEC_DIRS,), list) or []
     if not all(isinstance(folder, str) for folder in folders):
         value = document.find((SPEC_DIRS,))
-        raise document.refusal(value.start if value else 0, f"{SPEC_DIRS} holds no strings")
+        raise document.refusal(value.value if value else 0, f"{SPEC_DIRS} holds no strings")
     return tuple(folders)
 
 

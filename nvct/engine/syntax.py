@@ -107,8 +107,7 @@ def _edit_toml(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
 
 
 def _parse_json(data: bytes, path: str) -> Table:
-    document = json_file.parse(data, path).root.data
-    return document if isinstance(document, dict) else {}
+    return json_file.parse(data, path).data
 
 
 def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads TOML files of container engines, and edits them in place: every other byte stays.
 
-tomlkit edits. Another parser reads the old and the new text: if the new one differs in anything
+`toml_edit` edits. A parser reads the old and the new text: if the new one differs in anything
 but the change, that is an error, and there is no result.
 """
 
@@ -117,7 +117,7 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
 
 
 def _edited(text: str, changes: Iterable[Change], path: str) -> str:
-    """Make changes, without the byte order mark and line ends that tomlkit would not keep."""
+    """Make changes, without the byte order mark and line ends, which `toml_edit` does not know."""
     from nvct.engine.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -128,7 +128,7 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
     plain += "\n" if open_end else ""
     for table, key, value in changes:
         if isinstance(value, Absent):
-            plain = delete(plain, (*table, key), path)
+            plain = delete(plain, (*table, key))
         else:
             plain = put(plain, table, key, value, path)
     plain = plain.removesuffix("\n") if open_end else plain
