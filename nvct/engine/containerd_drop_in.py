@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nvct.engine import containerd_load as loading
 from nvct.engine import containerd_switches, toml_file
 from nvct.engine.containerd_load import Config, Path, Table
-from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
+from nvct.engine.model import EngineOptions, FileEdit, Files, text_of
 from nvct.errors import EngineConfigError
 
 NAME = "99-nvidia.toml"
@@ -278,25 +278,3 @@ def is_import_needed(key: Path, item: object, remaining: Sequence[str]) -> bool:
         and isinstance(item, str)
         and any(loading.matches(path, item) for path in remaining)
     )
-
-
-def without_import(
-    config: Config, edits: Sequence[FileEdit], removed: Collection[str]
-) -> list[FileEdit]:
-    """Return the root's edit without the imports that match only removed files."""
-    root = config.root
-    old = next((edit for edit in edits if edit.path == root.path), None)
-    spelled = loading.strings(root.document, "imports")
-    stems = [posixpath.splitext(path) for path in removed]
-    unneeded = {*removed, *(f"{stem}*{suffix}" for stem, suffix in stems)}
-    imports = [
-        item
-        for item, path in zip(spelled, loading.patterns(root), strict=True)
-        if path not in unneeded
-    ]
-    if len(imports) == len(spelled):
-        return [old] if old else []
-    text = text_of((old.after if old else root.data) or b"")
-    value: object = imports or ABSENT
-    edited = toml_file.edit(text, [((), "imports", value)], root.path)
-    return [FileEdit(path=root.path, before=root.data, after=data_of(edited))]

@@ -119,31 +119,6 @@ def plan(options: EngineOptions, files: Files) -> Change:
     return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
 
 
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes the handlers from the file that `plan` edits.
-
-    Raises:
-        EngineConfigError: the file cannot be read as CRI-O does.
-        DocumentError: the file cannot be read.
-    """
-    target = _target(options)
-    before = files.read(target)
-    document = parse(before or b"", target)
-    runtime_table = _table(document, RUNTIME, target)
-    registered = _table(document, RUNTIMES, target)
-    programs = {handler.name: handler.path for handler in options.handlers}
-    names = [
-        name
-        for name, table in registered.items()
-        if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
-    ]
-    settings: list[Setting] = [(RUNTIMES, name, ABSENT) for name in names]
-    if runtime_table.get("default_runtime") in names:
-        settings.append((RUNTIME, "default_runtime", ABSENT))
-    edits = _edits(target, before, settings)
-    return Change(engine="crio", edits=edits, restart=bool(edits))
-
-
 def config_dir(options: EngineOptions) -> str:
     """Return the folder of drop-ins for these options."""
     return posixpath.dirname(options.drop_in) if options.drop_in else CONFIG_DIR
@@ -311,28 +286,12 @@ def _check_last(
 
 
 def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
-    """Return the edit of one file, if it changes; an empty drop-in is removed."""
+    """Return the edit of one file, if it changes."""
     if not settings:
         return ()
     text = HEADER if before is None else decode(before, target)
-    changed = edit(text, settings, target)
-    empty = posixpath.basename(target) != posixpath.basename(CONFIG) and _is_empty(changed)
-    after = None if empty else changed.encode()
+    after = edit(text, settings, target).encode()
     return (FileEdit(path=target, before=before, after=after),) if after != before else ()
-
-
-def _is_empty(text: str) -> bool:
-    """Report whether a file has no settings, and no comments except ours."""
-    remaining = text.replace(HEADER, "")
-    return "#" not in remaining and not any(_values(parse(remaining, "")))
-
-
-def _values(table: Table) -> Iterator[object]:
-    for value in table.values():
-        if isinstance(value, dict):
-            yield from _values(value)
-        else:
-            yield True
 
 
 def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from nvct import paths
 from nvct.engine import json_file, syntax
 from nvct.engine.json_file import Document, Edit
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
@@ -73,35 +73,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
     by_cdi = _cdi(options, document)
     for (name, *_rest), _value in edits + by_cdi:
         _check_flag(options, name, path)
-    return _change(options, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(options))
-
-
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes what `plan` adds.
-
-    A default that is one of the handlers is removed, too: Docker does not start with a default
-    that is not registered. So are empty objects.
-
-    Raises:
-        DocumentError: daemon.json cannot be read.
-        EngineConfigError: it is malformed.
-    """
-    path = options.config or CONFIG
-    data = files.read(path)
-    document = json_file.parse(data, path)
-    names = {handler.name for handler in options.handlers}
-    edits: list[Edit] = [((RUNTIMES, handler.name), ABSENT) for handler in options.handlers]
-    # If the file names no default any more, dockerd keeps its old one at a SIGHUP. From 25.0 on it
-    # then refuses a file that no longer registers that runtime (daemon/reload_unix.go).
-    keeps_default = document.get((DEFAULT,), str) in names
-    if keeps_default:
-        edits.append(((DEFAULT,), ABSENT))
-    by_cdi: list[Edit] = []
-    if options.cdi and document.get(CDI, bool):
-        by_cdi.append((CDI, ABSENT))
-    if options.spec_dirs and _spec_dirs(document) == options.spec_dirs:
-        by_cdi.append(((SPEC_DIRS,), ABSENT))
-    return _change(options, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
+    after = json_file.edit(data, edits + by_cdi, path)
+    written = FileEdit(path=path, before=data, after=after)
+    return Change(
+        engine=options.engine, edits=(written,) if after != data else (),
+        restart=after != data and bool(by_cdi), notes=_notes(options),
+    )  # fmt: skip
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
@@ -191,19 +168,3 @@ def _notes(options: EngineOptions) -> tuple[str, ...]:
         note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
         return (f"docker run --gpus of Docker {text} {note}",)
     return ()
-
-
-def _change(
-    options: EngineOptions,
-    data: bytes | None,
-    edits: list[Edit],
-    *,
-    restart: bool,
-    notes: tuple[str, ...] = (),
-) -> Change:
-    path = options.config or CONFIG
-    after = json_file.edit(data, edits, path)
-    if after == data:
-        return Change(engine=options.engine, notes=notes)
-    edit = FileEdit(path=path, before=data, after=after)
-    return Change(engine=options.engine, edits=(edit,), restart=restart, notes=notes)

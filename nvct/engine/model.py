@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values: an engine of this host, options to configure in one, the state of its files, a change.
 
-An engine module (docker, containerd, crio, podman) has three functions without side effects::
+An engine module (docker, containerd, crio, podman) has two functions without side effects::
 
     state(options, files) -> State       what the files say now
     plan(options, files) -> Change       the smallest edit that configures the options
-    removal(options, files) -> Change    the smallest edit that removes our handlers
 
-`transaction` makes a change; nothing else writes an engine's files.
+`undo` removes what a plan added. `transaction` makes a change; nothing else writes an engine's
+files.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import posixpath
 
 from nvct import paths
 from nvct.engine import syntax, toml_file
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, State
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, State
 from nvct.engine.toml_file import Change as Edit
 from nvct.engine.toml_file import Table
 from nvct.errors import EngineConfigError, UsageError
@@ -131,42 +131,6 @@ def plan(options: EngineOptions, files: Files) -> Change:
     return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
 
 
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes what `plan` adds to its file.
-
-    A file of ours without further settings is removed.
-
-    Raises:
-        DocumentError: the file cannot be read.
-        EngineConfigError: it is malformed.
-    """
-    target = _target(options)
-    before = files.read(target)
-    if before is None:
-        return Change(engine=options.engine)
-    text = toml_file.decode(before, target)
-    document = toml_file.parse(text, target)
-    own_settings = Merged()
-    own_settings.add(document, target)
-    edits: list[Edit] = [
-        (RUNTIMES, handler.name, ABSENT)
-        for handler in options.handlers
-        if own_settings.handlers.get(handler.name) == handler.path
-    ]
-    if own_settings.default in {name for _, name, _ in edits}:
-        edits.append((ENGINE, DEFAULT, ABSENT))
-    is_drop_in = target != _config(options)
-    other_files = _merged(_order(options, files, target), files) if is_drop_in else None
-    edits += _without_folders(options, document, other_files)
-    after = toml_file.edit(text, edits, target)
-    remaining = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
-    if not remaining.strip() and is_drop_in:
-        edit = FileEdit(path=target, before=before, after=None)
-    else:
-        edit = FileEdit(path=target, before=before, after=after.encode())
-    return Change(engine=options.engine, edits=(edit,) if edit.after != before else ())
-
-
 def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
     """Return the keys that the target must have: none that is in force already."""
     edits: list[Edit] = []
@@ -218,27 +182,6 @@ def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> li
     return [*([] if earlier.append else earlier.hooks_dirs), options.hooks_dir]
 
 
-def _without_folders(
-    options: EngineOptions, document: Table, other_files: Merged | None
-) -> list[Edit]:
-    """Return the edits that remove the hook and spec folders that the target names for us.
-
-    `other_files` are the settings of the other files, if the target is a file of ours: an array
-    that adds nothing to them is removed completely.
-    """
-    edits: list[Edit] = []
-    folders = toml_file.find(document, (*ENGINE, HOOKS))
-    if isinstance(folders, list) and options.hooks_dir in folders:
-        remaining = [item for item in folders if item != options.hooks_dir]
-        is_default = other_files is not None and remaining == other_files.hooks_dirs
-        needless = not remaining or is_default
-        edits.append((ENGINE, HOOKS, ABSENT if needless else remaining))
-    spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
-    if options.spec_dirs and spec_dirs == list(options.spec_dirs):
-        edits.append((ENGINE, SPEC_DIRS, ABSENT))
-    return edits
-
-
 def _config(options: EngineOptions) -> str:
     return options.config or CONFIG
 
@@ -254,7 +197,7 @@ def _target(options: EngineOptions) -> str:
     return target
 
 
-def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]:
+def _order(options: EngineOptions, files: Files) -> list[str]:
     """Return the files in Podman's order, whether they exist or not."""
     order = [VENDOR_CONFIG]
     for config in dict.fromkeys((CONFIG, _config(options))):
@@ -262,7 +205,7 @@ def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]
         if config == _config(options):
             names = sorted({*names, _target(options)} - {config})
         order += [config, *names]
-    return [path for path in order if path != without]
+    return order
 
 
 def _merged(order: list[str], files: Files) -> Merged:

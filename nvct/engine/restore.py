@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
 from nvct.engine.model import ABSENT, Absent
-from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
+from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, has_values, program
 from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)
@@ -78,7 +78,7 @@ def restored(
         return Restored(data=None, notes=[note] if was_removed else [])
     work = _prepare(versions, syntax, handlers)
     if current == versions.original:
-        return Restored(data=current, has_settings=_has_values(work.current))
+        return Restored(data=current, has_settings=has_values(work.current))
     if versions.configured is None:
         return Restored(
             data=current, notes=[f"{path} was made by others: it stays"], has_settings=True
@@ -87,7 +87,7 @@ def restored(
     if current == versions.configured and toml_file.same(
         toml_file.pruned(work.result), toml_file.pruned(work.before)
     ):
-        return Restored(data=versions.original, has_settings=_has_values(work.before))
+        return Restored(data=versions.original, has_settings=has_values(work.before))
     return _result(work)
 
 
@@ -134,7 +134,7 @@ def _decide(work: _Work, remaining: Sequence[str]) -> None:
             _revert(work, path, ABSENT, find(work.configured, path), remaining)
     _drop_empty_tables(work)
     # Settings that others added may need this version, so it stays beside them.
-    if version and not _has_values({k: v for k, v in work.result.items() if k != "version"}):
+    if version and not has_values({k: v for k, v in work.result.items() if k != "version"}):
         _revert(work, ("version",), ABSENT, work.configured["version"], remaining)
 
 
@@ -234,15 +234,10 @@ def _empty_tables(
         if not isinstance(value, dict) or not isinstance(configured_value, dict):
             continue
         old = find(before, (key,))
-        if isinstance(old, Absent) and not _has_values(value):
+        if isinstance(old, Absent) and not has_values(value):
             yield (*prefix, key)
         else:
             yield from _empty_tables(value, old, configured_value, (*prefix, key))
-
-
-def _has_values(table: Mapping[str, object]) -> bool:
-    """Report whether a table holds a value, at any depth."""
-    return any(_has_values(value) if isinstance(value, dict) else True for value in table.values())
 
 
 def _result(work: _Work) -> Restored:
@@ -254,11 +249,10 @@ def _result(work: _Work) -> Restored:
     note = f"{versions.path} was changed by others: only our part is taken out"
     if not work.edits:
         note = f"{versions.path} was changed by others and holds nothing of ours: it is left alone"
-    has_settings = _has_values(work.result)
-    comments = b"#" in (data or b"").replace(syntax.header.encode(), b"")
-    if versions.original is None and not has_settings and not comments:
+    if versions.original is None and syntax.is_empty(data or b"", versions.path):
         data = None
-    return Restored(data=data, notes=[note, *work.notes], has_settings=has_settings)
+    notes = [note, *work.notes]
+    return Restored(data=data, notes=notes, has_settings=has_values(work.result))
 
 
 def _edited(work: _Work) -> bytes:

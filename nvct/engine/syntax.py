@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nvct.engine import json_file, toml_file
-from nvct.engine.model import ABSENT, data_of, text_of
+from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
 
 Path: TypeAlias = tuple[str, ...]
 Table: TypeAlias = dict[str, object]
@@ -46,6 +46,10 @@ class Syntax:
         needed: reports whether the remaining files use an element that we added to a list.
         copies: reports whether an engine of this version uses only the tables of the last file,
             so that a drop-in of ours holds a copy of the others.
+        next_default: returns the default after a removal by the remaining runtimes, the engine's
+            version and the path of the table; ABSENT for the engine's own.
+        cleared: returns the edits of a removal with what a file of ours holds besides; None if a
+            drop-in without settings goes, and no more.
     """
 
     parse: Callable[[bytes, str], Table]
@@ -55,6 +59,15 @@ class Syntax:
     header: str = ""
     needed: Callable[[Path, object, Sequence[str]], bool] = field(default=_keep_nothing)
     copies: Callable[[tuple[int, ...]], bool] = field(default=_never)
+    next_default: Callable[[Table, tuple[int, ...], Path], object] | None = None
+    cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
+        None
+    )
+
+    def is_empty(self, data: bytes, path: str) -> bool:
+        """Report whether a file has no settings, and no comments except ours."""
+        comments = b"#" in data.replace(self.header.encode(), b"")
+        return not comments and not has_values(self.parse(data, path))
 
     def parents(self, document: Table) -> list[tuple[Path, Table]]:
         """Return the tables that may hold `runtimes` and the default, with their paths."""
@@ -87,6 +100,11 @@ def program(runtime: object) -> str:
     return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
+def has_values(table: Table) -> bool:
+    """Report whether a table holds a value, at any depth."""
+    return any(has_values(value) if isinstance(value, dict) else True for value in table.values())
+
+
 def find(document: object, path: Path) -> object:
     """Return the value at a path, ABSENT if there is none."""
     for name in path:
@@ -114,18 +132,11 @@ def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
     return json_file.edit(data, edits, path) or b""
 
 
-def toml(
-    parent: Path,
-    default: str,
-    header: str,
-    needed: Callable[[Path, object, Sequence[str]], bool] = _keep_nothing,
-    copies: Callable[[tuple[int, ...]], bool] = _never,
-) -> Syntax:
+def toml(parent: Path, default: str, header: str, **more: Any) -> Syntax:  # noqa: ANN401  fields of Syntax
     """Return the syntax of an engine with TOML files."""
     return Syntax(
-        parse=_parse_toml, edit=_edit_toml, parent=parent, default=default, header=header,
-        needed=needed, copies=copies,
-    )  # fmt: skip
+        parse=_parse_toml, edit=_edit_toml, parent=parent, default=default, header=header, **more
+    )
 
 
 def json(parent: Path, default: str) -> Syntax:

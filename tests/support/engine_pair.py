@@ -71,20 +71,6 @@ class Pair:
             new += f"default {options.default}\n".encode()
         return _change([(EXTRA, extra, text), (options.config, main, new)])
 
-    @staticmethod
-    def removal(options: EngineOptions, files: Files) -> Change:
-        main, extra = files.read(options.config), files.read(EXTRA)
-        text, new = extra, main
-        for handler in options.handlers:
-            line = f"handler {handler.name}={handler.path}\n".encode()
-            text = text.replace(line, b"") if text is not None else None
-            if new is not None:
-                new = new.replace(f"default {handler.name}\n".encode(), b"")
-        if not text:
-            text = None
-            new = new.replace(IMPORT, b"") if new is not None else None
-        return _change([(options.config, main, new), (EXTRA, extra, text)])
-
 
 def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:
     made = tuple(

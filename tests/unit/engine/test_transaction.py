@@ -144,20 +144,6 @@ def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
     assert host.read(MAIN) == BEFORE
 
 
-def test_remove_removes_handlers_that_the_journal_lacks(host: Host) -> None:
-    host.write(BEFORE + b"import extra\n")
-    foreign = b"handler mine=/opt/nvidia-gpu\n"
-    host.write(foreign + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
-
-    host.transaction().remove(options())
-
-    assert host.read(EXTRA) == foreign
-    host.write(b"handler nvidia=/usr/bin/nvidia-container-runtime\n", EXTRA)
-    host.transaction().remove(options())
-    assert host.read(MAIN) == BEFORE
-    assert host.read(EXTRA) is None
-
-
 def test_mode_and_owner_stay_and_a_link_stays_a_link(host: Host, tmp_path: Path) -> None:
     real = tmp_path / "elsewhere.conf"
     real.write_bytes(BEFORE)
