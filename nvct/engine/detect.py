@@ -156,16 +156,7 @@ def of_unit(
 
 def run(program: str, argv: list[str]) -> str:
     """Return what a program prints, "" if it cannot be run or is slow: the usual `ask`."""
-    import subprocess
-
-    try:
-        return subprocess.run(
-            argv, executable=program, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=VERSION_TIMEOUT_S,
-            env=command.ENV, text=True, errors="replace",
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    return command.run(argv, VERSION_TIMEOUT_S, executable=program).out
 
 
 def version(printed: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
+from nvct.engine.staging import opened
 from nvct.engine.writing import ABSENT, PathState, remove
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.kernel.calls import KERNEL, Kernel
@@ -174,14 +175,10 @@ class Journal:
             number += 1
             aside = f"{path}.damaged{number}"
         folder, name = files.split(path)
-        dir_fd = self.kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self.kernel.rename(
-                name, os.path.basename(aside), source_dir_fd=dir_fd, target_dir_fd=dir_fd
-            )
-            self.kernel.fsync(dir_fd)
-        finally:
-            self.kernel.close(dir_fd)
+        with opened(folder, self.kernel) as fd:
+            new_name = os.path.basename(aside)
+            self.kernel.rename(name, new_name, source_dir_fd=fd, target_dir_fd=fd)
+            self.kernel.fsync(fd)
         return aside
 
     def pages(self) -> dict[str, Page]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -279,14 +278,10 @@ def _asking(root: str) -> Ask:
         os.chdir("/")
 
     def ask(program: str, argv: list[str]) -> str:
+        path = program.removeprefix(root.rstrip("/"))
         try:
-            return subprocess.run(
-                argv, executable=program.removeprefix(root.rstrip("/")), check=False,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                timeout=detect.VERSION_TIMEOUT_S, env=command.ENV, text=True, errors="replace",
-                preexec_fn=enter,
-            ).stdout  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
+            return command.run(argv, detect.VERSION_TIMEOUT_S, enter=enter, executable=path).out
+        except OSError:  # of `enter`
             return ""
 
     return ask
