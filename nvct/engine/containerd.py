@@ -328,12 +328,13 @@ def _cleared(
     after = {edit.path: edit.after for edit in edits}
     for path, data in after.items():
         text = text_of(data or b"")
-        loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
+        loaded = loading.parsed(path, data)
         named = {"runc": {"runtime_type": RUNC_TYPE}}
         if NAMED in text and loading.runtimes(config.cri(loaded) or {}) == named:
             where = (*config.cri_path(loaded), *RUNTIMES)
             text = toml_file.edit(text, [(where, "runc", ABSENT)], path)
-        after[path] = None if dropin.is_left_over(options, config, path, text) else data_of(text)
+        is_left_over = dropin.is_left_over(options, config, path, data_of(text))
+        after[path] = None if is_left_over else data_of(text)
     root = config.root
     spelled = loading.strings(root.document, "imports")
     stems = [posixpath.splitext(path) for path, data in after.items() if data is None]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nvct.engine import syntax
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
 from nvct.engine.toml_file import Change as Setting
 from nvct.engine.toml_file import Table, decode, edit, find, parse
+from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
 
@@ -42,14 +43,6 @@ NOT_INHERITED = frozenset(
     | {"runtime_path", "runtime_type", "runtime_pull_image"}
 )
 MISLEADING = ("inherit_default_runtime", "platform_runtime_paths", "runtime_config_path")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """A file that CRI-O reads, and what it says."""
-
-    path: str
-    document: Table
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +75,7 @@ def state(options: EngineOptions, files: Files) -> State:
     layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
-        files=tuple(layer.path for layer in layers),
+        files=tuple(layers),
         handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
         default=merged.text("default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
@@ -115,8 +108,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
         settings.append((RUNTIME, key, value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
-    edits = _edits(target, before, settings)
-    return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
+    after = before
+    if settings:
+        after = edit(
+            HEADER if before is None else decode(before, target), settings, target
+        ).encode()
+    return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
 def config_dir(options: EngineOptions) -> str:
@@ -131,17 +128,16 @@ def _target(options: EngineOptions) -> str:
     return options.drop_in or options.config or CONFIG
 
 
-def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
-    """Return the files that CRI-O reads, in its order."""
+def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
+    """Return the files that CRI-O reads, in its order: path → what it says."""
     paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
     contents = ((path, files.read(path)) for path in paths)
-    return [_Layer(path=path, document=parse(data, path)) for path, data in contents if data]
+    return {path: parse(data, path) for path, data in contents if data}
 
 
-def _in_force(options: EngineOptions) -> list[_Layer]:
-    """Return the configuration that CRI-O printed."""
+def _in_force(options: EngineOptions) -> dict[str, Table]:
     name = "the output of `crio status config`"
-    return [_Layer(path=name, document=parse(options.dump, name))]
+    return {name: parse(options.dump, name)}
 
 
 def _walk(files: Files, folder: str) -> Iterator[str]:
@@ -154,37 +150,21 @@ def _walk(files: Files, folder: str) -> Iterator[str]:
             yield path
 
 
-def _merge(layers: list[_Layer]) -> _Merged:
+def _merge(layers: Mapping[str, Table]) -> _Merged:
     merged = _Merged()
-    for layer in layers:
-        table = _table(layer.document, RUNTIME, layer.path)
+    for path, document in layers.items():
+        table = table_of(document, RUNTIME, path)
         for key, value in table.items():
             if key != "runtimes":
                 merged.keys[key] = value
-                merged.sources[key] = layer.path
+                merged.sources[key] = path
         default = table.get("default_runtime")
         if isinstance(default, str) and not default.startswith("nvidia"):
             merged.low_level = default
-        for name in _table(layer.document, RUNTIMES, layer.path):
-            merged.runtimes[name] = _table(layer.document, (*RUNTIMES, name), layer.path)
-            merged.sources[f"runtimes.{name}"] = layer.path
+        for name in table_of(document, RUNTIMES, path):
+            merged.runtimes[name] = table_of(document, (*RUNTIMES, name), path)
+            merged.sources[f"runtimes.{name}"] = path
     return merged
-
-
-def _table(document: Table, path: tuple[str, ...], where: str) -> Table:
-    """Return a table, {} if there is none.
-
-    Raises:
-        EngineConfigError: its name stands for another kind of value.
-    """
-    for length in range(1, len(path) + 1):
-        value = find(document, path[:length])
-        if value is not None and not isinstance(value, dict):
-            raise EngineConfigError(
-                f"{'.'.join(path[:length])} in {where} is no table", hint="correct the file"
-            )
-    table = find(document, path)
-    return table if isinstance(table, dict) else {}
 
 
 def _text(table: Table, key: str) -> str:
@@ -283,15 +263,6 @@ def _check_last(
             f"{where} says {key} too, and CRI-O reads it after {target}",
             hint=f"change {key} there",
         )
-
-
-def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
-    """Return the edit of one file, if it changes."""
-    if not settings:
-        return ()
-    text = HEADER if before is None else decode(before, target)
-    after = edit(text, settings, target).encode()
-    return (FileEdit(path=target, before=before, after=after),) if after != before else ()
 
 
 def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from nvct import paths
 from nvct.engine import json_file, syntax
 from nvct.engine.json_file import Document, Edit
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
@@ -74,11 +74,8 @@ def plan(options: EngineOptions, files: Files) -> Change:
     for (name, *_rest), _value in edits + by_cdi:
         _check_flag(options, name, path)
     after = json_file.edit(data, edits + by_cdi, path)
-    written = FileEdit(path=path, before=data, after=after)
-    return Change(
-        engine=options.engine, edits=(written,) if after != data else (),
-        restart=after != data and bool(by_cdi), notes=_notes(options),
-    )  # fmt: skip
+    notes = _notes(options)
+    return change_of("docker", path, data, after, restart=bool(by_cdi), notes=notes)
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:

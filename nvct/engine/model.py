@@ -13,7 +13,7 @@ files.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError
@@ -48,11 +48,9 @@ class EngineOptions:
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
         drop_in: the file to write instead; "" edits the main file; None is the choice of the
             engine's module.
-        source: "file", or "command": the configuration in force is that which the engine prints.
         executable: of the engine; "" finds it on PATH.
-        hook: path of nvidia-container-runtime-hook, if hooks are to be used (podman, crio).
         hooks_dir: folder of hook files to name in the configuration; "" names none.
-        dump: the configuration that the engine printed, if `source` is "command".
+        dump: the configuration in force as the engine printed it; "" if its files are read.
         engine_version: of the running engine, as (28, 5, 2); () if it is unknown.
         arguments: of the running engine: Docker refuses a setting that is also in its file.
         container_annotations: patterns of container annotations that containerd passes to the
@@ -68,9 +66,7 @@ class EngineOptions:
     spec_dirs: tuple[str, ...] = ()
     config: str = ""
     drop_in: str | None = None
-    source: str = "file"
     executable: str = ""
-    hook: str = ""
     hooks_dir: str = ""
     dump: str = ""
     engine_version: tuple[int, ...] = ()
@@ -125,6 +121,22 @@ class Change:
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()
+
+
+def change_of(
+    engine: str,
+    path: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    restart: bool = False,
+    notes: Iterable[str] = (),
+) -> Change:
+    """Return a change of one file, without edits if it stays as it is."""
+    if after == before:
+        return Change(engine=engine, notes=tuple(notes))
+    edit = FileEdit(path=path, before=before, after=after)
+    return Change(engine=engine, edits=(edit,), restart=restart, notes=tuple(notes))
 
 
 def text_of(data: bytes) -> str:

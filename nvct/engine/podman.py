@@ -14,9 +14,9 @@ import posixpath
 
 from nvct import paths
 from nvct.engine import syntax, toml_file
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, State
+from nvct.engine.model import Change, EngineOptions, Files, State, change_of
 from nvct.engine.toml_file import Change as Edit
-from nvct.engine.toml_file import Table
+from nvct.engine.toml_file import Table, table
 from nvct.errors import EngineConfigError, UsageError
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
@@ -61,11 +61,11 @@ class Merged:
             EngineConfigError: a value in it has the wrong type.
         """
         self.files.append(path)
-        for name, programs in _table(document, RUNTIMES, path).items():
+        for name, programs in table(document, RUNTIMES, path).items():
             strings, _ = _strings(programs, f"engine.runtimes.{name}", path)
             self.handlers[name] = strings[0] if strings else ""
             self.sources[name] = path
-        engine = _table(document, ENGINE, path)
+        engine = table(document, ENGINE, path)
         default = engine.get(DEFAULT, "")
         if not isinstance(default, str):
             raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
@@ -127,8 +127,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         if key in changed and file in order[at:]
     )
     notes += _notes(options, current)
-    edit = FileEdit(path=target, before=before, after=after)
-    return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
+    return change_of("podman", target, before, after, notes=notes)
 
 
 def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
@@ -215,17 +214,6 @@ def _merged(order: list[str], files: Files) -> Merged:
         if data is not None:
             merged.add(toml_file.parse(data, path), path)
     return merged
-
-
-def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
-    """Return a table of a file, {} if it has none."""
-    value: object = document
-    for depth, name in enumerate(where):
-        value = value.get(name, {}) if isinstance(value, dict) else value
-        if not isinstance(value, dict):
-            name = ".".join(where[: depth + 1])
-            raise EngineConfigError(f"{path}: {name} is no table", hint="correct the file")
-    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:

@@ -145,6 +145,24 @@ def find(document: Table, path: Iterable[str]) -> object:
     return value
 
 
+def table(document: Table, path: Iterable[str], where: str) -> Table:
+    """Return the table at a path, {} if there is none.
+
+    Raises:
+        EngineConfigError: its name, or one above it, stands for another kind of value; `where` is
+            the file's path.
+    """
+    inner, names = document, []
+    for name in path:
+        names.append(name)
+        value = inner.get(name, {})
+        if not isinstance(value, dict):
+            message = f"{where}: {'.'.join(names)} is {value!r:.40}, not a table"
+            raise EngineConfigError(message, hint="correct the file")
+        inner = value
+    return inner
+
+
 def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> None:
     parent = document
     for name in table:

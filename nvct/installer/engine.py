@@ -92,7 +92,6 @@ def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
         drop_in=host.drop_in_of(request),
-        source="command" if dump else "file",
         executable=request.executable,
         dump=dump,
         runtime_type=request.runtime_type,

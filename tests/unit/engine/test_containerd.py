@@ -280,7 +280,7 @@ IoUid = 0
 SystemdCgroup = true
 """
 
-    host.apply(containerd.plan(options(V2_1, dump=dump, source="command"), host))
+    host.apply(containerd.plan(options(V2_1, dump=dump), host))
 
     assert host.runtime("nvidia", DROP_IN) == {
         "runtime_type": "io.containerd.runc.v2",

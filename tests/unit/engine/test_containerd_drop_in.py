@@ -207,7 +207,7 @@ def test_before_2_1_a_requested_drop_in_has_the_whole_table(tmp_path: Path) -> N
 def test_a_full_drop_in_has_the_configuration_that_containerd_prints(tmp_path: Path) -> None:
     host = Host(tmp_path)
     dump = V2 + f"[{CRI}.containerd]\ndefault_runtime_name = 'runc'\n"
-    ask = options(V1_7, drop_in=DROP_IN, dump=dump, source="command")
+    ask = options(V1_7, drop_in=DROP_IN, dump=dump)
 
     host.apply(containerd.plan(ask, host))
 

@@ -197,7 +197,7 @@ def test_a_bundled_conmon_is_written(tmp_path: Path) -> None:
 
 def test_the_printed_configuration_is_the_template(tmp_path: Path) -> None:
     dump = Path(__file__).with_name("crio_status_config.toml").read_text()
-    options = replace(OPTIONS, source="command", dump=dump)
+    options = replace(OPTIONS, dump=dump)
     change = crio.plan(options, _host(tmp_path))
     assert _handler(change) == {
         "runtime_path": SHIM,

@@ -148,8 +148,8 @@ def test_what_podman_would_not_read_is_refused(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('engine = "x"\n', "engine is no table"),
-        ("[engine]\nruntimes = 1\n", r"engine\.runtimes is no table"),
+        ('engine = "x"\n', "engine is 'x', not a table"),
+        ("[engine]\nruntimes = 1\n", r"engine\.runtimes is 1, not a table"),
         ('[engine.runtimes]\nnvidia = "x"\n', r"engine\.runtimes\.nvidia is no array of strings"),
         ("[engine]\nruntime = 1\n", r"engine\.runtime is no string"),
         ('[engine]\nhooks_dir = "x"\n', r"engine\.hooks_dir is no array of strings"),
