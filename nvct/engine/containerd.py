@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from nvct.engine import containerd_drop_in as dropin
 from nvct.engine import containerd_load as loading
-from nvct.engine import containerd_switches, syntax, toml_file
 from nvct.engine import containerd_switches as switches
+from nvct.engine import toml_file
 from nvct.engine.containerd_drop_in import Target
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Path, Setting, Table
 from nvct.engine.model import (
@@ -31,6 +31,7 @@ from nvct.engine.model import (
     data_of,
     text_of,
 )
+from nvct.engine.syntax import ANY, Syntax
 from nvct.engine.toml_file import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
@@ -159,7 +160,7 @@ def _template(options: EngineOptions, config: Config, cri: Table) -> Table:
     It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
     runtime that calls runc.
     """
-    source = containerd_switches.cri_of_dump(options.dump) if options.dump else cri
+    source = switches.cri_of_dump(options.dump) if options.dump else cri
     registered = loading.runtimes(source)
     legacy = {} if config.modern else loading.legacy_default(source)
     handler_names = [handler.name for handler in options.handlers]
@@ -366,8 +367,8 @@ def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> ob
     return next(usable, next(iter(remaining)))
 
 
-SYNTAX = syntax.toml(
-    ("plugins", syntax.ANY, "containerd"), "default_runtime_name", dropin.HEADER,
-    needed=dropin.is_import_needed, copies=loading.replaces,
-    next_default=_next_default, cleared=_cleared,
+SYNTAX = Syntax(
+    parent=("plugins", ANY, "containerd"), default="default_runtime_name", header=dropin.HEADER,
+    needed=dropin.is_import_needed, copies=loading.replaces, next_default=_next_default,
+    cleared=_cleared,
 )  # fmt: skip

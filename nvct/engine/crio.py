@@ -14,8 +14,8 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nvct.engine import syntax
 from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import Change as Setting
 from nvct.engine.toml_file import Table, decode, edit, find, parse
 from nvct.engine.toml_file import table as table_of
@@ -35,7 +35,7 @@ BUNDLED = "/usr/libexec/crio"  # where CRI-O's own packages keep conmon, crun an
 RUNTIME = ("crio", "runtime")
 RUNTIMES = (*RUNTIME, "runtimes")
 HEADER = "# Made by nvct; `nvct runtime undo --runtime crio` takes it away.\n"
-SYNTAX = syntax.toml(RUNTIME, "default_runtime", HEADER)
+SYNTAX = Syntax(parent=RUNTIME, default="default_runtime", header=HEADER)
 # What a copy of another runtime's table must not keep: these lead past our program
 # (inherit_default_runtime and platform_runtime_paths name another) or are for virtual machines.
 NOT_INHERITED = frozenset(

@@ -10,9 +10,10 @@ start if a setting is both in daemon.json and on its command line.
 from __future__ import annotations
 
 from nvct import paths
-from nvct.engine import json_file, syntax
+from nvct.engine import json_file
 from nvct.engine.json_file import Document, Edit
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
@@ -23,7 +24,7 @@ RESERVED = (STOCK, "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
 """Names of containerd's shims, which a default may have without being registered."""
 
-SYNTAX = syntax.json((), DEFAULT)
+SYNTAX = Syntax(is_json=True, default=DEFAULT)
 
 WITH_CDI = (25, 0)
 CDI_BY_DEFAULT = (28, 2)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import posixpath
 
 from nvct import paths
-from nvct.engine import syntax, toml_file
+from nvct.engine import toml_file
 from nvct.engine.model import Change, EngineOptions, Files, State, change_of
+from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import Change as Edit
 from nvct.engine.toml_file import Table, table
 from nvct.errors import EngineConfigError, UsageError
@@ -32,7 +33,7 @@ WITH_SPEC_DIRS = (5, 5)
 STATIC_ALONE = ((5, 5), (5, 6))
 """Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
 HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
-SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
+SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 
 
 class Merged:

@@ -8,8 +8,8 @@ parent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.engine import json_file, toml_file
 from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
@@ -23,23 +23,12 @@ ANY = "*"
 PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
 
 
-def _never(version: tuple[int, ...]) -> bool:
-    del version
-    return False
-
-
-def _keep_nothing(path: Path, item: object, remaining: Sequence[str]) -> bool:
-    del path, item, remaining
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """The files of one engine.
 
     Attributes:
-        parse: returns what a file says; raises EngineConfigError.
-        edit: returns a file with keys set or removed; raises EngineConfigError.
+        is_json: they are JSON; else they are TOML.
         parent: path of the table that holds `runtimes` and the default; * is any name.
         default: the key in it that names the default runtime; "" if there is none.
         header: the first line of a drop-in of ours.
@@ -52,17 +41,38 @@ class Syntax:
             drop-in without settings goes, and no more.
     """
 
-    parse: Callable[[bytes, str], Table]
-    edit: Callable[[bytes, Sequence[KeyEdit], str], bytes]
+    is_json: bool = False
     parent: Path = ()
     default: str = ""
     header: str = ""
-    needed: Callable[[Path, object, Sequence[str]], bool] = field(default=_keep_nothing)
-    copies: Callable[[tuple[int, ...]], bool] = field(default=_never)
-    next_default: Callable[[Table, tuple[int, ...], Path], object] | None = None
+    needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
+    copies: Callable[[tuple[int, ...]], bool] = lambda _: False
+    next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT
     cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
         None
     )
+
+    def parse(self, data: bytes, path: str) -> Table:
+        """Return what a file says.
+
+        Raises:
+            EngineConfigError: it is malformed.
+        """
+        if self.is_json:
+            return json_file.parse(data, path).data
+        # Some engines accept bytes that are not UTF-8; others have refused them before.
+        return toml_file.parse(text_of(data), path)
+
+    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+        """Return a file with keys set or removed.
+
+        Raises:
+            EngineConfigError: it is malformed, or cannot be edited.
+        """
+        if self.is_json:
+            return json_file.edit(data, edits, path) or b""
+        changes = [(where[:-1], where[-1], value) for where, value in edits]
+        return data_of(toml_file.edit(text_of(data), changes, path))
 
     def is_empty(self, data: bytes, path: str) -> bool:
         """Report whether a file has no settings, and no comments except ours."""
@@ -112,33 +122,3 @@ def find(document: object, path: Path) -> object:
             return ABSENT
         document = document[name]
     return document
-
-
-def _parse_toml(data: bytes, path: str) -> Table:
-    # Some engines accept bytes that are not UTF-8; others have refused them before.
-    return toml_file.parse(text_of(data), path)
-
-
-def _edit_toml(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    changes = [(where[:-1], where[-1], value) for where, value in edits]
-    return data_of(toml_file.edit(text_of(data), changes, path))
-
-
-def _parse_json(data: bytes, path: str) -> Table:
-    return json_file.parse(data, path).data
-
-
-def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    return json_file.edit(data, edits, path) or b""
-
-
-def toml(parent: Path, default: str, header: str, **more: Any) -> Syntax:  # noqa: ANN401  fields of Syntax
-    """Return the syntax of an engine with TOML files."""
-    return Syntax(
-        parse=_parse_toml, edit=_edit_toml, parent=parent, default=default, header=header, **more
-    )
-
-
-def json(parent: Path, default: str) -> Syntax:
-    """Return the syntax of an engine with a JSON file."""
-    return Syntax(parse=_parse_json, edit=_edit_json, parent=parent, default=default)

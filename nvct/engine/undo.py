@@ -271,7 +271,7 @@ def _default_edits(
             value = find(original, where)
             if _is_among(value, unregistered):
                 value = ABSENT
-            if value is ABSENT and syntax.next_default:
+            if value is ABSENT:
                 runtimes = table.get(RUNTIMES)
                 remaining = runtimes if isinstance(runtimes, dict) else {}
                 value = syntax.next_default(remaining, version, path)
