@@ -133,24 +133,23 @@ class EngineControl:
     def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
         names = () if removing else [handler.name for handler in self.options.handlers]
-        try:
-            if action == "restart":
-                self._wait_for_process()
-            elif engine == "docker":
-                probe.wait_for_reload(self.socket, since, timeout_s=self.timeout_s)
-            probe.wait(engine, self.socket, names, self._ask, timeout_s=self.timeout_s)
-        except EngineError as error:
-            log_error = self.reloader.last_error(self.run)
-            if log_error:
-                raise EngineError(f"{error.message}: {log_error}") from error
-            raise
 
-    def _wait_for_process(self) -> None:
-        end = time.monotonic() + self.timeout_s
-        while not self.reloader.is_running():
-            if time.monotonic() >= end:
-                raise EngineError(f"{self.options.engine} does not run after its restart")
-            time.sleep(probe.PAUSE_S)
+        def not_running() -> str:
+            return "" if self.reloader.is_running() else f"{engine} does not run after its restart"
+
+        def not_reloaded() -> str:
+            took = engine != "docker" or probe.reloaded(self.socket, since)
+            return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
+
+        def not_well() -> str:
+            problem = probe.find_problem(engine, self.socket, names, self._ask)
+            return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
+
+        for step in (not_running if action == "restart" else not_reloaded, not_well):
+            problem = probe.wait(step, self.timeout_s)
+            if problem:
+                log_error = self.reloader.last_error(self.run)
+                raise EngineError(f"{problem}: {log_error}" if log_error else problem)
 
     def _ask(self, argv: Sequence[str], timeout_s: float) -> Completed:
         """Run the engine's own client, which knows the socket by its path there."""

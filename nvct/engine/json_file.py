@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar
 from nvct.engine import spans
 from nvct.engine.model import Absent
 from nvct.engine.spans import SPACE, Item, Path, items
+from nvct.engine.toml_file import same
 from nvct.errors import EngineConfigError
 
 Edit: TypeAlias = tuple[Path, object]
@@ -161,7 +162,7 @@ def _with(document: Document, where: Path, value: object) -> str:
     text = document.text
     old = document.find(where)
     if old is not None:
-        if _same(document.value(old), value):
+        if same(document.value(old), value):
             return text
         has_lines = "\n" in text[document.root.value : document.root.end]
         indent = _indent_at(text, old.value) if has_lines else None
@@ -243,11 +244,6 @@ def _indent_at(text: str, at: int) -> str:
 
 def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
-
-
-def _same(first: object, second: object) -> bool:
-    """Report whether two values are the same JSON: True is not 1; the order does not matter."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> tuple[int, str]:

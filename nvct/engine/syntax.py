@@ -117,8 +117,4 @@ def has_values(table: Table) -> bool:
 
 def find(document: object, path: Path) -> object:
     """Return the value at a path, ABSENT if there is none."""
-    for name in path:
-        if not isinstance(document, dict) or name not in document:
-            return ABSENT
-        document = document[name]
-    return document
+    return toml_file.find(document, path, ABSENT)

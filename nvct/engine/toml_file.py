@@ -135,14 +135,13 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
     return mark + (plain.replace("\n", "\r\n") if crlf else plain)
 
 
-def find(document: Table, path: Iterable[str]) -> object:
-    """Return the value at a path, None if there is none."""
-    value: object = document
+def find(document: object, path: Iterable[str], missing: object = None) -> object:
+    """Return the value at a path, `missing` if there is none."""
     for name in path:
-        if not isinstance(value, dict) or name not in value:
-            return None
-        value = value[name]
-    return value
+        if not isinstance(document, dict) or name not in document:
+            return missing
+        document = document[name]
+    return document
 
 
 def table(document: Table, path: Iterable[str], where: str) -> Table:
