@@ -188,7 +188,6 @@ def _program(handler: Handler, target: Target) -> Table:
 
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
-    """Return the table of a new handler."""
     inherited = template.get("options")
     inherited = inherited if isinstance(inherited, dict) else {}
     # runtime_engine is another name of the program, which would win over ours in old shims.

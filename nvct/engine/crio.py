@@ -122,14 +122,12 @@ def config_dir(options: EngineOptions) -> str:
 
 
 def _target(options: EngineOptions) -> str:
-    """Return the file to edit."""
     if options.drop_in is None:
         return DROP_IN
     return options.drop_in or options.config or CONFIG
 
 
 def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
-    """Return the files that CRI-O reads, in its order: path → what it says."""
     paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
     contents = ((path, files.read(path)) for path in paths)
     return {path: parse(data, path) for path, data in contents if data}
@@ -224,11 +222,7 @@ def _is_up_to_date(registered: Table, table: Table) -> bool:
 
 
 def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
-    """Yield the keys of crio.runtime that have to change.
-
-    Raises:
-        EngineConfigError: the default of the options is no handler.
-    """
+    """Yield the keys of crio.runtime that have to change."""
     if options.default and merged.text("default_runtime") != options.default:
         names = {handler.name for handler in options.handlers} | set(merged.runtimes)
         if options.default not in names:
@@ -249,11 +243,7 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
 def _check_last(
     merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
 ) -> None:
-    """Refuse to write a key that a later file overrides.
-
-    Raises:
-        EngineConfigError: a later file has the key.
-    """
+    """Refuse to write a key that a later file overrides."""
     where = merged.sources.get(key, target)
     order = [options.config or CONFIG, *_walk(files, config_dir(options))]
     if target not in order:
@@ -266,7 +256,6 @@ def _check_last(
 
 
 def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
-    """Yield further sentences for the user."""
     folder = posixpath.dirname(target)
     if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"

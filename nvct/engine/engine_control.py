@@ -31,10 +31,7 @@ class EngineControl:
     Attributes:
         program: the engine's, which checks its files; "" skips that.
         socket: the engine's API as a path of this process; "" if it cannot be probed.
-        root: the engine's root directory as a path of this process.
-        removing: the runtimes are removed, not registered.
         must_be_healthy: an engine that was not well before the reload has to be well after it.
-        timeout_s: for the engine to be well again.
     """
 
     options: EngineOptions
@@ -70,7 +67,6 @@ class EngineControl:
         """Reload the engine, and wait until it is well; return notes.
 
         Args:
-            restart: a reload without a restart is not enough.
             restored: the files are the former ones again.
 
         Raises:
@@ -125,7 +121,6 @@ class EngineControl:
         return ""
 
     def _problem(self) -> str:
-        """Return what is wrong with the running engine, "" if nothing is."""
         if not self.socket:
             return "it has no socket"
         return probe.find_problem(self.options.engine, self.socket, (), self._ask)
@@ -208,7 +203,6 @@ def check_files(
     """Let the engine read the files as they will be; return notes.
 
     Args:
-        root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
 
@@ -309,7 +303,6 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
 
 
 def _nearest_folder(path: str) -> str:
-    """Return the innermost folder of a path that exists."""
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
 
@@ -341,7 +334,6 @@ def _write_content(path: str, content: bytes | None) -> None:
 
 
 def _reason(completed: Completed) -> str:
-    """Return the error in an engine's output."""
     return reload.pick(completed.err.splitlines()) or completed.reason
 
 

@@ -49,8 +49,6 @@ class Entry:
 
     Attributes:
         path: as the engine knows it.
-        before: what was there; undo restores it.
-        after: what the change makes of it.
         folders: that the change creates for it, the outermost first.
         identity: of the node or link that the change made; "" while it is not made.
     """
@@ -74,7 +72,6 @@ class Record:
 
     Attributes:
         options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
-        restart: the engine has to be restarted to see it.
         reloaded: the engine was, or is being, made to read its files.
         boot: id of the boot in which --fix made nodes and links.
     """
@@ -95,13 +92,7 @@ class Page:
 
 
 class Journal:
-    """The folder of journals.
-
-    Args:
-        folder: created when the first page is written.
-        timeout_s: how long to wait for another process that holds the lock.
-        damage_hint: what to do about a damaged page.
-    """
+    """The folder of journals."""
 
     def __init__(
         self,

@@ -158,7 +158,6 @@ def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
 
 
 def _with(document: Document, where: Path, value: object) -> str:
-    """Return the text with a value at a path."""
     text = document.text
     old = document.find(where)
     if old is not None:
@@ -237,7 +236,6 @@ def _unit(document: Document) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """Return the white space at the start of the line of a position."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 

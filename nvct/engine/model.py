@@ -42,7 +42,6 @@ class EngineOptions:
     """What to configure in an engine.
 
     Attributes:
-        engine: docker, containerd, crio or podman.
         default: name of the handler to make the default; "" leaves the default as it is.
         cdi: switch the engine's own CDI on, if it has such a switch.
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
@@ -55,7 +54,6 @@ class EngineOptions:
         arguments: of the running engine: Docker refuses a setting that is also in its file.
         container_annotations: patterns of container annotations that containerd passes to the
             handlers; () leaves them as they are.
-        pod_annotations: the same for annotations of pods.
         runtime_type: of containerd's handlers, if the runtime that they are modeled on has none.
     """
 
@@ -81,11 +79,9 @@ class State:
     """What an engine's files say.
 
     Attributes:
-        files: that were read, main file first.
         version: of the configuration's format (containerd), 0 if it has none.
         handlers: name → path of every registered runtime, ours or not; the path is "" if the
             engine looks the program up.
-        default: name of the default runtime, "" if none is named.
         cdi: whether CDI is on; None if that depends on the engine's version.
         spec_dirs: CDI folders that are named; () for the engine's defaults.
     """
@@ -114,7 +110,6 @@ class Change:
     Attributes:
         edits: in the order of writing; only files that differ.
         restart: a reload without a restart is not enough.
-        notes: sentences for the user, such as what else to do.
     """
 
     engine: str
@@ -189,14 +184,11 @@ class Engine:
     """One engine of this host.
 
     Attributes:
-        engine: docker, containerd, crio or podman.
         pid: of its process, 0 if it does not run.
         binary: the program's path, in its own file system.
         version: such as "1.7.24", "" if the program is not run.
         unit: the systemd unit that runs it, or would start it; "" for none.
-        user_unit: whether that is a unit of a user's own service manager.
         path: the variable PATH of its process; None if that is unknown.
-        socket: path of its API, "" if it has none.
         config: the main file that it reads, whether it exists or not.
         config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
             file names them.
@@ -207,7 +199,6 @@ class Engine:
         leave: its files must not be edited; `advice` says what to do instead.
         restart: the command that makes it read its files again, () for its unit's restart.
         advice: sentences for users who want to change its configuration.
-        notes: sentences about unusual findings.
         foreign: it belongs to another user or file system, and cannot be trusted.
     """
 

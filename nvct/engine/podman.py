@@ -187,7 +187,6 @@ def _config(options: EngineOptions) -> str:
 
 
 def _target(options: EngineOptions) -> str:
-    """Return the file to write."""
     if options.drop_in == "":
         return _config(options)
     folder = f"{_config(options)}.d"

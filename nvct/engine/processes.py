@@ -33,7 +33,6 @@ class Process:
         replaced: whether that program was replaced or removed since it started.
         cwd: its working directory, for relative paths; "" where it cannot be seen.
         unit: the systemd unit it runs in, "" where it runs in none.
-        user_unit: whether the unit is one of a user's own manager.
         container: whether its control group is a container's.
         root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
     """

@@ -30,7 +30,6 @@ class Reload:
 
     Attributes:
         action: "signal", "restart" or "" for nothing.
-        note: what is left for the user to do.
     """
 
     action: str = ""

@@ -33,11 +33,7 @@ class Versions:
 
 @dataclass(slots=True, kw_only=True)
 class Restored:
-    """A file without our changes.
-
-    Attributes:
-        data: its bytes, None for no file.
-    """
+    """A file without our changes."""
 
     data: bytes | None
     notes: list[str] = field(default_factory=list)
@@ -177,7 +173,6 @@ def _revert(
 def _value(
     work: _Work, path: Path, values: tuple[object, object, object], remaining: Sequence[str]
 ) -> object:
-    """Return the restored value of a key."""
     before, configured, current = values
     if _is_runtime(path) and isinstance(before, Absent) and not isinstance(current, Absent):
         return ABSENT if path[-1] in work.removable else current

@@ -35,7 +35,6 @@ class Running:
     Attributes:
         by: the source: "GET /info", "GET /config", or "its files".
         devices: names of the CDI devices that it has found; () if it lists none.
-        problem: why it could not be asked, "" if it could.
         younger: files that changed after it started, and that it has not read.
     """
 
@@ -55,7 +54,6 @@ def of(
     """Return what a running engine has in force; None if it does not run.
 
     Args:
-        engine: as it was detected; a foreign one is not asked.
         files: what its files say; None if they cannot be read.
         started: returns when a process started, in seconds of the epoch.
     """

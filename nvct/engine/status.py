@@ -30,10 +30,6 @@ class Status:
         state: what its files say; None if they are not read or cannot be read.
         problem: why they cannot be used, "" if they can.
         is_closed: whether that is because this user may not read them.
-        registered: the names of those handlers whose program is NVIDIA's, sorted.
-        missing: of these, the names whose program does not exist.
-        running: what the running engine has in force; None if it does not run.
-        differences: sentences about settings of the files that are not in force.
         faults: of valid files that do not fit together.
     """
 

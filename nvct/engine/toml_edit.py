@@ -217,7 +217,6 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return the quotation mark of a file's strings."""
     return "'" if text.count("= '") > text.count('= "') else '"'
 
 

@@ -91,7 +91,6 @@ def socket_of(request: Request) -> str:
 
 
 def _root(request: Request) -> str:
-    """Return where the host's root is mounted, "/" if this is no container."""
     return request.host_root if os.path.isdir(request.host_root) else "/"
 
 

@@ -42,7 +42,6 @@ class Request:
     Attributes:
         toolkit: the folder for the programs; the same path here and on the host.
         pid_file: locked while the installer runs.
-        state_dir: where the engine's former files are kept.
         driver_root: of the host; driver_root_mount is the same as a path of this process.
         dev_root: of the host, "" for the driver root's; dev_root_mount is the same here.
         settings: keys of config.toml and their values, in order.
@@ -53,19 +52,13 @@ class Request:
         config: the engine's main file, as a path of this process.
         drop_in: the same for the drop-in; "" is none, None is the engine module's choice.
         drop_in_host: the drop-in's path on the host, "" where it is the same.
-        executable: the engine's program on the host.
         socket: the engine's, as a path of this process.
         restart: how it is reloaded: signal, systemd or none.
-        cdi: switch the engine's own CDI on.
-        host_root: where the host's root directory is mounted.
-        default: make the runtime of that name the engine's default.
         sources: of the configuration in force; the first available one is used: "file" is the
             engine's own files, "command" asks the engine, a path is that file; () is "file".
         runtime_type: of containerd's handlers if its own runtime has none.
         annotations: patterns of container annotations that containerd passes to the runtimes.
         hook_file: with CRI-O, write a hook there instead of registering runtimes.
-        ignore_errors: warn about errors of the programs' installation, and continue.
-        publish: have the host publish its CDI specification.
         paths_are_of_host: the paths of the engine's files are those of the host.
         restart_command: runs on the host to have the engine read its files; () is by `restart`.
         leave_engine: its files are not edited, because its platform makes them.
@@ -240,7 +233,6 @@ def _is(engine: Engine, starter: Starter) -> bool:
 
 
 def _usual(path: str) -> str:
-    """Return a path with the usual name of /run."""
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 

@@ -225,11 +225,7 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove(toolkit: str) -> None:
-    """Remove the programs.
-
-    Raises:
-        HostError: they cannot be removed.
-    """
+    """Remove the programs."""
     try:
         shutil.rmtree(toolkit)
     except OSError as error:
