@@ -128,7 +128,6 @@ def _decide(work: _Work, remaining: Sequence[str]) -> None:
         # The helpers stay if others have registered a runtime since.
         if isinstance(siblings, dict) and set(siblings) <= expected:
             _revert(work, path, ABSENT, find(work.configured, path), remaining)
-    _drop_empty_tables(work)
     # Settings that others added may need this version, so it stays beside them.
     if version and not has_values({k: v for k, v in work.result.items() if k != "version"}):
         _revert(work, ("version",), ABSENT, work.configured["version"], remaining)
@@ -211,28 +210,6 @@ def _set(document: Table, path: Path, value: object) -> None:
         parent.pop(path[-1], None)
     else:
         parent[path[-1]] = copy.deepcopy(value)
-
-
-def _drop_empty_tables(work: _Work) -> None:
-    """Remove the tables that we created and that are empty now."""
-    for path in list(_empty_tables(work.result, work.before, work.configured)):
-        _set(work.result, path, ABSENT)
-        work.edits = [edit for edit in work.edits if edit[0][: len(path)] != path]
-        work.edits.append((path, ABSENT))
-
-
-def _empty_tables(
-    table: Mapping[str, object], before: object, configured: object, prefix: Path = ()
-) -> Iterator[Path]:
-    for key, value in table.items():
-        configured_value = find(configured, (key,))
-        if not isinstance(value, dict) or not isinstance(configured_value, dict):
-            continue
-        old = find(before, (key,))
-        if isinstance(old, Absent) and not has_values(value):
-            yield (*prefix, key)
-        else:
-            yield from _empty_tables(value, old, configured_value, (*prefix, key))
 
 
 def _result(work: _Work) -> Restored:

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.engine import restore
+from nvct.engine import restore, staging
 from nvct.engine.containerd_drop_in import EditedFiles
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import (
@@ -24,11 +24,12 @@ from nvct.engine.model import (
     Handler,
     State,
 )
-from nvct.engine.modules import CONFIG, Module
+from nvct.engine.modules import Module
 from nvct.engine.restore import Versions
 from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
 from nvct.paths import SHIM_PROGRAM
 
+OWN = "the engine's own"
 VENDORS = "/usr/"  # files of packages
 RESTARTED = ("containerd", "crio")
 """dockerd reads its runtimes again on a signal, and Podman its files at each run."""
@@ -70,17 +71,22 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
     """
     plain, syntax = replace(options, dump="", handlers=()), module.SYNTAX
     names: dict[str, str] = {}
-    edits = []
+    edits: list[FileEdit] = []
+    notes: list[str] = []
     for path in module.state(plain, files).files:
         data = files.read(path) or b""
         programs = _nvidia_runtimes(data, path, syntax)
         names |= {where[-1]: program for where, program in programs.items()}
         if programs and not path.startswith(VENDORS):
             after = syntax.edit(data, [(where, ABSENT) for where in programs], path)
-            edits.append(FileEdit(path=path, before=data, after=after))
+            document = syntax.parse(after, path)
+            gone = {where[-1] for where in programs} - syntax.names(document)
+            keys = _default_edits(document, {}, gone, syntax, options.engine_version)
+            notes += _default_notes(path, document, keys)
+            edits.append(FileEdit(path=path, before=data, after=syntax.edit(after, keys, path)))
     handlers = tuple(Handler(name=name, path=path) for name, path in names.items())
     restart = bool(edits) and options.engine in RESTARTED
-    change = Change(engine=options.engine, edits=tuple(edits), restart=restart)
+    change = Change(engine=options.engine, edits=tuple(edits), restart=restart, notes=tuple(notes))
     change = _with_defaults(change, replace(plain, handlers=handlers), module, files, {})
     if syntax.cleared:
         return replace(change, edits=syntax.cleared(plain, files, change.edits))
@@ -88,9 +94,10 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
 
 
 def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit:
-    """Return an edit that removes a drop-in without settings."""
-    is_drop_in = edit.path != (options.config or CONFIG[options.engine])
-    is_empty = is_drop_in and syntax.is_empty(edit.after or b"", edit.path)
+    """Return an edit; it removes a drop-in of ours without settings."""
+    name = posixpath.basename(edit.path)
+    is_ours = edit.path == options.drop_in or name.startswith(staging.DROP_IN)
+    is_empty = is_ours and syntax.is_empty(edit.after or b"", edit.path)
     return replace(edit, after=None) if is_empty else edit
 
 
@@ -249,7 +256,7 @@ def _with_defaults(
         original = original_documents.get(path, {})
         keys = _default_edits(document, original, unregistered, syntax, options.engine_version)
         if keys:
-            notes += [_default_note(path, find(document, where), new) for where, new in keys]
+            notes += _default_notes(path, document, keys)
             data = syntax.edit(after.read(path) or b"", keys, path)
             edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=data))
     restart = change.restart or any(_frees_default(edit, syntax) for edit in edits)
@@ -283,9 +290,12 @@ def _is_among(value: object, names: Collection[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
-def _default_note(path: str, old: object, new: object) -> str:
-    to = "the engine's own" if new is ABSENT else new
-    return f"{path}: the default runtime {old} is not registered any more: it is {to} again"
+def _default_notes(path: str, document: Table, keys: Sequence[KeyEdit]) -> list[str]:
+    return [
+        f"{path}: the default runtime {find(document, where)} is not registered any more: it is"
+        f" {OWN if new is ABSENT else new} again"
+        for where, new in keys
+    ]
 
 
 def _with_edit(edits: Sequence[FileEdit], addition: FileEdit) -> list[FileEdit]:

@@ -588,6 +588,20 @@ def test_removal_leaves_a_default_that_containerd_1_has(
     assert f"it is {value} again" in change.notes[0]
 
 
+def test_removal_frees_a_default_whose_name_is_in_a_table_that_is_not_read(tmp_path: Path) -> None:
+    text = f'[plugins.cri.containerd.runtimes.nvidia]\nruntime_engine = "{PROGRAM}"\n'
+    host = Host(tmp_path, text)
+    ask = options(V2_1, default="nvidia")
+    host.apply(containerd.plan(ask, host))
+
+    host.apply(removal(ask, host))
+
+    assert host.read(DROP_IN) is None
+    assert host.parsed()["plugins"]["cri"] == {
+        "containerd": {"runtimes": {"nvidia": {"runtime_engine": PROGRAM}}}
+    }
+
+
 def test_removal_restores_a_legacy_default(tmp_path: Path) -> None:
     text = f'[{CRI}.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v2"\n'
     host = Host(tmp_path, "version = 2\n" + text)
