@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from nvct.engine import staging
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError
-from nvct.kernel.calls import Kernel
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
 
 NEW_MODE = 0o644
@@ -208,6 +208,19 @@ def refused(error: OSError, path: str) -> EngineError:
         if os.geteuid():
             hint = HINTS[errno.EACCES]
     return EngineError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
+
+
+def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
+    """Write a file, and the folders above it; see `files.write_atomic`.
+
+    Raises:
+        EngineError: it cannot be written.
+    """
+    try:
+        make_folders(missing_folders(path), KERNEL)
+        files.write_atomic(path, data, mode=mode, follow=follow)
+    except OSError as error:
+        raise refused(error, path) from error
 
 
 # Folders

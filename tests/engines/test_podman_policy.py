@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.engines import configured, releases
-from tests.engines.box import PROGRAMS
-from tests.engines.daemons import Podman
+from tests.engines.box import PROGRAMS, Box
+from tests.engines.daemons import Done, Podman
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Done
 
 pytestmark = pytest.mark.slow
 SHIM = PROGRAMS / "nvidia-container-runtime"

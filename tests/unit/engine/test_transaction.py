@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from nvct.engine.journal import Journal, Page
-from nvct.engine.model import Files
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files
+from nvct.engine.modules import Module
 from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineConfigError, EngineError, HostError
 from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.model import Change, EngineOptions, FileEdit
-    from nvct.engine.modules import Module
 
 BEFORE = b"# mine\r\nkeep this\n"
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from nvct.engine import modules
 from nvct.engine.model import Change, EngineOptions, Files
 from nvct.engine.undo import without_nvidia
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Tree(Files):
