@@ -54,11 +54,6 @@ class _Merged:
     sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
     low_level: str = ""  # the last default that is none of NVIDIA's
 
-    def text(self, key: str) -> str:
-        """Return a key's string, "" if it has none."""
-        value = self.keys.get(key, "")
-        return value if isinstance(value, str) else ""
-
     def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """Return a key's list of strings, or CRI-O's default if it has none."""
         value = self.keys.get(key)
@@ -77,7 +72,7 @@ def state(options: EngineOptions, files: Files) -> State:
     return State(
         files=tuple(layers),
         handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
-        default=merged.text("default_runtime"),
+        default=_text(merged.keys, "default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
         spec_dirs=merged.list("cdi_spec_dirs", ()),
     )
@@ -181,12 +176,12 @@ def _template(merged: _Merged, files: Files) -> Table:
         if table is not None and _text(table, "runtime_type") in ("", "oci"):
             # Without a path it is looked up by its name.
             return table | {"runtime_path": _text(table, "runtime_path") or name}
-    default = merged.runtimes.get(merged.text("default_runtime"), {})  # NVIDIA's alone
+    default = merged.runtimes.get(_text(merged.keys, "default_runtime"), {})  # NVIDIA's alone
     is_oci = _text(default, "runtime_type") in ("", "oci")
     inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
     # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
     conmon = f"{BUNDLED}/conmon"
-    monitor = merged.text("conmon") or inherited.get("monitor_path")
+    monitor = _text(merged.keys, "conmon") or inherited.get("monitor_path")
     if monitor or conmon not in files.names(BUNDLED, "conmon"):
         return inherited
     return inherited | {"monitor_path": conmon}
@@ -223,7 +218,7 @@ def _is_up_to_date(registered: Table, table: Table) -> bool:
 
 def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
     """Yield the keys of crio.runtime that have to change."""
-    if options.default and merged.text("default_runtime") != options.default:
+    if options.default and _text(merged.keys, "default_runtime") != options.default:
         names = {handler.name for handler in options.handlers} | set(merged.runtimes)
         if options.default not in names:
             raise EngineConfigError(
