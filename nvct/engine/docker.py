@@ -35,7 +35,7 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what daemon.json says.
+    """Return what daemon.json says; CDI also by the release, if that is known.
 
     Raises:
         DocumentError: it cannot be read.
@@ -49,7 +49,7 @@ def state(options: EngineOptions, files: Files) -> State:
         files=() if data is None else (path,),
         handlers={name: _registered(document, name)[1] for name in runtimes},
         default=document.get((DEFAULT,), str) or "",
-        cdi=document.get(CDI, bool),
+        cdi=cdi_is_on(options.engine_version, said=document.get(CDI, bool)),
         spec_dirs=_spec_dirs(document),
     )
 
