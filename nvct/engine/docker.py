@@ -12,7 +12,7 @@ from __future__ import annotations
 from nvct import paths
 from nvct.engine import json_file
 from nvct.engine.json_file import Document, Edit
-from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
 from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, UsageError
 
@@ -130,7 +130,7 @@ def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
 def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
     """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
     current, expected = (
-        [f"/var{path}" if path.startswith("/run/") else path for path in folders]
+        [without_var(path) for path in folders]
         for folders in (configured or paths.CDI_SPEC_DIRS, options)
     )
     return current == expected

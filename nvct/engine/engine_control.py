@@ -178,9 +178,8 @@ def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[
     """
     config = options.config
     if options.engine == "crio":
-        folder = os.path.dirname(options.drop_in) if options.drop_in else crio.CONFIG_DIR
         main = [f"--config={config}"] if has_file else []
-        return [program, *main, f"--config-dir={folder}", "config"]
+        return [program, *main, f"--config-dir={crio.config_dir(options)}", "config"]
     if options.engine == "podman":
         return [program, "version"]
     commands = {

@@ -144,6 +144,11 @@ def data_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def without_var(path: str) -> str:
+    """Return a path with /run for /var/run, which is a link to it."""
+    return path.removeprefix("/var") if f"{path}/".startswith("/var/run/") else path
+
+
 class Files:
     """The host's files, as paths below a root: "/", or a tree in tests and containers.
 

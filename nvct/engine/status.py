@@ -220,8 +220,7 @@ def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def _without_type(config: Config) -> Iterator[Fault]:
     for name, table in loading.runtimes(config.effective()).items():
-        program = posixpath.basename(loading.binary(table) or name)
-        if program.startswith((SHIM_PROGRAM, "nvidia")) and not table.get("runtime_type"):
+        if is_nvidia(name, loading.binary(table)) and not table.get("runtime_type"):
             text = f"its runtime {name} has no runtime_type: no container can be started by it"
             yield Fault(text, is_severe=True)
 

@@ -19,7 +19,7 @@ from nvct.engine import command, detect, processes
 from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
 from nvct.engine.detect import Ask
-from nvct.engine.model import Engine, Files
+from nvct.engine.model import Engine, Files, without_var
 from nvct.engine.modules import check_absolute, check_drop_in, check_name
 from nvct.errors import EngineError, NvctError, UsageError
 from nvct.host import procfs
@@ -229,11 +229,7 @@ def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
 def _is(engine: Engine, starter: Starter) -> bool:
     if engine.engine != starter.engine:
         return False
-    return not starter.socket or _usual(engine.socket) == _usual(starter.socket)
-
-
-def _usual(path: str) -> str:
-    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+    return not starter.socket or without_var(engine.socket) == without_var(starter.socket)
 
 
 def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
