@@ -19,7 +19,8 @@ from nvct.engine import spans
 from nvct.engine.model import Absent
 from nvct.engine.spans import SPACE, Item, Path, items
 from nvct.engine.toml_file import same
-from nvct.errors import EngineConfigError
+from nvct.errors import DocumentError, EngineConfigError
+from nvct.oci import jsontext
 
 Edit: TypeAlias = tuple[Path, object]
 Kind = TypeVar("Kind")
@@ -52,9 +53,11 @@ class Document:
         self.path = path
         start = spans.after_space(text, 0)
         try:
-            data = json.loads(text, parse_constant=self._refuse_constant)
-        except RecursionError as error:
+            jsontext.check_depth(text, path)
+        except DocumentError as error:
             raise self.refusal(0, "it is nested too deeply") from error
+        try:
+            data = json.loads(text, parse_constant=self._refuse_constant)
         except json.JSONDecodeError as error:
             raise self.refusal(*_reason(text, error)) from error
         if not isinstance(data, dict):
