@@ -37,8 +37,8 @@ class Syntax:
             so that a drop-in of ours holds a copy of the others.
         next_default: returns the default after a removal by the remaining runtimes, the engine's
             version and the path of the table; ABSENT for the engine's own.
-        cleared: returns the edits of a removal with what a file of ours holds besides; None if a
-            drop-in without settings goes, and no more.
+        cleared: returns the edits of a removal with what goes beside our runtimes, such as an
+            import; None if that is only a drop-in without settings.
     """
 
     is_json: bool = False
