@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,8 @@ from nvct_sim import tree
 from tests.engines import checks, docker_program, ways_out
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 from tests.engines.conftest import prepare
-from tests.engines.docker_ways import COMPOSE, EVERY, TABLE, WAYS
-from tests.engines.engines import CONFIG, Docker, Want
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.docker_ways import Way
-    from tests.engines.engines import Done
+from tests.engines.docker_ways import COMPOSE, EVERY, TABLE, WAYS, Way
+from tests.engines.engines import CONFIG, Docker, Done, Want
 
 pytestmark = pytest.mark.slow
 USABLE = f"""\

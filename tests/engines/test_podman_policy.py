@@ -4,21 +4,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from tests.engines import configured, releases, ways_out
-from tests.engines.box import PROGRAMS
-from tests.engines.daemons import IMAGE, Podman
+from tests.engines.box import PROGRAMS, Box
+from tests.engines.daemons import IMAGE, Done, Podman
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Done
 
 pytestmark = pytest.mark.slow
 SHIM = PROGRAMS / "nvidia-container-runtime"
