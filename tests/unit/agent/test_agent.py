@@ -344,9 +344,10 @@ async def test_the_driver_is_released_and_taken_again_by_commands(
     assert (await asyncio.to_thread(command, "resume"))[0] == 0
     assert "no agent serves this node" in (await asyncio.to_thread(command, "release"))[1]
     assert "driver-release.json" in os.listdir(folder)
-    assert "as `nvct agent release` says" in doctor._released()
-    assert command("resume")[1] == "the release is over: no agent serves this node\n"
-    assert doctor._released() == ""
+    assert "as `nvct agent release` says" in await asyncio.to_thread(doctor._released)
+    _, output = await asyncio.to_thread(command, "resume")
+    assert output == "the release is over: no agent serves this node\n"
+    assert await asyncio.to_thread(doctor._released) == ""
 
 
 def test_a_host_without_what_an_agent_needs_has_nothing_released(
