@@ -44,7 +44,7 @@ from typing import TypeAlias
 
 from nvct.cdi.make import capabilities, edits
 from nvct.cdi.make.generate import VOID_ENV
-from nvct.compile import plans as compiler
+from nvct.compile.oci_edits import fragments
 from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
 from nvct.farm.model import COMPAT32, Manifest
@@ -171,7 +171,7 @@ class _View:
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
     if file.kind in MOUNTED:
-        compiled = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
+        compiled = fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
         yield from compiled["mounts"]
 
 

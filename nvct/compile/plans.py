@@ -15,12 +15,11 @@ from typing import NamedTuple
 from nvct.cdi.check import mounted
 from nvct.cdi.read.registry import Registry
 from nvct.cdi.types import ContainerEdits, Spec
-from nvct.compile import oci_edits as cdi_edits
+from nvct.compile.oci_edits import fragments
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.oci import jsontext
 
 
 class Part(NamedTuple):
@@ -180,33 +179,6 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
         if part.work is not None:
             edits["work"] = part.work
     return base
-
-
-def fragments(edits: ContainerEdits, source: str) -> model.Edits:
-    """Return container edits as JSON texts to paste into config.json.
-
-    Raises:
-        NvctError: an edit is not applicable on this host.
-    """
-    oci = cdi_edits.oci_edits(edits, source=source)
-    text = jsontext.dumps
-    return {
-        "env": list(oci["env"]),
-        "nodes": [
-            {
-                "path": node["path"],
-                "host": node["host"],
-                "node": text(node["node"]),
-                "rule": text(node["rule"]) if node["rule"] else "",
-            }
-            for node in oci["nodes"]
-        ],
-        "mounts": [[str(mount["destination"]), text(mount)] for mount in oci["mounts"]],
-        "hooks": {point: [text(hook) for hook in hooks] for point, hooks in oci["hooks"].items()},
-        "gids": list(oci["gids"]),
-        "net": {interface: text(device) for interface, device in oci["net"].items()},
-        "rdt": text(oci["rdt"]) if oci["rdt"] else "",
-    }
 
 
 def version_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
