@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make.capabilities import restrict
 from nvct.cdi.make.generate import VOID_ENV, MountedView
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.read import registry
@@ -133,6 +132,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 def view_of_spec(
     settings: Config,
     inventory: Inventory,
+    given: Inventory,
     capabilities: Collection[Capability],
     *,
     hooks: Collection[str],
@@ -143,6 +143,7 @@ def view_of_spec(
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
+        given: of these capabilities.
         hooks: the functions of the hook that are switched on.
         must_be_farm: whether the user wants no other layout.
         is_of_this_host: whether the driver is that of config.toml.
@@ -165,7 +166,6 @@ def view_of_spec(
         if not must_be_farm and _is_unwritable(error) and _has_view():
             raise
         return None, error.message
-    given = restrict(inventory, capabilities)
     return _mounted(farm_table.of_view(manifest, given), given, capabilities), ""
 
 
@@ -188,7 +188,7 @@ def _mounted(
     table: model.Farm, inventory: Inventory, capabilities: Collection[str]
 ) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
-    mount_point = view_links.OF_SPEC
+    mount_point, folder = view_links.OF_SPEC, _library_folder(inventory.files)
     entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
     libraries = [path for key in keys for _, path in entries.of(key)]
@@ -207,7 +207,7 @@ def _mounted(
             "libraries": libraries,
             "links": sorted(links),
             "files": sorted(files),
-            "folder": _library_folder(inventory.files),
+            "folder": folder,
         },
         files=[file for file in inventory.files if file.container_path in outside],
         env=[entry for entry in entries.env(mount_point) if entry != VOID_ENV],

@@ -42,13 +42,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.cdi.make import capabilities, edits
+from nvct.cdi.make import edits
 from nvct.cdi.make.generate import VOID_ENV
 from nvct.compile.oci_edits import fragments
 from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
 from nvct.farm.model import COMPAT32, Manifest
-from nvct.host.driver import names as driver_names
+from nvct.host import capabilities
 from nvct.host.model import Capability, DriverFile, Inventory
 
 Pairs: TypeAlias = list[list[str]]
@@ -180,14 +180,8 @@ def _fingerprints(manifest: Manifest) -> list[fingerprints.Fingerprint]:
 
     One file and its folder represent all files: a view never changes.
     """
-    first = next(
-        (
-            e.path
-            for e in manifest.entries
-            if driver_names.stem(os.path.basename(e.path)) == "libcuda"
-        ),
-        manifest.entries[0].path,
-    )
+    paths = [entry.path for entry in manifest.entries]
+    first = next((path for path in paths if "/libcuda.so." in path), paths[0])
     return [
         fingerprints.take("stat", manifest.host_path(path))
         for path in (os.path.dirname(first), first)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.cdi.make import capabilities as capability_sets
 from nvct.cdi.make import downgrade, generate, provenance, store
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.types import Spec
@@ -21,6 +20,7 @@ from nvct.cdi.versions import has_hooks
 from nvct.compile import live_host
 from nvct.config.model import LAYOUTS, Config
 from nvct.errors import HostError, UsageError
+from nvct.host import capabilities as capability_sets
 from nvct.host import discovery_options
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.config_files import NIXOS_DATA
@@ -112,7 +112,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         say(f"warning: {warning}")
     _check_libcuda(inventory, needs)
     if may_be_farm:
-        options = replace(options, view=_view(request, settings, whole, needs))
+        options = replace(options, view=_view(request, settings, whole, inventory, needs))
     spec = generate.generate(inventory, options)
     is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
     if warning := _check_hook(spec, options.hook_path, is_named=is_named):
@@ -212,13 +212,17 @@ def _check_libcuda(inventory: Inventory, needs: frozenset[Capability]) -> None:
 
 
 def _view(
-    request: Request, settings: Config, inventory: Inventory, needs: frozenset[Capability]
+    request: Request,
+    settings: Config,
+    whole: Inventory,
+    given: Inventory,
+    needs: frozenset[Capability],
 ) -> generate.MountedView | None:
     """Return the view that the spec mounts, None for a mount per file."""
     from nvct.compile import farm_plan  # not loaded for the classic layout
 
     view, why = farm_plan.view_of_spec(
-        settings, inventory, needs,
+        settings, whole, given, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,
         is_of_this_host=request.is_of_this_host,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make import capabilities, generate, naming, store
+from nvct.cdi.make import generate, naming, store
 from nvct.cdi.read import registry
 from nvct.compile import live_host, parts
 from nvct.compile import plans as compiler
@@ -23,7 +23,7 @@ from nvct.config.model import Config
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import discovery_options, procfs
+from nvct.host import capabilities, discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import libraries, names
 from nvct.host.gpu.nodes import CONTROL_NODES, capability_directory, mig_instances

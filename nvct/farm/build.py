@@ -219,9 +219,7 @@ def _in_place(farm: Farm, job: _Job) -> Manifest:
         )
     )
     own_job = job._replace(content=ViewContent(view_files, job.content.links), sources=sources)
-    manifest = _manifest(own_job, "own", job.root, job.root)
-    farm.store(manifest)
-    return manifest
+    return _store(farm, own_job, "own", job.root, job.root)
 
 
 def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
@@ -238,12 +236,10 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
         farm.kernel.chmod(temporary, 0o755)
         if method == "binds":
             methods.bind(farm, temporary, final, job.content, job.name)
-            manifest = _manifest(job, method, final, final)
-            farm.store(manifest)
         else:
             methods.fill(farm, temporary, job.content, method)
-            manifest = _manifest(job, method, final, temporary)
-            farm.store(manifest)
+        manifest = _store(farm, job, method, final, final if method == "binds" else temporary)
+        if method != "binds":
             farm.kernel.rename(temporary, final)
     except BaseException:
         if method == "binds":
@@ -254,7 +250,8 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
     return manifest
 
 
-def _manifest(job: _Job, method: Method, path: str, made_at: str) -> Manifest:
+def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
+    """Write the manifest of a view, which is at `made_at` now, and return it."""
     entries = tuple(
         Entry(
             path=view_file.path,
@@ -275,21 +272,16 @@ def _manifest(job: _Job, method: Method, path: str, made_at: str) -> Manifest:
         links=tuple(job.content.links),
         left_out=tuple(job.left_out),
     )
-    for entry in entries:
+    for view_file, entry in zip(job.content.files, entries, strict=True):
+        source = view_file.file.host_path
         # A driver that is replaced during the build would give a mixture of two versions.
-        if not entry.is_live and entry.source != _identity(_source_of(job, entry.path)):
+        if not entry.is_live and entry.source != _identity(source):
             raise HostError(
-                f"{_source_of(job, entry.path)} changed while a view was made of it",
+                f"{source} changed while a view was made of it",
                 hint="is the driver being installed? try again",
             )
+    farm.store(manifest)
     return manifest
-
-
-def _source_of(job: _Job, path: str) -> str:
-    """Return the host path of the source of a path in the view."""
-    return next(
-        view_file.file.host_path for view_file in job.content.files if view_file.path == path
-    )
 
 
 def _identity(path: str) -> Identity | None:

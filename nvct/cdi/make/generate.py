@@ -172,7 +172,7 @@ def _injected(part: Injection, job: Job) -> Json:
 def _common_edits(job: Job) -> Json:
     if job.options.view is not None:
         return _view_edits(job, job.options.view)
-    content = injection.common(job.inventory)
+    content = injection.for_every_container(job.inventory)
     work = hooks.common_work(job.inventory, job.hooks, content.files)
     entry = hooks.apply_hook(job.options.hook_path, work)
     env = [*libcuda_env(job, content.files), VOID_ENV]
@@ -183,7 +183,7 @@ def _view_edits(job: Job, view: MountedView) -> Json:
     """Return the common edits with one mount for all of the driver's files."""
     work = hooks.common_work(job.inventory, job.hooks, ())
     entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
-    content = injection.common(job.inventory)._replace(files=tuple(view.files))
+    content = injection.for_every_container(job.inventory)._replace(files=tuple(view.files))
     common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
     mount = cdi_edits.mount(view.source, view.shown["mount_point"])
     return merge([common, {"mounts": [mount]}])
