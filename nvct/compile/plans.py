@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.cdi.check import mounted
+from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read.registry import Registry
 from nvct.cdi.types import ContainerEdits, Spec
-from nvct.compile.oci_edits import fragments
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.host import procfs

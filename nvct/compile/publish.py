@@ -9,7 +9,7 @@ warning is there even if a later step fails.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nvct import paths
@@ -98,7 +98,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         cdi_version_max=downgrade.check_version(limit) if limit else None,
     )
     needs = capability_sets.parse(request.capabilities)
-    is_for_engines = store.is_in_folder_of_engines(request.output, settings.spec_dirs)
+    is_for_engines = is_in_folder_of_engines(request.output, settings.spec_dirs)
     may_be_farm = _may_be_farm(request, settings, is_for_engines=is_for_engines)
     discovery, warnings = _discovery_options(request, needs, may_be_farm=may_be_farm)
     options, more_warnings = _options(request, settings, discovery.flags)
@@ -120,6 +120,14 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     specs = generate.split(spec) if discovery_options.COHERENT in discovery.flags else {"": spec}
     # Others than root's programs may write to a CDI folder: no link is followed there.
     return write(specs, inventory, request, say, follow=not is_for_engines)
+
+
+def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
+    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
+    if output in store.STDOUT:
+        return False
+    folder = os.path.realpath(os.path.dirname(output) or ".")
+    return folder in {os.path.realpath(path) for path in spec_dirs}
 
 
 def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) -> bool:
@@ -219,9 +227,9 @@ def _view(
     needs: frozenset[Capability],
 ) -> generate.MountedView | None:
     """Return the view that the spec mounts, None for a mount per file."""
-    from nvct.compile import farm_plan  # not loaded for the classic layout
+    from nvct.farm import of_host  # not loaded for the classic layout
 
-    view, why = farm_plan.view_of_spec(
+    view, why = of_host.view_of_spec(
         settings, whole, given, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,

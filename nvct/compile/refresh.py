@@ -108,7 +108,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
         for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
     }
     if settings.wants_view:
-        from nvct.compile import farm_plan as farm  # not loaded with the classic layout
+        from nvct.farm import of_host as farm  # not loaded with the classic layout
 
         plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
@@ -184,7 +184,7 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
 
     if not settings.wants_view:
         return discover
-    from nvct.compile import farm_plan as own
+    from nvct.farm import of_host as own
 
     return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 

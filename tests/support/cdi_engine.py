@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read import load
 from nvct.cdi.types import ContainerEdits
-from nvct.compile.oci_edits import fragments
 
 
 def parsed(edits: ContainerEdits, source: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def mount(source: str, target: str, options: Sequence[str] = FILE_OPTIONS) -> Js
     return {"hostPath": source, "containerPath": target, "options": list(options)}
 
 
-def merge(parts: Iterable[Json]) -> Json:
+def combined(parts: Iterable[Json]) -> Json:
     """Return container edits that contain the entries of several."""
     merged: Json = {}
     for part in parts:

@@ -17,7 +17,7 @@ from nvct import paths
 from nvct.cdi import types as cdi
 from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import hooks, injection, naming
-from nvct.cdi.make.edits import Json, merge, tidy
+from nvct.cdi.make.edits import Json, combined, tidy
 from nvct.cdi.make.injection import Device, Injection
 from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
@@ -156,7 +156,7 @@ def _entry(name: str, edits: Json, device: Device) -> Json:
 
 def _device_edits(device: Device, job: Job) -> Json:
     # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
-    return merge(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
+    return combined(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
 
 
 def _injected(part: Injection, job: Job) -> Json:
@@ -186,7 +186,7 @@ def _view_edits(job: Job, view: MountedView) -> Json:
     content = injection.for_every_container(job.inventory)._replace(files=tuple(view.files))
     common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
     mount = cdi_edits.mount(view.source, view.shown["mount_point"])
-    return merge([common, {"mounts": [mount]}])
+    return combined([common, {"mounts": [mount]}])
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
@@ -227,7 +227,7 @@ def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
             if device.get("annotations", {}).get(COHERENT_KEY) == value
         ]
         if devices and has_all:
-            edits = merge(cast("Json", device["containerEdits"]) for device in devices)
+            edits = combined(cast("Json", device["containerEdits"]) for device in devices)
             devices.append(cast("cdi.Device", {"name": "all", "containerEdits": tidy(edits, {})}))
         if devices:
             specs[suffix] = _part(spec, f"{spec['kind']}.{suffix}", devices)

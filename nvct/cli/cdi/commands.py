@@ -221,6 +221,7 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
     from nvct.cdi.make import edits, store
+    from nvct.compile.publish import is_in_folder_of_engines
 
     spec = _spec_of(input_path or STDIN)
     is_inside = relative_to == "container"
@@ -229,7 +230,7 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     if output in store.STDOUT:
         sys.stdout.write(store.dumps(moved).decode())
         return
-    follow = not store.is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
+    follow = not is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
     say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output, follow=follow)}")
 
 

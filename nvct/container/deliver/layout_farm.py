@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout "farm": the driver by one mount of a view, and a few files in the root.
 
-Hot. plan["farm"] lists the files of the view (nvct.compile.farm_table). This module selects those
+Hot. plan["farm"] lists the files of the view (nvct.farm.table). This module selects those
 of a container and makes them visible to its programs: entries in ld.so.cache before others of the
 same name, a drop-in that a later ldconfig reads, links where programs expect files. All changes
 are made before the container exists, so no hook is needed. A container that this layout does not

@@ -44,7 +44,7 @@ from typing import TypeAlias
 
 from nvct.cdi.make import edits
 from nvct.cdi.make.generate import VOID_ENV
-from nvct.compile.oci_edits import fragments
+from nvct.cdi.make.oci_edits import fragments
 from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
 from nvct.farm.model import COMPAT32, Manifest
