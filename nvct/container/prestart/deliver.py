@@ -205,7 +205,7 @@ class Delivery:
                     for work in works:
                         apply.do(self._context(Options(), root), work)
                     for name, options in actions:
-                        hooks.module(name).run(self._context(options, root))
+                        hooks.function(name)(self._context(options, root))
                 except OSError as error:
                     path = error.filename or "the container"
                     raise HostError(
@@ -243,7 +243,7 @@ class Delivery:
 def _load_all() -> None:
     """Import the modules for the container: its user namespace may deny access to their files."""
     for name in hooks.HOOKS:
-        hooks.module(name)
+        hooks.function(name)
     from nvct.linux import files, mountinfo
 
     del files, mountinfo
