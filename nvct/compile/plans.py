@@ -91,11 +91,7 @@ def compile_registry(registry: Registry, config: str, roots: Roots | None = None
 
 
 def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None) -> model.Plan:
-    """Compile one spec that nvct has made for this host.
-
-    Args:
-        config: path of the config.toml in force, the plan's key.
-    """
+    """Compile one spec that nvct has made for this host."""
     plan, roots = empty(config), roots or Roots()
     plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), roots))
     for device in spec["devices"]:
@@ -106,7 +102,7 @@ def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None)
 
 
 def compile_own(own: Own, path: str, config: str, roots: Roots | None = None) -> model.Plan:
-    """Compile nvct's own plan from its parts; arguments as in `compile_spec`."""
+    """Compile nvct's own plan from its parts."""
     plan, roots = empty(config), roots or Roots()
     plan["hook"] = own.hook
     plan["specs"].append(_spec(plan, path, own.common, roots))
@@ -160,9 +156,6 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
 
     If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists name
     whole directories, and only the hook sees the libraries in them.
-
-    Raises:
-        NvctError: an edit is not applicable on this host.
     """
     compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
     base = compiled.pop("")

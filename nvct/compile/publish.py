@@ -38,7 +38,6 @@ class Request:
         form: None means by the ending of `output`.
         driver_root, dev_root: as the command line names them; the settings have them, too.
         staged: the folder to write to; all else is as for `output`.
-        xdg_data_dirs: the value of $XDG_DATA_DIRS.
     """
 
     output: str = "-"
@@ -270,8 +269,6 @@ def write(
 
     Args:
         specs: by the suffix of the file name before its extension.
-        inventory: whose provenance they have.
-        follow: as in `store.save`.
 
     Raises:
         HostError: a file cannot be written.

@@ -223,12 +223,7 @@ def _in_place(farm: Farm, job: _Job) -> Manifest:
 
 
 def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
-    """Build a view in a temporary folder and give it its name.
-
-    Raises:
-        RefusedError: the method does not work here.
-        OSError: a file cannot be written.
-    """
+    """Build a view in a temporary folder and give it its name."""
     temporary = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
     final = farm.view(job.name)
     farm.kernel.mkdir(temporary, 0o755)

@@ -146,7 +146,6 @@ def view_of_spec(
         given: of these capabilities.
         hooks: the functions of the hook that are switched on.
         must_be_farm: whether the user wants no other layout.
-        is_of_this_host: whether the driver is that of config.toml.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.

@@ -75,7 +75,6 @@ def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -
 
     Args:
         inventory: the source of the view, with the sockets of running daemons.
-        params: whether config.toml requests the mask of the driver's params.
     """
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
     native = [file for file in files if file.capability != COMPAT32]

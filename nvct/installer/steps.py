@@ -34,9 +34,6 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
     An earlier signal ends the installation and restores the engine, too.
 
-    Args:
-        daemon: wait for a signal; else exit, and leave the engine configured.
-
     Raises:
         NvctError: a step failed; the engine has its former configuration.
     """
@@ -225,11 +222,7 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove(toolkit: str) -> None:
-    """Remove the programs.
-
-    Raises:
-        HostError: they cannot be removed.
-    """
+    """Remove the programs."""
     try:
         shutil.rmtree(toolkit)
     except OSError as error:

@@ -44,11 +44,7 @@ class Resolve(Protocol):
     """Makes a plan of a machine's state; MIG devices in use are kept where that is possible."""
 
     def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
-        """Return the plan.
-
-        Raises:
-            UsageError: it is not possible.
-        """
+        """Return the plan."""
         ...
 
 
@@ -280,11 +276,7 @@ class _Naming:
 
 
 def _verify(machine: Machine, plan: Plan) -> MigState:
-    """Compare what NVML reports with the plan, and return it.
-
-    Raises:
-        HostError: they differ.
-    """
+    """Compare what NVML reports with the plan, and return it."""
     state = machine.session.mig()
     wrong = [
         gpu
@@ -299,11 +291,7 @@ def _verify(machine: Machine, plan: Plan) -> MigState:
 
 
 def _go_back(machine: Machine, before: Plan) -> MigState:
-    """Restore the layout of the GPUs that are still there; return what NVML then reports.
-
-    Raises:
-        HostError: it cannot be had.
-    """
+    """Restore the layout of the GPUs that are still there; return what NVML then reports."""
     reason = ""
     for steps_of in (changes.steps, changes.from_nothing):
         try:
@@ -364,11 +352,7 @@ def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list
 def _refuse_if_held(
     machine: Machine, changed: Sequence[MigGpu], after: Plan, harmless: str = ""
 ) -> None:
-    """Refuse a change of a device that a process uses, but for one command.
-
-    Raises:
-        HeldError: there is such a process.
-    """
+    """Refuse a change of a device that a process uses, but for one command."""
     found = [] if machine.may_be_held else in_the_way(machine, changed, after)
     found = [holder for holder in found if holder.command != harmless]
     if found:

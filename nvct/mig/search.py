@@ -93,11 +93,7 @@ def layout_for(
 
 
 def _wanted(gpu: MigGpu, wish: Mapping[str, int]) -> Counter[str]:
-    """Return the wish by canonical names, without zeros.
-
-    Raises:
-        UsageError: the GPU has no such profile.
-    """
+    """Return the wish by canonical names, without zeros."""
     known = {str(layout.parse_profile(profile.name)) for profile in gpu.profiles}
     wanted: Counter[str] = Counter()
     for text, count in wish.items():

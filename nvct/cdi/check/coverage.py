@@ -40,7 +40,7 @@ class _Machine:
     Attributes:
         pairs: each GPU and MIG device that containers can get, and its nodes.
         nodes: name -> nodes, by all naming strategies.
-        without: name -> the reason that no container can get an existing GPU.
+        unavailable: name -> the reason that no container can get an existing GPU.
         no_mig: whether MIG devices may exist that could not be listed.
     """
 

@@ -47,7 +47,6 @@ def dumps(
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        source: of the spec, for messages.
         comment: whole lines before the YAML; JSON has no comments.
 
     Raises:

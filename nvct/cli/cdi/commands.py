@@ -235,11 +235,7 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
 
 
 def _spec_of(path: str) -> Spec:
-    """Return the spec in a file, or that on stdin.
-
-    Raises:
-        CdiSpecError: it cannot be read, or is not valid.
-    """
+    """Return the spec in a file, or that on stdin."""
     from nvct.cdi.read import load
 
     if path == STDIN:

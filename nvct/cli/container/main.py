@@ -255,9 +255,6 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
     """Return the options of discovery: --ldcache restricts it to the folders in that cache.
 
     As in libnvidia-container.
-
-    Raises:
-        HostError: the cache cannot be read.
     """
     options = DiscoveryOptions(compat32=True)
     path = global_options.text("ldcache")

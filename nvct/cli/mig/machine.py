@@ -111,11 +111,7 @@ class Hooks:
     """The hooks of a file, with the variables of this command."""
 
     def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        """Read the file; "" is none.
-
-        Raises:
-            HostError: it cannot be read, or is malformed.
-        """
+        """Read the file; "" is none."""
         self.hooks: hooks.Hooks = {}
         if path:
             with failing("error parsing hooks file"):
@@ -126,9 +122,5 @@ class Hooks:
         }
 
     def __call__(self, name: str) -> None:
-        """Run the hooks of a name.
-
-        Raises:
-            HostError: a hook fails.
-        """
+        """Run the hooks of a name."""
         hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)

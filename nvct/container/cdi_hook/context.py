@@ -37,7 +37,6 @@ class Context:
 
     Attributes:
         bundle: the container's bundle, as its state names it; "" until that was read.
-        steps_left: remaining budget for path components in the container's root.
     """
 
     __slots__ = (

@@ -46,11 +46,7 @@ def decide(
     *,
     kernel: Kernel = KERNEL,
 ) -> Layout | None:
-    """Return a layout that mounts the driver's view, None if it does not fit the container.
-
-    Args:
-        folder: of the bundle, "" for the working directory.
-    """
+    """Return a layout that mounts the driver's view, None if it does not fit the container."""
     farm = next((edit["farm"] for edit in edits if "farm" in edit), None)
     if farm is None:
         return None
@@ -76,7 +72,6 @@ class _FarmLayout(Layout):
     """The layout of one container.
 
     Attributes:
-        compat: folder of the image's CUDA compatibility libraries, "" if they are not used.
         env_why: why programs find the driver by environment variables, "" if by files.
     """
 
@@ -200,24 +195,14 @@ class _FarmLayout(Layout):
         )
 
     def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        """Add the search paths of the dynamic linkers.
-
-        Raises:
-            LdCacheError: the image's cache has an unknown format.
-            UnsafePathError: a path is not a regular file.
-        """
+        """Add the search paths of the dynamic linkers."""
         if musl:  # the driver needs glibc: the image must have a layer such as gcompat
             linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
         if glibc:
             self._add_glibc()
 
     def _add_glibc(self) -> None:
-        """Add the entries of ld.so.cache and the drop-in.
-
-        Raises:
-            LdCacheError: the image's cache has an unknown format.
-            UnsafePathError: a path is not a regular file.
-        """
+        """Add the entries of ld.so.cache and the drop-in."""
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
         self._is_again = view_links.add_cache(

@@ -72,7 +72,6 @@ class Options:
 
     Attributes:
         lists, texts, switches: by name, without missing flags.
-        rest: the words that are not flags.
     """
 
     __slots__ = ("lists", "rest", "switches", "texts")

@@ -57,9 +57,6 @@ class Node:
         """Read an entry for linux.devices; missing owners are those of the container's process.
 
         `host` is the path of the host's node, "" if the plan has none.
-
-        Raises:
-            RequestError: the node is not a character device.
         """
         entry: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
         self.path: str = entry["path"]

@@ -54,8 +54,6 @@ class Case:
         parse: returns the request of a device plugin's answer; set by callers.
         source: the variable, annotation or mount that carries the request.
         annotations: of config.json; those of the origin if it is known.
-        privileged: the container has CAP_SYS_ADMIN.
-        origin: None if unknown.
     """
 
     __slots__ = (

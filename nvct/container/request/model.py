@@ -83,8 +83,6 @@ class Request:
             PCI bus ids have the form of plans, except in mode cdi, whose specs are not ours.
         none: the container gets driver files and control nodes, but no GPU.
         kind: the CDI kind of unqualified ids.
-        source: the variable, annotation or mount of the request, for messages.
-        qualified: there are ids, and each is a full CDI name.
         mode: "cdi" or "jit-cdi"; "legacy" or "csv" if configured.
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.

@@ -56,7 +56,6 @@ def evaluate(
     """Return the devices that a list of trimmed words requests.
 
     Args:
-        source: the variable, annotation or mount, for errors.
         check: raises RequestError for an invalid word; default `check_word`.
 
     Returns:

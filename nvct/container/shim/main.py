@@ -135,11 +135,7 @@ def _create(
     trouble: NvctError | None,
     progress: Progress,
 ) -> Decision:
-    """Edit the bundle of a create or run command; return the decision.
-
-    Raises:
-        NvctError: the request is refused, and why.
-    """
+    """Edit the bundle of a create or run command; return the decision."""
     from nvct.container.decide import decide
     from nvct.linux.kernel import KERNEL
     from nvct.oci import bundle as bundles
