@@ -11,7 +11,7 @@ restores the former layout, unless the new one is complete.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import NoneType
@@ -215,7 +215,7 @@ def _carry_out(
         for step in steps[gpu.uuid]:
             if _creates(step):
                 continue
-            with _Naming(gpu, step):
+            with _naming(gpu, step):
                 if not _make(machine, gpu, step):
                     pending.append(gpu.bus_id)
     if pending and not machine.skip_reset:
@@ -223,7 +223,7 @@ def _carry_out(
         machine.reset(pending)
     for gpu in gpus:
         for step in filter(_creates, steps[gpu.uuid]):
-            with _Naming(gpu, step):
+            with _naming(gpu, step):
                 _make(machine, gpu, step)
 
 
@@ -258,21 +258,14 @@ def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[Comput
         )  # fmt: skip
 
 
-class _Naming:
-    """Adds the GPU and the change to an error of NVML."""
-
-    def __init__(self, gpu: MigGpu, step: changes.Step) -> None:
-        self.gpu, self.step = gpu, step
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, NvctError):
-            what = type(self.step).__name__
-            raise HostError(
-                f"GPU {self.gpu.index}: {what}: {error.message}", hint=error.hint
-            ) from error
+@contextlib.contextmanager
+def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
+    """Add the GPU and the change to an error of NVML."""
+    try:
+        yield
+    except NvctError as error:
+        text = f"GPU {gpu.index}: {type(step).__name__}: {error.message}"
+        raise HostError(text, hint=error.hint) from error
 
 
 def _verify(machine: Machine, plan: Plan) -> MigState:
