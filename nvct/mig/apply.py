@@ -202,10 +202,7 @@ def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans
 
 
 def _carry_out(
-    machine: Machine,
-    state: MigState,
-    plan: Plan,
-    steps_of: Callable[..., list[changes.Step]],
+    machine: Machine, state: MigState, plan: Plan, steps_of: Callable[..., list[changes.Step]]
 ) -> None:
     """Make the changes of a plan: on all GPUs, first what destroys, then what creates."""
     gpus = [gpu for gpu in state.gpus if gpu.uuid in plan.layouts]

@@ -18,13 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 from nvct.errors import UsageError
-from nvct.host.nvml.mig_model import (
-    ComputeInstance,
-    GpuInstance,
-    MigGpu,
-    MigProfile,
-    Placement,
-)
+from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig import layout
 from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
 

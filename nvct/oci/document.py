@@ -75,15 +75,9 @@ class Document:
     """
 
     __slots__ = (
-        "_added",
-        "_puts",
-        "_rewritten",
-        "_scan",
-        "_scan_unique",
-        "root",
-        "source",
+        "_added", "_puts", "_rewritten", "_scan", "_scan_unique", "root", "source",
         "text",
-    )
+    )  # fmt: skip
 
     def __init__(self, text: str, schema: Schema, source: str) -> None:
         check_depth(text, source)

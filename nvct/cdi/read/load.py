@@ -11,12 +11,9 @@ import os
 
 from nvct.cdi.read import spec_fields
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, DocumentError
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20

@@ -9,17 +9,13 @@ and for authors of specs.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from nvct.cdi import names, versions
 from nvct.cdi.read import spec_fields
 from nvct.cdi.read.spec_fields import member, owner, shown
+from nvct.cdi.types import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Spec
 from nvct.errors import CdiSpecError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nvct.cdi.types import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Spec
 
 NODE_TYPES = ("", "b", "c", "u", "p")
 HOOK_NAMES = (

@@ -243,9 +243,7 @@ def _spec_of(path: str) -> Spec:
     return load.load_file(path)
 
 
-TRANSFORM = {
-    "root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another."),
-}
+TRANSFORM = {"root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another.")}
 
 transform = LazyGroup("transform", TRANSFORM, "Change CDI specifications.")
 

@@ -40,17 +40,9 @@ class Context:
     """
 
     __slots__ = (
-        "_bundle",
-        "_is_checked",
-        "_root",
-        "_stdin_fd",
-        "bundle",
-        "kernel",
-        "options",
-        "proc_root",
-        "steps_left",
-        "warn",
-    )
+        "_bundle", "_is_checked", "_root", "_stdin_fd", "bundle", "kernel", "options",
+        "proc_root", "steps_left", "warn",
+    )  # fmt: skip
 
     def __init__(
         self,

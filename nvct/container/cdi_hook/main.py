@@ -58,10 +58,7 @@ HOOKS: dict[str, Kinds] = {
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},
 }
 """Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
-IN_APPLY = {
-    "create-symlinks": ("apply", "create_symlinks"),
-    "noop": ("apply", "noop"),
-}
+IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "noop")}
 """Hooks that have no module of their own."""
 
 

@@ -81,12 +81,7 @@ class _FarmLayout(Layout):
     )  # fmt: skip
 
     def __init__(
-        self,
-        bundle: Bundle,
-        folder: str,
-        root: Root,
-        farm: FarmEdits,
-        note: Callable[[str], None],
+        self, bundle: Bundle, folder: str, root: Root, farm: FarmEdits, note: Callable[[str], None]
     ) -> None:
         table = farm["table"]
         super().__init__(bundle, folder, root, _destinations(bundle, table["view"]), note)

@@ -92,18 +92,9 @@ class Request:
     """
 
     __slots__ = (
-        "capabilities",
-        "extras",
-        "ids",
-        "kind",
-        "mode",
-        "none",
-        "notes",
-        "plans",
-        "qualified",
-        "requirements",
-        "source",
-    )
+        "capabilities", "extras", "ids", "kind", "mode", "none", "notes", "plans",
+        "qualified", "requirements", "source",
+    )  # fmt: skip
 
     def __init__(self, ids: list[str], source: str) -> None:
         self.ids = ids

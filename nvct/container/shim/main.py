@@ -91,11 +91,7 @@ def _record(
 
 
 def _run(
-    program: str,
-    invocation: argv.Invocation,
-    env: dict[str, str],
-    cold: str,
-    progress: Progress,
+    program: str, invocation: argv.Invocation, env: dict[str, str], cold: str, progress: Progress
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
