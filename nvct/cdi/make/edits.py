@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -125,7 +124,7 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
     path.
     """
     moved = partial(_moved, source, target)
-    spec = deepcopy(spec)
+    spec = json.loads(json.dumps(spec))  # no two devices share their edits, as names of one do
     document = cast("Spec", spec)
     for node in objects(document, "deviceNodes"):
         path, host_path = node["path"], node.pop("hostPath", "") or node["path"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -218,26 +219,24 @@ def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
     annotation that distinguishes the GPUs is removed, and a part without devices is omitted. Each
     part has a device `all` if the spec has one.
     """
-    specs = {"": _part(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    spec = deepcopy(spec)
+    by_value: dict[str | None, list[cdi.Device]] = {}
+    for device in spec["devices"]:
+        annotations = device.get("annotations", {})
+        by_value.setdefault(annotations.pop(COHERENT_KEY, None), []).append(device)
+        if not annotations:
+            device.pop("annotations", None)
+    specs = {"": _part(spec, spec["kind"], spec["devices"])}
     has_all = any(device["name"] == "all" for device in spec["devices"])
     for value, suffix in COHERENT_PARTS.items():
-        devices = [
-            _plain(device)
-            for device in spec["devices"]
-            if device.get("annotations", {}).get(COHERENT_KEY) == value
-        ]
+        devices = by_value.get(value, [])
         if devices and has_all:
             edits = combined(cast("Json", device["containerEdits"]) for device in devices)
-            devices.append(cast("cdi.Device", {"name": "all", "containerEdits": tidy(edits, {})}))
+            everyone = {"name": "all", "containerEdits": tidy(edits, {})}
+            devices = [*devices, cast("cdi.Device", everyone)]
         if devices:
             specs[suffix] = _part(spec, f"{spec['kind']}.{suffix}", devices)
     return specs
-
-
-def _plain(device: cdi.Device) -> cdi.Device:
-    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
-    rest = {key: value for key, value in device.items() if key != "annotations"}
-    return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})
 
 
 def _part(spec: cdi.Spec, kind: str, devices: list[cdi.Device]) -> cdi.Spec:
