@@ -7,24 +7,94 @@ import contextlib
 import glob
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TypeAlias
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
-from nvct.installer import engine, instance, programs, publication, ready, settings
+from nvct.installer import engine, programs, publication, ready, settings
 from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL, Kernel
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 from nvct.paths import AGENT_DIR
+
+# Ensures that one installer runs at a time; a file has its process number; signals end it.
+#
+# Contract: the file's lock, not its content, shows that an installer runs. It belongs where only
+# root writes: in the agent's folder, the agent's container could hold it. The first signal raises
+# `Stopped`; later ones are ignored, so that they do not interrupt the undo.
+TRIES = 3
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """The program got a signal to end."""
+
+
+@contextlib.contextmanager
+def only_installer(path: str) -> Iterator[None]:
+    """Be the only installer, which holds the lock of a file, until the context ends.
+
+    Raises:
+        HostError: another installer runs, or the file cannot be created, as where a link is.
+        UnsafePathError: the folder is a link or a file.
+    """
+    folder_path, name = split(path)
+    try:
+        with SharedFolder.open(folder_path, create=0o755) as folder:
+            # Another one that ends just now removes the file, and a new one is made.
+            tries = (folder.try_lock(name) for _ in range(TRIES))
+            fd = next((fd for fd in tries if fd >= 0), -1)
+        if fd >= 0:
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        raise HostError(f"{path} cannot be made: {error.strerror}") from error
+    if fd < 0:
+        raise HostError(f"another installer runs: it holds {path}", hint="end it first")
+    for number in SIGNALS:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        with (
+            contextlib.suppress(OSError, UnsafePathError),
+            SharedFolder.open(folder_path) as folder,
+        ):
+            folder.unlink(name)
+        os.close(fd)
+
+
+def wait() -> None:
+    """Wait for a signal.
+
+    Raises:
+        Stopped: always.
+    """
+    while True:
+        signal.pause()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
+    raise Stopped
+
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -37,7 +107,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     Raises:
         NvctError: a step failed; the engine has its former configuration.
     """
-    with instance.Instance(request.pid_file):
+    with only_installer(request.pid_file):
         engine_setup: Setup | None = None
         try:
             configures = request.engine and not request.leave_engine
@@ -51,8 +121,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             if not daemon:
                 return
             say("waiting for a signal")
-            instance.wait()
-        except instance.Stopped:
+            wait()
+        except Stopped:
             say("told to end")
         if request.publish and daemon:
             publication.stop_watch(request, say)
@@ -180,7 +250,7 @@ def uninstall(request: Request, say: Say) -> None:
         say(f"nothing is installed: {request.toolkit} has no programs of nvct")
         _remove_empty(folder)
         return
-    with instance.Instance(request.pid_file):
+    with only_installer(request.pid_file):
         publication.stop_watch(request, say)
         publication.withdraw(request, say)
         users = []

@@ -37,8 +37,8 @@ from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
 from nvct.doctor import decisions
 from nvct.errors import NvctError
-from nvct.installer import instance as installer
 from nvct.installer import ready
+from nvct.installer import steps as installer
 from nvct.mig import journal as mig
 from nvct.mig import pause
 from tests.support.forked import run_forked
@@ -168,7 +168,7 @@ def keep_claims(folder: Path) -> None:
 
 
 def install(folder: Path) -> None:
-    with installer.Instance(str(folder / "toolkit.pid")):
+    with installer.only_installer(str(folder / "toolkit.pid")):
         pass
 
 
