@@ -31,6 +31,7 @@ class _Job(NamedTuple):
     """A view to build.
 
     Attributes:
+        sources: of the content's files, in their order.
         origins: host path -> the driver's own file, if another view is the source.
     """
 
@@ -38,7 +39,7 @@ class _Job(NamedTuple):
     root: str
     inventory: Inventory
     content: ViewContent
-    sources: Mapping[str, Identity]
+    sources: Sequence[Identity]
     left_out: Sequence[tuple[str, str]]
     origins: Mapping[str, DriverFile]
 
@@ -121,7 +122,7 @@ def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
 
 
 def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
-    view_files, sources, left_out = [], {}, []
+    view_files, sources, left_out = [], [], []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
         try:
@@ -136,7 +137,7 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
             left_out.append((path, reason))
             continue
         view_files.append(view_file)
-        sources[view_file.path] = Identity.of(status)
+        sources.append(Identity.of(status))
     if not any(view_file.file.kind == "library" for view_file in view_files):
         raise HostError(f"{root} has no library of driver {inventory.driver_version}")
     content = ViewContent(view_files, model.links(view_files))
@@ -155,17 +156,12 @@ def _unusable(status: os.stat_result) -> str:
     return ""
 
 
-def _key(content: ViewContent, sources: Mapping[str, Identity]) -> str:
-    text = json.dumps(
-        [
-            FORMAT,
-            [
-                (p.path, p.file.host_path, *_numbers(p.path, sources[p.path]))
-                for p in content.files
-            ],
-            [(link.path, link.target) for link in content.links],
-        ]
-    )
+def _key(content: ViewContent, sources: Sequence[Identity]) -> str:
+    files = [
+        (p.path, p.file.host_path, *_numbers(p.path, source))
+        for p, source in zip(content.files, sources, strict=True)
+    ]
+    text = json.dumps([FORMAT, files, [(link.path, link.target) for link in content.links]])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -211,14 +207,7 @@ def _in_place(farm: Farm, job: _Job) -> Manifest:
         view_file._replace(path=os.path.relpath(view_file.file.host_path, job.root))
         for view_file in job.content.files
     ]
-    sources = dict(
-        zip(
-            (p.path for p in view_files),
-            (job.sources[p.path] for p in job.content.files),
-            strict=True,
-        )
-    )
-    own_job = job._replace(content=ViewContent(view_files, job.content.links), sources=sources)
+    own_job = job._replace(content=ViewContent(view_files, job.content.links))
     return _store(farm, own_job, "own", job.root, job.root)
 
 
@@ -251,10 +240,10 @@ def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Ma
         Entry(
             path=view_file.path,
             file=job.origins.get(view_file.file.host_path, view_file.file),
-            source=job.sources[view_file.path],
+            source=source,
             held=Identity.of(os.lstat(f"{made_at}/{view_file.path}")),
         )
-        for view_file in job.content.files
+        for view_file, source in zip(job.content.files, job.sources, strict=True)
     )
     manifest = Manifest(
         name=job.name,

@@ -23,6 +23,7 @@ from nvct.engine.detect import Ask
 from nvct.engine.model import Engine, Files
 from nvct.engine.modules import check_absolute, check_drop_in, check_name
 from nvct.errors import EngineError, NvctError, UsageError
+from nvct.host import procfs
 
 ENGINES = ("containerd", "crio", "docker")
 RESTART_MODES = ("signal", "systemd", "none")
@@ -248,19 +249,13 @@ def _usual(path: str) -> str:
 def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
     """Yield the command lines of a process's ancestors, the nearest one first."""
     seen = set[int]()
-    while pid := _parent(pid, proc):
+    while pid := procfs.parent(f"{proc}/{pid}"):
         if pid in seen:  # numbers were reused meanwhile
             return
         seen.add(pid)
         words = _read(f"{proc}/{pid}/cmdline").decode(errors="replace").split("\0")
         if words[0]:
             yield words
-
-
-def _parent(pid: int, proc: str) -> int:
-    """Return the parent of a process, 0 if there is none: field 4 of proc_pid_stat(5)."""
-    fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
 
 
 def _read(path: str) -> bytes:
