@@ -25,7 +25,6 @@ except ImportError:  # PyYAML without libyaml: slower, same result
 DEPTH_LIMIT = 32
 VALUE_LIMIT = 400_000  # YAML aliases can expand a few bytes to many values
 
-_PLAIN = "!plain"
 _NULL = re.compile(r"~|null|Null|NULL|")
 _FLAG = re.compile(r"true|True|TRUE|false|False|FALSE")
 _FLAG_WORD = re.compile(r"y|Y|n|N|(?i:yes|no|on|off|true|false)")

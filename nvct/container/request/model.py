@@ -64,15 +64,7 @@ class Extras:
         self.csv_all = False
 
     def __bool__(self) -> bool:
-        return bool(
-            self.gds
-            or self.mofed
-            or self.gdrcopy
-            or self.nvswitch
-            or self.imex
-            or self.mig_config
-            or self.mig_monitor
-        )
+        return any(getattr(self, name) for name in (*FEATURES, "imex", *MIG_CAPABILITIES))
 
 
 class Request:

@@ -117,11 +117,6 @@ def _check_qualified(word: str, source: str) -> None:
         raise RequestError(f"{source}: {error.message}", hint=error.hint) from error
 
 
-def is_qualified(word: str) -> bool:
-    """Report whether a word is a full CDI name, vendor/class=device."""
-    return "=" in word and names.is_qualified(word)
-
-
 def is_index(word: str) -> bool:
     """Report whether a word is a decimal index without leading zeros."""
     if not word or len(word) > INDEX_DIGITS or word.strip(DIGITS):
