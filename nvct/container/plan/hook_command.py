@@ -70,19 +70,19 @@ LIST, TEXT, SWITCH = "list", "text", "switch"
 class Options:
     """The flags of one command line, and the words after them."""
 
-    __slots__ = ("_given", "rest")
+    __slots__ = ("given", "rest")
 
     def __init__(self) -> None:
-        self._given: dict[str, list[str]] = {}
+        self.given: dict[str, list[str]] = {}
         self.rest: list[str] = []
 
     def values(self, name: str) -> list[str]:
         """Return the distinct values of a repeated flag, in order."""
-        return list(dict.fromkeys(self._given.get(name, [])))
+        return list(dict.fromkeys(self.given.get(name, [])))
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of a flag, or the default if it is missing."""
-        return self._given.get(name, [default])[-1]
+        return self.given.get(name, [default])[-1]
 
     def is_set(self, name: str) -> bool:
         """Report whether a switch is on."""
@@ -96,7 +96,7 @@ class Options:
         """
         if kind == SWITCH:
             value = "true" if _is_true(name, value) else "false"
-        self._given.setdefault(name, []).append(value)
+        self.given.setdefault(name, []).append(value)
 
 
 def _is_true(name: str, value: str) -> bool:
