@@ -63,6 +63,14 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
             yield Finding(reason=Reason.AgentTaskFailed, severity="error", evidence=evidence)
 
 
+def released(document: Json) -> str:
+    """Return why the driver is being replaced, "" if it is not."""
+    nvml = document.get("nvml")
+    if not isinstance(nvml, Mapping) or nvml.get("state") not in RELEASED:
+        return ""
+    return str(nvml.get("reason"))
+
+
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] in RELEASED:
         evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
@@ -99,6 +107,8 @@ def _devices(resources: Sequence[Json]) -> Finding:
         withheld = {id_ for resource in resources for id_ in resource.get("withheld", ())}
         lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
         id_, why = min((lasting or unhealthy).items())
+        if why.startswith(messages.REPLACED):  # the driver is back, its devices are looked at
+            return Finding(reason=Reason.DriverBeingReplaced, severity="error", evidence=why)
         why, remedy = _with_remedy(why)
         what = "unhealthy devices" if lasting else "devices held back for a time"
         severity: Severity = "error" if len(unhealthy) == total else "warning"

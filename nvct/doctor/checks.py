@@ -68,6 +68,7 @@ class Node:
 
     Attributes:
         agent: /status of the agent that serves this node, None if none does.
+        released: why the driver is to be left alone, though no agent serves, "" if it is not.
         image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
@@ -77,6 +78,7 @@ class Node:
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
     trouble: NvctError | None = None
+    released: str = ""
     image: str = ""
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
@@ -254,7 +256,8 @@ def _agent(node: Node) -> Part:
     if node.agent is None:
         if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_DIR):
             return part
-        return part_of("agent", ["no agent serves this node"], health="absent")
+        lines = ["no agent serves this node", *filter(None, [node.released])]
+        return part_of("agent", lines, health="absent")
     try:
         found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
     except agent_status.MALFORMED:
@@ -371,20 +374,16 @@ CHECKS = (
 )
 STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "docker", "units")
 """The checks that `nvct status` shows."""
-
-
 OF_DRIVER = ("gpus", "module", "driver", "nvml", "health", "daemon", "specs", "kubelet")
 """Checks that find faults while the driver is being replaced: their remedies are in its way."""
 
 
 def result(check: Check, node: Node) -> Part:
     """Return the result of a check; while the driver is being replaced, that is its only fault."""
-    part, nvml = check.look(node), (node.agent or {}).get("nvml")
-    if not isinstance(nvml, Mapping) or nvml.get("state") not in agent_status.RELEASED:
+    part = check.look(node)
+    why = node.released if node.agent is None else agent_status.released(node.agent)
+    if not (why and check.name in OF_DRIVER and any(one.is_fault for one in part.findings)):
         return part
-    if check.name not in OF_DRIVER or not any(finding.is_fault for finding in part.findings):
-        return part
-    why = str(nvml.get("reason"))
     finding = Finding(reason=Reason.DriverBeingReplaced, severity="warning", evidence=why)
     return part_of(check.name, [why], [finding])
 

@@ -8,9 +8,11 @@ import glob
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
+from types import FrameType, TracebackType
 from typing import TypeAlias
+
+from typing_extensions import Self
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
@@ -30,72 +32,6 @@ from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 from nvct.paths import AGENT_DIR
 
-# Ensures that one installer runs at a time; a file has its process number; signals end it.
-#
-# Contract: the file's lock, not its content, shows that an installer runs. It belongs where only
-# root writes: in the agent's folder, the agent's container could hold it. The first signal raises
-# `Stopped`; later ones are ignored, so that they do not interrupt the undo.
-TRIES = 3
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
-
-
-class Stopped(BaseException):
-    """The program got a signal to end."""
-
-
-@contextlib.contextmanager
-def only_installer(path: str) -> Iterator[None]:
-    """Be the only installer, which holds the lock of a file, until the context ends.
-
-    Raises:
-        HostError: another installer runs, or the file cannot be created, as where a link is.
-        UnsafePathError: the folder is a link or a file.
-    """
-    folder_path, name = split(path)
-    try:
-        with SharedFolder.open(folder_path, create=0o755) as folder:
-            # Another one that ends just now removes the file, and a new one is made.
-            tries = (folder.try_lock(name) for _ in range(TRIES))
-            fd = next((fd for fd in tries if fd >= 0), -1)
-        if fd >= 0:
-            os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()}\n".encode())
-    except OSError as error:
-        raise HostError(f"{path} cannot be made: {error.strerror}") from error
-    if fd < 0:
-        raise HostError(f"another installer runs: it holds {path}", hint="end it first")
-    for number in SIGNALS:
-        signal.signal(number, _stop)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        with (
-            contextlib.suppress(OSError, UnsafePathError),
-            SharedFolder.open(folder_path) as folder,
-        ):
-            folder.unlink(name)
-        os.close(fd)
-
-
-def wait() -> None:
-    """Wait for a signal.
-
-    Raises:
-        Stopped: always.
-    """
-    while True:
-        signal.pause()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    for signal_number in SIGNALS:
-        signal.signal(signal_number, signal.SIG_IGN)
-    raise Stopped
-
-
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -104,10 +40,13 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
     An earlier signal ends the installation and restores the engine, too.
 
+    Args:
+        daemon: wait for a signal; else exit, and leave the engine configured.
+
     Raises:
         NvctError: a step failed; the engine has its former configuration.
     """
-    with only_installer(request.pid_file):
+    with Instance(request.pid_file):
         engine_setup: Setup | None = None
         try:
             configures = request.engine and not request.leave_engine
@@ -121,7 +60,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             if not daemon:
                 return
             say("waiting for a signal")
-            wait()
+            wait_for_signal()
         except Stopped:
             say("told to end")
         if request.publish and daemon:
@@ -250,7 +189,7 @@ def uninstall(request: Request, say: Say) -> None:
         say(f"nothing is installed: {request.toolkit} has no programs of nvct")
         _remove_empty(folder)
         return
-    with only_installer(request.pid_file):
+    with Instance(request.pid_file):
         publication.stop_watch(request, say)
         publication.withdraw(request, say)
         users = []
@@ -310,3 +249,80 @@ def _remove_ready(files: HostFiles) -> None:
 def _remove_empty(folder: str) -> None:
     with contextlib.suppress(OSError):  # it has something else
         os.rmdir(folder)
+
+
+# One installer at a time
+
+TRIES = 3
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """The program got a signal to end."""
+
+
+class Instance:
+    """The lock that an installer holds: one runs at a time, and a file has its process number.
+
+    Contract: the lock, not the file's content, shows that an installer runs. It belongs where only
+    root writes: in the agent's folder, the agent's container could hold it. The first signal
+    raises `Stopped`; later ones are ignored, so that they do not interrupt the undo.
+
+    Raises (on entering):
+        HostError: another installer runs, or the file cannot be created, as where a link is.
+        UnsafePathError: the folder is a link or a file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder, self._name = split(path)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        try:
+            with SharedFolder.open(self._folder, create=0o755) as folder:
+                # Another one that ends just now removes the file, and a new one is made.
+                tries = (folder.try_lock(self._name) for _ in range(TRIES))
+                self._fd = next((fd for fd in tries if fd >= 0), -1)
+            if self._fd >= 0:
+                os.ftruncate(self._fd, 0)
+                os.write(self._fd, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise HostError(f"{self._path} cannot be made: {error.strerror}") from error
+        if self._fd < 0:
+            raise HostError(f"another installer runs: it holds {self._path}", hint="end it first")
+        for number in SIGNALS:
+            signal.signal(number, _stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        with (
+            contextlib.suppress(OSError, UnsafePathError),
+            SharedFolder.open(self._folder) as folder,
+        ):
+            folder.unlink(self._name)
+        os.close(self._fd)
+
+
+def wait_for_signal() -> None:
+    """Wait for a signal.
+
+    Raises:
+        Stopped: always.
+    """
+    while True:
+        signal.pause()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
+    raise Stopped

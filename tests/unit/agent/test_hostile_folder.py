@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from nvct.agent import leave
-from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
@@ -115,7 +115,7 @@ def serve(folder: Path) -> None:
 
     async def run() -> None:
         await asyncio.wait_for(older.take(), 1)
-        server = with_yield(Status(()), lambda: None)
+        server = with_yield(Status(()), {YIELD: lambda: None})
         await server.listen_unix(older.socket)
         assert "starting" in (await http.ask(older.socket, "GET", "/status"))[1]
         await server.close()
@@ -168,7 +168,7 @@ def keep_claims(folder: Path) -> None:
 
 
 def install(folder: Path) -> None:
-    with installer.only_installer(str(folder / "toolkit.pid")):
+    with installer.Instance(str(folder / "toolkit.pid")):
         pass
 
 
