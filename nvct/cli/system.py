@@ -279,8 +279,8 @@ def inventory(
 
     Example: nvct list --capabilities compute,utility --format bind
     """
-    from nvct.cdi.make import capabilities as capability_sets
     from nvct.compile import live_host
+    from nvct.host import capabilities as capability_sets
     from nvct.host.discovery_options import DiscoveryOptions
 
     settings = settings_in_force(config, driver_root, dev_root)

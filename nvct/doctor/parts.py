@@ -204,16 +204,15 @@ def _plan(plan: dict[str, Any]) -> str:
 
 def farm(settings: Config, run_dir: str) -> Part:
     """Check the views of the driver's files."""
-    from nvct.compile import farm_plan
-    from nvct.farm import collect
+    from nvct.farm import collect, of_host
 
     try:
-        need = farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir)
-        views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
+        need = of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir)
+        views = collect.statuses(of_host.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         text = f"layout {settings.layout}: {error}"
         return part_of("farm", [text], findings_of(Reason.DriverViewDamaged, "warning", [text]))
-    chosen = farm_plan.describe_layout(settings, _table(run_dir))
+    chosen = of_host.describe_layout(settings, _table(run_dir))
     if not views:
         return part_of("farm", [f"{chosen}; no view of the driver"], health="absent")
     problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]

@@ -9,11 +9,12 @@ from nvct.cdi.check import drift
 from nvct.cdi.check.conflicts import Drift, Kind
 from nvct.cdi.check.drift import Report
 from nvct.cdi.read import registry
-from nvct.compile import farm_plan, live_host
+from nvct.compile import live_host
 from nvct.config.model import Config
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
+from nvct.farm import of_host
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
@@ -57,7 +58,7 @@ def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     except HostError as error:
         if required:
             raise
-        view = farm_plan.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
+        view = of_host.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
         return view, "; ".join([error.message, *(view.warnings if view else ())])
 
 

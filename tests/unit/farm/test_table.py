@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.compile import farm_table
 from nvct.container.plan import fingerprints
+from nvct.farm import table as farm_table
 from nvct.farm.build import build
 from tests.support.host_tree import VERSION, elf_bytes
 
