@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import io
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 import pytest
@@ -46,7 +47,7 @@ from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, run, start
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
 
 OLD, NEW = "0f0f", "a1a1"
 PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"
@@ -185,17 +186,22 @@ def test_a_worker_that_nothing_replaces_ends_soon(worker: OfRelease) -> None:
         assert worker.process.wait(TIMEOUT_S) == 0
 
 
-def test_the_owner_of_a_socket_is_named_and_no_link_followed(tmp_path: Path) -> None:
-    folder = tmp_path / "device-plugins"
+def test_the_owner_of_a_socket_is_named_and_no_link_followed() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as host_root:  # a socket's path is short
+        owners_are_named(Path(host_root))
+
+
+def owners_are_named(host_root: Path) -> None:
+    folder = host_root / "device-plugins"
     folder.mkdir()
-    side = HostSide(lambda: Place(roots=Roots(), host_root=str(tmp_path), kubelet="/"))
+    side = HostSide(lambda: Place(roots=Roots(), host_root=str(host_root), kubelet="/"))
 
     def owner(name: str) -> Any:
         call = SocketOwner(folder="device-plugins", name=name)
         return side.answer(call, lambda: pytest.fail("NVML is asked"))
 
-    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(folder):
-        listener.bind("nvidia-gpu.sock")  # tmp_path may be longer than a socket's path can be
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "nvidia-gpu.sock"))
         listener.listen()
         found = owner("nvidia-gpu.sock")
         assert found["pid"] > 0
