@@ -20,8 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from nvct.doctor.model import Finding, Part, count
-from nvct.doctor.parts import part_of, unseen
+from nvct.doctor.model import Finding, Part, count, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.procfs import CONTAINER_ID
@@ -188,9 +187,8 @@ def systemd_reload(roots: Roots, containers: Containers) -> Part:
     """Check that systemd knows the GPUs of each running container."""
     scopes = _scopes(roots)
     if not scopes:
-        text = "no container's cgroup is a unit of systemd"
-        return part_of("reload", [text], health="absent")
-    if part := unseen("reload", Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
+        return Part.absent("no container's cgroup is a unit of systemd")
+    if part := unseen(Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
         return part
     lost = sorted(
         name
@@ -198,16 +196,16 @@ def systemd_reload(roots: Roots, containers: Containers) -> Part:
         if id_ in scopes and STRICT.search(scopes[id_]) and not LISTED.search(scopes[id_])
     )
     if not lost:
-        return part_of("reload", [f"{count(len(scopes), 'container')}, none would lose a GPU"])
+        return Part.of([f"{count(len(scopes), 'container')}, none would lose a GPU"])
     found = [
         Finding(
-            reason=Reason.GpuLostAtReload,
-            severity="warning",
-            evidence=f"container {name} has a GPU that its systemd unit does not list",
+            Reason.GpuLostAtReload,
+            "warning",
+            f"container {name} has a GPU that its systemd unit does not list",
         )
         for name in lost
     ]
-    return part_of("reload", [finding.evidence for finding in found], found)
+    return Part.found(found)
 
 
 def _scopes(roots: Roots) -> dict[str, str]:

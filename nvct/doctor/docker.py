@@ -86,13 +86,13 @@ def _podman(client: Client) -> Finding:
     program = client.program or "docker"
     if client.podman:
         return Finding(
-            reason=Reason.ClientIsPodman,
-            severity="error",
-            evidence=f"{program} is Podman, which does not do --gpus as Docker does",
+            Reason.ClientIsPodman,
+            "error",
+            f"{program} is Podman, which does not do --gpus as Docker does",
             remedy="podman run --device nvidia.com/gpu=all, or install Docker's own client",
         )
     seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
-    return Finding(reason=Reason.ClientIsPodman, severity="ok", evidence=seen)
+    return Finding(Reason.ClientIsPodman, "ok", seen)
 
 
 def _desktop(client: Client) -> Finding:
@@ -107,10 +107,7 @@ def _desktop(client: Client) -> Finding:
         seen += ": Docker Desktop's virtual machine, which has no GPU"
         advice = "docker context use default, with Docker Engine on this host"
     return Finding(
-        reason=Reason.ClientUsesDesktop,
-        severity="error" if in_vm or on_windows else "ok",
-        evidence=seen,
-        remedy=advice,
+        Reason.ClientUsesDesktop, "error" if in_vm or on_windows else "ok", seen, remedy=advice
     )
 
 
@@ -119,31 +116,23 @@ def _other_host(client: Client) -> Finding:
     seen = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}"
     advice = "run nvct runtime explain on that host" if there else ""
     severity: Severity = "unknown" if not client.endpoint else "error" if there else "ok"
-    return Finding(
-        reason=Reason.ClientUsesOtherHost, severity=severity, evidence=seen, remedy=advice
-    )
+    return Finding(Reason.ClientUsesOtherHost, severity, seen, remedy=advice)
 
 
 def _no_gpu(host: DockerHost) -> Finding:
     if host.gpus:
-        return Finding(
-            reason=Reason.GpuNotFound,
-            severity="ok",
-            evidence=f"{count(host.gpus, 'GPU')} of NVIDIA",
-        )
+        return Finding(Reason.GpuNotFound, "ok", f"{count(host.gpus, 'GPU')} of NVIDIA")
     return Finding(
-        reason=Reason.GpuNotFound,
-        severity="error",
-        evidence="this host has no GPU of NVIDIA: none on the PCI bus, none in "
-        "/proc/driver/nvidia",
+        Reason.GpuNotFound,
+        "error",
+        "this host has no GPU of NVIDIA: none on the PCI bus, none in /proc/driver/nvidia",
         remedy="leave --gpus out, or give this machine a GPU",
     )
 
 
 def _no_driver(host: DockerHost) -> Finding:
     if host.driver:
-        seen = f"NVIDIA's driver is loaded: {host.driver}"
-        return Finding(reason=Reason.DriverNotLoaded, severity="ok", evidence=seen)
+        return Finding(Reason.DriverNotLoaded, "ok", f"NVIDIA's driver is loaded: {host.driver}")
     seen = "NVIDIA's kernel module is not loaded"
     if host.elsewhere:
         seen += f"; {host.elsewhere} has the GPU"
@@ -159,8 +148,8 @@ def _no_driver(host: DockerHost) -> Finding:
 def _no_daemon(host: DockerHost) -> Finding:
     seen = f"no dockerd that serves {host.client.endpoint} is seen"
     return Finding(
-        reason=Reason.EngineNotRunning,
-        severity="unknown" if host.hidden else "error",
-        evidence=f"{seen}: {host.hidden}" if host.hidden else seen,
+        Reason.EngineNotRunning,
+        "unknown" if host.hidden else "error",
+        f"{seen}: {host.hidden}" if host.hidden else seen,
         remedy="systemctl start docker; as another user than root, others' daemons are not seen",
     )

@@ -75,21 +75,14 @@ def _restart(daemon: Daemon) -> str:
 def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
     found = _found(daemon) or _elsewhere(host, daemon)
     if found:
-        return Finding(
-            reason=Reason.HookNotInstalled, severity="ok", evidence=f"{found.path} is there"
-        )
+        return Finding(Reason.HookNotInstalled, "ok", f"{found.path} is there")
     seen = f"{_names(daemon)} is nowhere on this host"
     if daemon.engine.numbers >= ASKS_AMD:
         seen += "; dockerd then asks for AMD's: no known GPU vendor found"
     if CDI_HOOK in host.programs:
         # The package nvidia-container-toolkit-base has the CDI hook alone.
         seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
-    return Finding(
-        reason=Reason.HookNotInstalled,
-        severity="error",
-        evidence=seen,
-        remedy=INSTALL + _restart(daemon),
-    )
+    return Finding(Reason.HookNotInstalled, "error", seen, remedy=INSTALL + _restart(daemon))
 
 
 def _is_snap(daemon: Daemon) -> bool:
@@ -103,15 +96,14 @@ def _is_rootless(daemon: Daemon) -> bool:
 def _snap(daemon: Daemon) -> Finding:
     if not _is_snap(daemon):
         seen = f"dockerd is {daemon.engine.binary}, no snap's"
-        return Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence=seen)
+        return Finding(Reason.SnapWithoutHook, "ok", seen)
     found = _found(daemon)
     if found:
-        seen = f"dockerd is a snap's and finds {found.path}"
-        return Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence=seen)
+        return Finding(Reason.SnapWithoutHook, "ok", f"dockerd is a snap's and finds {found.path}")
     return Finding(
-        reason=Reason.SnapWithoutHook,
-        severity=_judged(daemon),
-        evidence=f"dockerd is a snap's: it does not see the host's {_names(daemon)}",
+        Reason.SnapWithoutHook,
+        _judged(daemon),
+        f"dockerd is a snap's: it does not see the host's {_names(daemon)}",
         remedy="snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
         "serves --runtime=nvidia",
     )
@@ -120,9 +112,7 @@ def _snap(daemon: Daemon) -> Finding:
 def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
     """Judge a user's own daemon: it has that user's PATH and configuration."""
     if not _is_rootless(daemon):
-        return Finding(
-            reason=Reason.RootlessWithoutHook, severity="ok", evidence="dockerd is root's"
-        )
+        return Finding(Reason.RootlessWithoutHook, "ok", "dockerd is root's")
     seen = f"dockerd is rootless (uid {daemon.engine.uid}) and reads {daemon.engine.config}"
     severity: Severity = "ok"
     late = _is_late(daemon)
@@ -135,9 +125,9 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
         # --gpus works; --runtime does not.
         severity, seen = "note", f"{seen}, not /etc/docker/daemon.json with {', '.join(missing)}"
     return Finding(
-        reason=Reason.RootlessWithoutHook,
-        severity=severity,
-        evidence=seen,
+        Reason.RootlessWithoutHook,
+        severity,
+        seen,
         remedy=f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
         f"{_restart(daemon)}",
     )
@@ -151,25 +141,21 @@ def _judged(daemon: Daemon) -> Severity:
 def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
     found, other = _found(daemon), _elsewhere(host, daemon)
     if found and daemon.path is not None:
-        return Finding(
-            reason=Reason.HookNotOnPath,
-            severity="ok",
-            evidence=f"{found.path} is on dockerd's PATH",
-        )
+        return Finding(Reason.HookNotOnPath, "ok", f"{found.path} is on dockerd's PATH")
     if daemon.path is None:
         return Finding(
-            reason=Reason.HookNotOnPath,
-            severity="unknown",
-            evidence=f"the environment of dockerd (process {daemon.engine.pid}) may not be read",
+            Reason.HookNotOnPath,
+            "unknown",
+            f"the environment of dockerd (process {daemon.engine.pid}) may not be read",
             remedy="run this as root",
         )
     seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
     if other:
         seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
     return Finding(
-        reason=Reason.HookNotOnPath,
-        severity="error" if other else "ok",
-        evidence=seen,
+        Reason.HookNotOnPath,
+        "error" if other else "ok",
+        seen,
         remedy=f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}",
     )
 
@@ -188,15 +174,14 @@ def _not_restarted(daemon: Daemon) -> Finding:
         if found:
             seen = "when dockerd started cannot be told"
         severity: Severity = "unknown" if found else "ok"
-        return Finding(reason=Reason.EngineNotRestarted, severity=severity, evidence=seen)
+        return Finding(Reason.EngineNotRestarted, severity, seen)
     start = f"dockerd (process {daemon.engine.pid}) started {_time(daemon.started)}"
     if not _is_late(daemon):
-        seen = f"{start}, {found.path} was there before"
-        return Finding(reason=Reason.EngineNotRestarted, severity="ok", evidence=seen)
+        return Finding(Reason.EngineNotRestarted, "ok", f"{start}, {found.path} was there before")
     return Finding(
-        reason=Reason.EngineNotRestarted,
-        severity="error",
-        evidence=f"{start}, {found.path} came or was replaced {_time(found.arrived)}; dockerd "
+        Reason.EngineNotRestarted,
+        "error",
+        f"{start}, {found.path} came or was replaced {_time(found.arrived)}; dockerd "
         "looks for it at its start only",
         remedy=_restart(daemon),
     )
@@ -209,10 +194,10 @@ def _cdi(daemon: Daemon) -> Finding:
     on = _cdi_is_on(daemon)
     if daemon.problem or on is None:
         seen = daemon.problem or "which release dockerd is cannot be told"
-        return Finding(reason=Reason.EngineCdiDisabled, severity="unknown", evidence=seen)
+        return Finding(Reason.EngineCdiDisabled, "unknown", seen)
     if on and daemon.specs:
         seen = f"CDI is on, with {', '.join(daemon.specs)}"
-        return Finding(reason=Reason.EngineCdiDisabled, severity="ok", evidence=seen)
+        return Finding(Reason.EngineCdiDisabled, "ok", seen)
     reason = Reason.SpecificationMissing if on else Reason.EngineCdiDisabled
     if on:
         seen = f"no CDI spec for {KIND} is in {', '.join(daemon.spec_dirs)}"
@@ -224,9 +209,9 @@ def _cdi(daemon: Daemon) -> Finding:
     alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
     if numbers >= GPUS_BY_CDI and alone:
         seen += f", and {CDI_HOOK} alone serves --gpus"
-        return Finding(reason=reason, severity="error", evidence=seen, remedy=advice)
+        return Finding(reason, "error", seen, remedy=advice)
     seen += f": --device {KIND}=0 needs it, --gpus does not"
-    return Finding(reason=reason, severity="note", evidence=seen, remedy=advice)
+    return Finding(reason, "note", seen, remedy=advice)
 
 
 def _cdi_is_on(daemon: Daemon) -> bool | None:
@@ -241,17 +226,15 @@ def _not_reloaded(daemon: Daemon) -> Finding:
     told, state = daemon.running, daemon.state
     if told is None or told.state is None or state is None:
         why = (told and told.problem) or daemon.problem or "dockerd is not asked"
-        return Finding(reason=Reason.EngineNotReloaded, severity="unknown", evidence=why)
+        return Finding(Reason.EngineNotReloaded, "unknown", why)
     ours = [name for name, path in state.handlers.items() if is_nvidia(name, path)]
     said = running.differences(daemon.engine, state, told, ours)
     if not said:
         seen = f"dockerd has in force what {daemon.engine.config} says"
-        return Finding(reason=Reason.EngineNotReloaded, severity="ok", evidence=seen)
+        return Finding(Reason.EngineNotReloaded, "ok", seen)
     only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
     advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
-    return Finding(
-        reason=Reason.EngineNotReloaded, severity="error", evidence="; ".join(said), remedy=advice
-    )
+    return Finding(Reason.EngineNotReloaded, "error", "; ".join(said), remedy=advice)
 
 
 def _not_registered(daemon: Daemon) -> Finding:
@@ -268,8 +251,7 @@ def _not_registered(daemon: Daemon) -> Finding:
     )
     if finding := engine_access.finding(daemon.engine, access, is_needed=False):
         return finding
-    seen = f"dockerd knows {', '.join(access.runtimes)}"
-    return Finding(reason=Reason.EngineNotConfigured, severity="ok", evidence=seen)
+    return Finding(Reason.EngineNotConfigured, "ok", f"dockerd knows {', '.join(access.runtimes)}")
 
 
 def _time(seconds: float) -> str:

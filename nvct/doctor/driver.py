@@ -142,9 +142,9 @@ def components(ready: str, sys: str) -> dict[str, Finding]:
             module, name = COMPONENTS[key.strip()]
             loaded = os.path.exists(f"{sys}/module/{module}")
             findings[name] = Finding(
-                reason=Reason.ModuleNotLoaded,
-                severity="ok" if loaded else "error",
-                evidence=f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
+                Reason.ModuleNotLoaded,
+                "ok" if loaded else "error",
+                f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
             )
     return findings
 
@@ -154,9 +154,9 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
     program = shutil.which(SMI, path=environ.get("PATH"))
     if not program:
         return Finding(
-            reason=Reason.ContainerWithoutDriver,
-            severity="error",
-            evidence=f"{SMI} is not on PATH: this container was given no driver",
+            Reason.ContainerWithoutDriver,
+            "error",
+            f"{SMI} is not on PATH: this container was given no driver",
             remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
         )
     completed = command.run([program], TIMEOUT_S, env=dict(environ))
@@ -168,7 +168,7 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
 
 
 def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
-    return Finding(reason=reason, severity="error", evidence=evidence, context=context)
+    return Finding(reason, "error", evidence, context=context)
 
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:

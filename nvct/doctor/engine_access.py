@@ -97,15 +97,13 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
         text = f"{name}: its configuration is not readable, or not asked for: whether it has a "
         text += "runtime of NVIDIA's cannot be told"
         severity: Severity = "unknown" if is_needed else "note"
-        return Finding(reason=Reason.EngineNotConfigured, severity=severity, evidence=text)
+        return Finding(Reason.EngineNotConfigured, severity, text)
     severity = "note"
     if is_needed and not access.gives_gpus:
         severity = "unknown" if access.cdi is None else "warning"
     text = f"{name}: no runtime of NVIDIA's{_consequence(engine, access)}"
     remedy = _remedy(engine, access) if severity == "warning" else ""
-    return Finding(
-        reason=Reason.EngineNotConfigured, severity=severity, evidence=text, remedy=remedy
-    )
+    return Finding(Reason.EngineNotConfigured, severity, text, remedy=remedy)
 
 
 def _consequence(engine: Engine, access: Access) -> str:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
@@ -54,14 +53,13 @@ def check(
     waiting = _waiting(gpus, has_switches=bool(switches))
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
-        text = "no NVSwitch that this host has to manage"
-        return part_of("fabric", [text], health="absent")
+        return Part.absent("no NVSwitch that this host has to manage")
     found = _manager(roots, len(switches), run, folders) if switches else []
     found += waiting
     lines = [finding.evidence for finding in found if finding.severity != "ok"]
     if not lines:
         lines = [", ".join((*(one.evidence for one in found), *_registered(members)))]
-    return part_of("fabric", lines, [one for one in found if one.severity != "ok"])
+    return Part.of(lines, [one for one in found if one.severity != "ok"])
 
 
 def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
@@ -80,13 +78,13 @@ def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> l
     release = _other_release(roots, pid, run, folders)
     if pid:
         text = f"{things}, and the fabric manager runs"
-        running = Finding(reason=Reason.FabricManagerNotRunning, severity="ok", evidence=text)
+        running = Finding(Reason.FabricManagerNotRunning, "ok", text)
         return release or [running]
     text = f"{things}, and no process {PROGRAM}"
     if hidden := procfs.hidden_processes(roots.proc):
         text += f" that can be seen: {hidden}"
     severity: Severity = "unknown" if hidden else "error"
-    return [*release, *findings_of(Reason.FabricManagerNotRunning, severity, [text])]
+    return [*release, *Finding.each(Reason.FabricManagerNotRunning, severity, [text])]
 
 
 def _process(roots: Roots) -> str:
@@ -123,7 +121,7 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
     if match is None or match[1] == driver:
         return []
     text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
-    return findings_of(Reason.FabricManagerOtherRelease, "error", [text])
+    return Finding.each(Reason.FabricManagerOtherRelease, "error", [text])
 
 
 def _sees(folder: str, program: str) -> bool:
@@ -150,7 +148,7 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
             states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
     severity: Severity = "error" if has_switches else "warning"
     texts = [f"{_named(names)}: the fabric is {state}" for state, names in states.items()]
-    return findings_of(Reason.FabricNotReady, severity, texts)
+    return Finding.each(Reason.FabricNotReady, severity, texts)
 
 
 def _named(bus_ids: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvmlError
 from nvct.host import faults, procfs
@@ -69,17 +68,17 @@ def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None,
     """
     number = len(reported.gpus) if reported else 0
     if not number and not pci.count(roots):
-        return part_of("health", ["no GPU that NVML reports"], health="absent")
+        return Part.absent("no GPU that NVML reports")
     found = [*_unlisted(roots, state), *_values(state, reported), *_messages(log)]
     lines = [finding.evidence for finding in found]
     if log.problem:
-        found += findings_of(Reason.DeviceUnhealthy, "unknown", [f"XIDs: {log.problem}"])
+        found += Finding.each(Reason.DeviceUnhealthy, "unknown", [f"XIDs: {log.problem}"])
         lines.append(found[-1].evidence)
     if not number and not found:
-        return part_of("health", ["NVML reports no GPU"], health="absent")
+        return Part.absent("NVML reports no GPU")
     if not any(finding.is_fault for finding in found) and number:
         lines.insert(0, f"{count(number, 'GPU')}, none with an error that asks for something")
-    return part_of("health", lines, found)
+    return Part.of(lines, found)
 
 
 def _unlisted(roots: Roots, state: MigState | None) -> list[Finding]:
@@ -97,10 +96,10 @@ def _unlisted(roots: Roots, state: MigState | None) -> list[Finding]:
             continue
         if gpu.minor is not None and not os.path.lexists(node):
             text = f"{node} does not exist, and NVML does not list GPU {gpu.bus_id}"
-            found += findings_of(Reason.DeviceNodesMissing, "error", [text])
+            found += Finding.each(Reason.DeviceNodesMissing, "error", [text])
         else:
             text = f"GPU {gpu.bus_id} is the driver's, and NVML does not list it"
-            found += findings_of(Reason.DeviceUnhealthy, "error", [text])
+            found += Finding.each(Reason.DeviceUnhealthy, "error", [text])
     return found
 
 
@@ -114,10 +113,7 @@ def _values(state: MigState | None, reported: NvmlConditions | None) -> list[Fin
             text = f"GPU {name}: {fault.reason}"
             found.append(
                 Finding(
-                    reason=Reason.DeviceUnhealthy,
-                    severity=severity,
-                    evidence=text,
-                    remedy=REMEDIES.get(fault.action, ""),
+                    Reason.DeviceUnhealthy, severity, text, remedy=REMEDIES.get(fault.action, "")
                 )
             )
     return found
@@ -146,10 +142,7 @@ def _messages(log: Log) -> list[Finding]:
             continue
         # A GPU that was reset since works, and NVML says so.
         found[key] = Finding(
-            reason=Reason.DeviceUnhealthy,
-            severity="warning" if is_severe else "note",
-            evidence=text,
-            remedy=remedy,
+            Reason.DeviceUnhealthy, "warning" if is_severe else "note", text, remedy=remedy
         )
     return list(found.values())
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from nvct.doctor.model import Finding, Part, Severity
-from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
@@ -48,16 +47,15 @@ def check(folder: str, inventory: Inventory | None) -> Part:
         inventory: what containers of this host get, None without a driver.
     """
     if not folder:
-        return part_of("image", ["no --image to look at"], health="absent")
+        return Part.absent("no --image to look at")
     if inventory is None:
-        text = "this host has no driver, or one that the check driver refuses"
-        return part_of("image", [text], health="absent")
+        return Part.absent("this host has no driver, or one that the check driver refuses")
     try:
         root = Root.open(folder)
     except (OSError, HostError) as error:
         text = f"{folder} cannot be read: {error}"
-        unseen = Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
-        return part_of("image", [text], [unseen])
+        unseen = Finding(Reason.ImageIncomplete, "unknown", text)
+        return Part.of([text], [unseen])
     with root:
         return _look(folder, ImageTree(root, os.uname().machine), inventory)
 
@@ -74,26 +72,24 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
     if not any(finding.is_fault or finding.severity == "unknown" for finding in found):
         text = f"{folder} has what CUDA and NVML of this driver need"
         lines.insert(0, f"{text}; {len(libraries)} of its libraries were looked at")
-    return part_of("image", lines, found)
+    return Part.of(lines, found)
 
 
 def _no_libc(folder: str, tree: ImageTree) -> Finding:
     """Return the finding about an image without glibc."""
     if tree.unread:
         text = f"{tree.unread[0]} in {folder} cannot be read: {LIBC} was not found"
-        return Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
+        return Finding(Reason.ImageIncomplete, "unknown", text)
     machine = tree.other_machine(LIBC)
     if machine:
         text = f"{folder} is an image for {machine}, and this host is {os.uname().machine}"
         remedy = "Look at the image for this host's architecture: `docker pull --platform`."
-        return Finding(
-            reason=Reason.ImageIncomplete, severity="error", evidence=text, remedy=remedy
-        )
+        return Finding(Reason.ImageIncomplete, "error", text, remedy=remedy)
     why = "its C library is musl" if tree.has_musl else "it has no C library"
     return Finding(
-        reason=Reason.ImageIncomplete,
-        severity="error",
-        evidence=f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc",
+        Reason.ImageIncomplete,
+        "error",
+        f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc",
         remedy="Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI.",
     )
 
@@ -177,7 +173,7 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
     text = f"{lack}: {', '.join(shown[:SHOWN])}{more} {verb} it ({', '.join(capabilities)})"
     if unread:
         severity, text = "unknown", f"{text}; or it is not seen: {unread} cannot be read"
-    return Finding(reason=Reason.ImageIncomplete, severity=severity, evidence=text)
+    return Finding(Reason.ImageIncomplete, severity, text)
 
 
 def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
@@ -193,9 +189,9 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
                 name = os.path.basename(library)
                 if is_of_driver(name) and name not in given and not tree.library(name, 64):
                     yield Finding(
-                        reason=Reason.ImageIncomplete,
-                        severity="warning",
-                        evidence=f"{path} of the image names {library}, which containers of this "
+                        Reason.ImageIncomplete,
+                        "warning",
+                        f"{path} of the image names {library}, which containers of this "
                         "host do not get",
                         remedy=f"Remove {path} from the image: the driver brings its own.",
                     )

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nvct.container.request.model import VISIBLE_DEVICES
-from nvct.doctor.model import Part, count
-from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
 from nvct.host import procfs
@@ -77,27 +76,27 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     """Check the container that this process is in: its request, nodes and libraries."""
     base = root.rstrip("/")
     if not is_container(env, root):
-        return part_of("container", ["this is no container"], health="absent")
+        return Part.absent("this is no container")
     asked = env.get(VISIBLE_DEVICES)
     nodes = [name for name in procfs.list_directory(f"{base}/dev") if GPU_NODE.fullmatch(name)]
     if not nodes and (asked is None or asked in NONE):
         text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
-        found = findings_of(Reason.GpuNotRequested, "note", [text])
-        return part_of("container", [text], found, health="absent")
+        found = Finding.each(Reason.GpuNotRequested, "note", [text])
+        return Part.absent(text, found)
     wrong = []
     if not nodes:
         text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
-        wrong += findings_of(Reason.ContainerWithoutDriver, "error", [text])
+        wrong += Finding.each(Reason.ContainerWithoutDriver, "error", [text])
     denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
     if denied:
         text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
-        wrong += findings_of(Reason.GpuLostAtReload, "error", [text])
+        wrong += Finding.each(Reason.GpuLostAtReload, "error", [text])
     if nodes and not _has_library(base):
         text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
-        wrong += findings_of(Reason.ContainerWithoutDriver, "warning", [text])
+        wrong += Finding.each(Reason.ContainerWithoutDriver, "warning", [text])
     has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
     has += ", ..." if len(nodes) > NAMED else ""
-    return part_of("container", [finding.evidence for finding in wrong] or [has], wrong)
+    return Part.of([finding.evidence for finding in wrong] or [has], wrong)
 
 
 def without_other_gpus(part: Part) -> Part:
@@ -109,7 +108,7 @@ def without_other_gpus(part: Part) -> Part:
         replace(one, severity="note") if one.reason is Reason.DeviceNodesMissing else one
         for one in part.findings
     ]
-    return part_of(part.name, part.lines, found)
+    return Part.of(part.lines, found)
 
 
 def _is_root_of_init(base: str) -> bool:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
 from nvct.doctor.containers import Containers
-from nvct.doctor.model import Finding, Health, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of, unseen
+from nvct.doctor.model import Finding, Health, Part, Severity, count, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.status import Status
 from nvct.errors import DocumentError
@@ -62,11 +61,10 @@ def check(
     root = host.rstrip("/")
     running = processes(proc)
     base = _folder(proc, running, root)
-    if part := unseen("kubelet", Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
+    if part := unseen(Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
         return part
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
-        text = f"no kubelet: /{base}/{PLUGINS} does not exist"
-        return part_of("kubelet", [text], health="absent")
+        return Part.absent(f"no kubelet: /{base}/{PLUGINS} does not exist")
     if not running:
         return _not_running(proc, base)
     found = _waiting(root)
@@ -79,9 +77,9 @@ def check(
             found += _in_containers(proc, host, record.given, _nodes(inventory))
             lines += _sums(record.registered)
     if gpus and statuses and not any(status.registered for status in statuses):
-        found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
+        found += Finding.each(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
     lines += [finding.evidence for finding in found]
-    return part_of("kubelet", lines or ["it runs"], found)
+    return Part.of(lines or ["it runs"], found)
 
 
 def processes(proc: str) -> list[str]:
@@ -99,8 +97,8 @@ def _not_running(proc: str, base: str) -> Part:
     health: Health = "ok"
     if hidden := procfs.hidden_processes(proc):
         text, severity, health = f"{text}; or it is not seen: {hidden}", "unknown", "absent"
-    found = findings_of(Reason.KubeletNotRunning, severity, [text])
-    return part_of("kubelet", [text], found, health=health)
+    found = Finding.each(Reason.KubeletNotRunning, severity, [text])
+    return Part.of([text], found, health)
 
 
 def _folder(proc: str, processes: Sequence[str], root: str) -> str:
@@ -196,7 +194,7 @@ def _in_containers(
             name = containers.name_of_process(int(pid))
             of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
             texts.append(f"{of}: it {' and '.join(said)}")
-    return findings_of(Reason.PodDevicesDiffer, "error", texts)
+    return Finding.each(Reason.PodDevicesDiffer, "error", texts)
 
 
 def _pod_uid(proc: str, pid: str) -> str:
@@ -226,11 +224,11 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Fi
         text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
         text += f"; nobody listens on {gone[0]}" if gone else ""
         text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
-        return findings_of(Reason.ResourceNotListed, "error", [text])
+        return Finding.each(Reason.ResourceNotListed, "error", [text])
     if number < gpus:
         severity: Severity = "warning"
         text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
-        return findings_of(Reason.DeviceUnhealthy, severity, [text])
+        return Finding.each(Reason.DeviceUnhealthy, severity, [text])
     return []
 
 
@@ -278,4 +276,4 @@ def _waiting(root: str) -> list[Finding]:
     if not missing:
         return []
     text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
-    return findings_of(Reason.PodsWaitInInit, "warning", [text])
+    return Finding.each(Reason.PodsWaitInInit, "warning", [text])

@@ -10,7 +10,6 @@ from nvct.cdi.read.registry import Registry
 from nvct.doctor import engine_access
 from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Engine, EngineOptions, Files
@@ -43,7 +42,7 @@ def check(
     others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
-        return part_of("engines", [f"none on this host{more}"], health="absent")
+        return Part.absent(f"none on this host{more}")
     accesses = [engine_access.of(status, registry) for status in local]
     needed = [False] * len(local)
     if has_gpu:
@@ -60,7 +59,7 @@ def check(
         findings.append(finding)
     if len(statuses) > len(local):
         lines.append(f"{others}, not looked at")
-    return part_of("engines", lines, findings)
+    return Part.of(lines, findings)
 
 
 def _needed(
@@ -94,7 +93,7 @@ def _without_rules(statuses: Sequence[Status], accesses: Sequence[Access]) -> It
         if access.hook.endswith(RUNTIME_HOOK_PROGRAM) and not status.engine.uid:
             text = f"config.toml says no-cgroups = true, and {status.engine.engine} runs as root: "
             text += "`--gpus` gives a container nodes that its cgroup does not let it open"
-            yield Finding(reason=Reason.CgroupRulesOff, severity="warning", evidence=text)
+            yield Finding(Reason.CgroupRulesOff, "warning", text)
 
 
 def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: bool) -> bool:
@@ -125,7 +124,7 @@ def _problems(status: Status, name: str) -> list[Finding]:
     """Return what is wrong with one engine."""
     if status.problem and status.is_closed:
         texts = [f"{name}: {status.problem}"]
-        return findings_of(Reason.EngineConfigurationInvalid, "unknown", texts)
+        return Finding.each(Reason.EngineConfigurationInvalid, "unknown", texts)
     found = {
         Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
         Reason.EngineNotReloaded: status.differences,
@@ -134,12 +133,12 @@ def _problems(status: Status, name: str) -> list[Finding]:
     problems = [
         finding
         for reason, texts in found.items()
-        for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
+        for finding in Finding.each(reason, "error", [f"{name}: {text}" for text in texts])
     ]
     for fault in status.faults:
         severity: Severity = "error" if fault.is_severe else "warning"
         texts = [f"{name}: {fault.text}"]
-        problems += findings_of(Reason.EngineConfigurationInvalid, severity, texts)
+        problems += Finding.each(Reason.EngineConfigurationInvalid, severity, texts)
     return problems
 
 
@@ -228,8 +227,5 @@ def _finding(status: Status, path: str, names: Sequence[str]) -> Finding:
     if engine.leave:
         remedy = f"Do what `nvct runtime status` says of {engine.platform}, and remove {path}."
     return Finding(
-        reason=Reason.EngineFileUnread,
-        severity="error" if is_lost and engine.pid else "note",
-        evidence=text,
-        remedy=remedy,
+        Reason.EngineFileUnread, "error" if is_lost and engine.pid else "note", text, remedy=remedy
     )

@@ -15,8 +15,7 @@ from typing import Any
 from nvct.cdi.read.registry import SpecFile
 from nvct.config.model import Config
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of, unseen
+from nvct.doctor.model import Finding, Part, Severity, count, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import read_list, read_object
 from nvct.host import procfs
@@ -51,11 +50,11 @@ def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
     """
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:
-        return part_of("folders", [f"no {' and no '.join(folders)}"], health="absent")
+        return Part.absent(f"no {' and no '.join(folders)}")
     wrong = [text for folder in there for text in _writable(folder, owner)]
     lines = wrong or [f"only root can write {' and '.join(there)}"]
-    found = findings_of(Reason.SpecificationFolderWritable, "error", wrong)
-    return part_of("folders", lines, found)
+    found = Finding.each(Reason.SpecificationFolderWritable, "error", wrong)
+    return Part.of(lines, found)
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
@@ -80,23 +79,21 @@ def selinux(roots: Roots, log: Log) -> Part:
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
         text = "SELinux is permissive" if enforce else "SELinux is off"
-        return part_of("selinux", [text], health="absent")
+        return Part.absent(text)
     value = (procfs.read_text(f"{roots.sys}/{BOOLEAN}") or "").split()
     if not value:
         text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
-        return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "unknown", [text]))
+        return Part.because(Reason.SelinuxDenies, "unknown", text)
     denied = [message.text for message in log.messages if DENIED.search(message.text)]
     if value[0] == "1" and denied:
         text = f"SELinux denied a device of the driver: {denied[-1]}"
         remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
-        found = Finding(
-            reason=Reason.SelinuxDenies, severity="warning", evidence=text, remedy=remedy
-        )
-        return part_of("selinux", [text], [found])
+        found = Finding(Reason.SelinuxDenies, "warning", text, remedy=remedy)
+        return Part.of([text], [found])
     if value[0] == "1":
-        return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
+        return Part.of(["SELinux is enforcing, and containers may use devices"])
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
-    return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "warning", [text]))
+    return Part.because(Reason.SelinuxDenies, "warning", text)
 
 
 def apparmor(roots: Roots, log: Log) -> Part:
@@ -109,10 +106,11 @@ def apparmor(roots: Roots, log: Log) -> Part:
     """
     enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
     if enabled != "Y":
-        return part_of("apparmor", ["AppArmor is off"], health="absent")
+        return Part.absent("AppArmor is off")
     if log.problem:
-        text = f"what AppArmor denied: {log.problem}"
-        return part_of("apparmor", [text], findings_of(Reason.AppArmorDenies, "unknown", [text]))
+        return Part.because(
+            Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}"
+        )
     denied: dict[tuple[str, ...], str] = {}
     for message in log.messages:
         if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.match(message.text)):
@@ -122,18 +120,13 @@ def apparmor(roots: Roots, log: Log) -> Part:
                 denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
                 denied[key] += f" to {fields['comm']}" if "comm" in fields else ""
     if not denied:
-        text = "AppArmor is on, and denied no device of the driver in the last hour"
-        return part_of("apparmor", [text])
+        return Part.of(["AppArmor is on, and denied no device of the driver in the last hour"])
     found = [
-        Finding(
-            reason=Reason.AppArmorDenies,
-            severity="note" if HOST_PROFILE.match(profile) else "warning",
-            evidence=text,
-        )
+        Finding(Reason.AppArmorDenies, "note" if HOST_PROFILE.match(profile) else "warning", text)
         for (profile, _), text in denied.items()
     ]
     found.sort(key=lambda finding: not finding.is_fault)
-    return part_of("apparmor", [finding.evidence for finding in found], found)
+    return Part.found(found)
 
 
 def _age_s(message: Message) -> float:
@@ -143,18 +136,18 @@ def _age_s(message: Message) -> float:
 def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:
     """Check who can reach the devices that change MIG, and specifications that give all nodes."""
     wrong = list(_open_capabilities(roots))
-    found = findings_of(Reason.ManagementWithinReach, "error", wrong)
+    found = Finding.each(Reason.ManagementWithinReach, "error", wrong)
     given = [
         f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
         for file in specs
         if file.spec["kind"].startswith("management.")
     ]
-    found += findings_of(Reason.ManagementWithinReach, "note", given)
+    found += Finding.each(Reason.ManagementWithinReach, "note", given)
     if not wrong and not given:
         nodes = _capabilities(roots)
         text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
-        return part_of("management", [text], health="ok" if nodes else "absent")
-    return part_of("management", [*wrong, *given], found)
+        return Part.of([text], health="ok" if nodes else "absent")
+    return Part.of([*wrong, *given], found)
 
 
 def _capabilities(roots: Roots) -> list[str]:
@@ -195,21 +188,21 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
         for path in STATES:
-            if part := unseen("images", Reason.ImagesAskForAll, f"{root}/{path}"):
+            if part := unseen(Reason.ImagesAskForAll, f"{root}/{path}"):
                 return part
         text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
-        return part_of("images", [text], health="absent")
+        return Part.absent(text)
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     things = f"{count(len(names), 'image')} with {ASKS}: {', '.join(names[:NAMED])}{rest}"
     if not settings.accept_envvar_when_unprivileged:
-        return part_of("images", [f"{things}; config.toml ignores it"])
+        return Part.of([f"{things}; config.toml ignores it"])
     if settings.policy:
-        return part_of("images", [f"{things}; the policy decides"])
+        return Part.of([f"{things}; the policy decides"])
     severity: Severity = "warning" if is_default else "note"
     how = "every container of them" if is_default else "containers of them with --runtime=nvidia"
     text = f"{things}; {how} get all GPUs"
-    found = Finding(reason=Reason.ImagesAskForAll, severity=severity, evidence=text)
-    return part_of("images", [text], [found])
+    found = Finding(Reason.ImagesAskForAll, severity, text)
+    return Part.of([text], [found])
 
 
 def _docker(root: str) -> Iterator[str]:

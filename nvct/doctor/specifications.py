@@ -80,4 +80,4 @@ def _finding(difference: Drift, loaded: str) -> Finding:
     reason, severity = REASONS[difference.kind]
     if difference.kind == "driver-version" and not loaded:
         reason = Reason.DriverNotLoaded
-    return Finding(reason=reason, severity=severity, evidence=difference.text)
+    return Finding(reason, severity, difference.text)

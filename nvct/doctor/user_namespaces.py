@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from nvct.doctor.hardware import SHARED_NODE
 from nvct.doctor.model import Finding, Part
-from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
@@ -68,7 +67,7 @@ def check(
     """
     nodes = _nodes(roots.dev)
     if not nodes:
-        return part_of("userns", ["no device node of the driver"], health="absent")
+        return Part.absent("no device node of the driver")
     found = [*_here(roots, nodes)]
     if user and not found:
         found += _of_user(user, nodes)
@@ -76,8 +75,8 @@ def check(
         found += _subordinate(roots, user)
     found += _of_containers(roots, name_of)
     if found:
-        return part_of("userns", [finding.evidence for finding in found], found)
-    return part_of("userns", ["no user namespace that keeps its processes from the GPUs"])
+        return Part.found(found)
+    return Part.of(["no user namespace that keeps its processes from the GPUs"])
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
@@ -118,7 +117,7 @@ def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         text = f"this process is in a user namespace, and may not open {closed[0]}: "
         text += f"{_describe(nodes[closed[0]])}"
         text += f"; so for {len(closed) - 1} more" if len(closed) > 1 else ""
-        yield Finding(reason=Reason.UserNamespaceDenies, severity="error", evidence=text)
+        yield Finding(Reason.UserNamespaceDenies, "error", text)
 
 
 def _describe(status: os.stat_result) -> str:
@@ -139,12 +138,12 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         if group in user.groups and opens_to_group:
             text = f"user {user} may open {path} by the group {group}: rootless containers need "
             text += "`--group-add keep-groups` with crun as the runtime"
-            yield Finding(reason=Reason.DeviceNodesRestricted, severity="note", evidence=text)
+            yield Finding(Reason.DeviceNodesRestricted, "note", text)
             continue
         yield Finding(
-            reason=Reason.DeviceNodesRestricted,
-            severity="warning",
-            evidence=f"user {user} may not open {path}: {_describe(status)}",
+            Reason.DeviceNodesRestricted,
+            "warning",
+            f"user {user} may not open {path}: {_describe(status)}",
             remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
             if opens_to_group and group
             else f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it.",
@@ -158,7 +157,7 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
     )
     if source and source[1] != "files":
         text = f"the subordinate ids of user {user} come from {source[1]}, not from /etc/subuid"
-        yield Finding(reason=Reason.SubordinateIdsMissing, severity="unknown", evidence=text)
+        yield Finding(Reason.SubordinateIdsMissing, "unknown", text)
         return
     names = {str(user.uid), *([user.name] if user.name else [])}
     for file in ("subuid", "subgid"):
@@ -168,9 +167,9 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
             continue  # the user may be in what is not seen
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
             yield Finding(
-                reason=Reason.SubordinateIdsMissing,
-                severity="warning" if user.runs_containers else "note",
-                evidence=f"/etc/{file} has no line for user {user}: Podman can run only images "
+                Reason.SubordinateIdsMissing,
+                "warning" if user.runs_containers else "note",
+                f"/etc/{file} has no line for user {user}: Podman can run only images "
                 "whose files belong to root",
                 remedy=_add_ids(user, listed),
             )
@@ -215,7 +214,7 @@ def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Find
         if not _may_open(folder, status):
             text = f"container {container} runs in a user namespace, and may not open "
             text += f"/dev/{node}: {_describe(status)}"
-            yield Finding(reason=Reason.UserNamespaceDenies, severity="warning", evidence=text)
+            yield Finding(Reason.UserNamespaceDenies, "warning", text)
 
 
 def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
