@@ -42,8 +42,7 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         LookupError, TypeError, AttributeError, ValueError: the document has another form.
     """
     if document["state"] == "waiting":
-        evidence = "this node has no GPU of NVIDIA"
-        yield Finding(Reason.GpuNotFound, "note", evidence)
+        yield Finding(Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA")
         return
     needed = [task for task in document["tasks"] if task["name"] in tasks]
     # A task may have failed because NVML does not answer.
@@ -74,7 +73,7 @@ def _nvml(nvml: Json) -> Iterator[Finding]:
             reason = Reason.NvmlHung
         elif evidence.startswith(messages.WORKER_AWAY):
             reason, remedy = Reason.AgentTaskFailed, WORKER_REMEDY
-        yield Finding(reason, "error", evidence, remedy=remedy)
+        yield Finding(reason, "error", evidence, remedy)
 
 
 def _resources(resources: Sequence[Json]) -> Iterator[Finding]:

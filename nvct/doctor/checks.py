@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from nvct.cdi.check import conflicts
 from nvct.cdi.check.drift import Report
@@ -41,21 +41,23 @@ from nvct.doctor import (
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Part, unseen
+from nvct.doctor.model import Finding, Part, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine import status as engine_status
 from nvct.engine.model import Engine, Files
 from nvct.engine.status import Status
-from nvct.errors import DriverNotFoundError, NvctError
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.model import Inventory
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.sample_model import NvmlConditions, NvmlReadiness
 from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
+
+T = TypeVar("T")
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)
@@ -110,13 +112,22 @@ class Node:
         found = self.driver[0].findings if "driver" in self.__dict__ else ()
         hung = [finding for finding in found if finding.reason is Reason.NvmlHung]
         if hung:
-            return Part.of([hung[0].evidence], hung), None
+            return Part.of(*hung[:1], findings=hung[1:]), None
         return hardware.nvml(self.session)
 
     @cached_property
     def readiness(self) -> NvmlReadiness | None:
         """What NVML reports of persistence mode and NVLink fabric; None if it does not answer."""
-        return hardware.readiness(self.session) if self.nvml[1] else None
+        return self.ask("readiness", NvmlReadiness)
+
+    def ask(self, verb: str, kind: type[T]) -> T | None:
+        """Return NVML's answer; None if it does not answer, as the check of NVML says."""
+        if self.session is None or self.nvml[1] is None:
+            return None
+        try:
+            return self.session.ask(verb, kind)
+        except NvmlError:
+            return None
 
     @cached_property
     def log(self) -> Log:
@@ -168,18 +179,14 @@ def _config(node: Node) -> Part:
         for status in (node.statuses if node.settings.policy else ())
         if not (status.engine.foreign or status.is_default)
     ]
-    part = parts.configuration(node.settings, others)
-    if not any(not engine.foreign for engine in node.engines):
-        return part
-    missing = parts.low_level_runtime(node.settings, node.env.get("PATH", ""))
-    lines = [*part.lines, *(finding.evidence for finding in missing)]
-    return Part.of(lines, [*part.findings, *missing], part.health)
+    has_engine = any(not engine.foreign for engine in node.engines)
+    path = node.env.get("PATH", "") if has_engine else None
+    return parts.configuration(node.settings, others, path)
 
 
 def _health(node: Node) -> Part:
-    state = node.nvml[1]
-    reported = gpu_health.conditions(node.session) if state else None
-    return node.of_own_gpus(gpu_health.check(node.roots, state, reported, node.log))
+    reported = node.ask("conditions", NvmlConditions)
+    return node.of_own_gpus(gpu_health.check(node.roots, node.nvml[1], reported, node.log))
 
 
 def _daemon(node: Node) -> Part:
@@ -234,10 +241,10 @@ def _docker(node: Node) -> Part:
     if cause is None:
         unknown = any(finding.severity == "unknown" for finding in found)
         seen = " that can be seen" if unknown else ""
-        return Part.of([f"nothing is in the way of docker run --gpus{seen}"], found)
+        return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
     if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
         return Part.absent(cause.evidence)
-    return Part.of([f"{docker.command_of(cause)} fails: {cause.evidence}"], [cause])
+    return Part.of(f"{docker.command_of(cause)} fails: {cause.evidence}", findings=[cause])
 
 
 def _agent(node: Node) -> Part:
@@ -249,8 +256,8 @@ def _agent(node: Node) -> Part:
         found = list(agent_status.findings(node.agent, AGENT_TASKS))
     except agent_status.MALFORMED:
         text = f"what answers in {AGENT_DIR} gives no /status of an agent"
-        return Part.because(Reason.ResourceNotListed, "unknown", text)
-    return Part.found(found)
+        return Part.of(Finding(Reason.ResourceNotListed, "unknown", text))
+    return Part.of(*found)
 
 
 # fmt: off
@@ -319,7 +326,7 @@ def result(check: Check, node: Node) -> Part:
     part, nvml = check.look(node), (node.agent or {}).get("nvml")
     is_faulty = check.name in OF_DRIVER and any(finding.is_fault for finding in part.findings)
     if is_faulty and isinstance(nvml, Mapping) and nvml.get("state") in agent_status.RELEASED:
-        part = Part.because(Reason.DriverBeingReplaced, "warning", str(nvml.get("reason")))
+        part = Part.of(Finding(Reason.DriverBeingReplaced, "warning", str(nvml.get("reason"))))
     return replace(part, name=check.name)
 
 

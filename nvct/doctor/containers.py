@@ -80,6 +80,14 @@ class Containers:
         """Return the id of a process's container; "" if it is in none, or has ended."""
         return self._find(pid)[0]
 
+    def first_processes(self, proc: str) -> Iterator[tuple[str, int]]:
+        """Yield the id and the first process of each container."""
+        seen = {""}
+        for pid in procfs.processes(proc):
+            if (id_ := self.id_of(pid)) not in seen:
+                seen.add(id_)
+                yield id_, pid
+
     def name_of_process(self, pid: int) -> str:
         """Return the name of a process's container, as `name_of`; its id if it has no name."""
         return _joined(self.labels(pid))
@@ -180,7 +188,12 @@ LISTED = re.compile(
     rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
     re.MULTILINE,
 )
-NODE = re.compile(r"nvidia\d+")
+GPU_NODE = re.compile(r"nvidia\d+")
+
+
+def gpu_nodes(dev: str) -> list[str]:
+    """Return the names of the GPUs' device nodes in a folder."""
+    return [name for name in procfs.list_directory(dev) if GPU_NODE.fullmatch(name)]
 
 
 def systemd_reload(roots: Roots, containers: Containers) -> Part:
@@ -191,21 +204,17 @@ def systemd_reload(roots: Roots, containers: Containers) -> Part:
     if part := unseen(Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
         return part
     lost = sorted(
-        name
-        for id_, name in _with_gpu(roots, containers)
-        if id_ in scopes and STRICT.search(scopes[id_]) and not LISTED.search(scopes[id_])
+        containers.name_of_process(pid)
+        for id_, pid in containers.first_processes(roots.proc)
+        if gpu_nodes(f"{roots.proc}/{pid}/root/dev")
+        and id_ in scopes
+        and STRICT.search(scopes[id_])
+        and not LISTED.search(scopes[id_])
     )
     if not lost:
-        return Part.of([f"{count(len(scopes), 'container')}, none would lose a GPU"])
-    found = [
-        Finding(
-            Reason.GpuLostAtReload,
-            "warning",
-            f"container {name} has a GPU that its systemd unit does not list",
-        )
-        for name in lost
-    ]
-    return Part.found(found)
+        return Part.of(f"{count(len(scopes), 'container')}, none would lose a GPU")
+    texts = [f"container {name} has a GPU that its systemd unit does not list" for name in lost]
+    return Part.of(*Finding.each(Reason.GpuLostAtReload, "warning", texts))
 
 
 def _scopes(roots: Roots) -> dict[str, str]:
@@ -220,16 +229,3 @@ def _scopes(roots: Roots) -> dict[str, str]:
             )
             texts[match[1]] = "\n".join([procfs.read_text(path) or "", *more])
     return texts
-
-
-def _with_gpu(roots: Roots, containers: Containers) -> Iterator[tuple[str, str]]:
-    """Yield id and name of each container that has the node of a GPU."""
-    seen = set()
-    for name in procfs.list_directory(roots.proc):
-        id_ = containers.id_of(int(name)) if name.isdecimal() else ""
-        if not id_ or id_ in seen:
-            continue
-        seen.add(id_)
-        nodes = procfs.list_directory(f"{roots.proc}/{name}/root/dev")
-        if any(NODE.fullmatch(node) for node in nodes):
-            yield id_, containers.name_of_process(int(name))

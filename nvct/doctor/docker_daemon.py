@@ -22,6 +22,10 @@ from nvct.host.procfs import CLOCK_TICK_S
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)
 """From here on dockerd, with CDI on, answers for AMD where it knows nothing of NVIDIA."""
+SNAP_ADVICE = (
+    "snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
+    "serves --runtime=nvidia"
+)
 INSTALL = "install nvct or nvidia-container-toolkit, then run: "
 
 
@@ -43,10 +47,6 @@ def _needed(daemon: Daemon) -> tuple[str, ...]:
     """Return the programs for `--gpus`; one of them is enough."""
     numbers = daemon.engine.numbers
     return HOOKS if numbers and numbers >= GPUS_BY_CDI else (RUNTIME_HOOK,)
-
-
-def _names(daemon: Daemon) -> str:
-    return " or ".join(_needed(daemon))
 
 
 def _found(daemon: Daemon) -> Program | None:
@@ -76,13 +76,13 @@ def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
     found = _found(daemon) or _elsewhere(host, daemon)
     if found:
         return Finding(Reason.HookNotInstalled, "ok", f"{found.path} is there")
-    seen = f"{_names(daemon)} is nowhere on this host"
+    seen = f"{' or '.join(_needed(daemon))} is nowhere on this host"
     if daemon.engine.numbers >= ASKS_AMD:
         seen += "; dockerd then asks for AMD's: no known GPU vendor found"
     if CDI_HOOK in host.programs:
         # The package nvidia-container-toolkit-base has the CDI hook alone.
         seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
-    return Finding(Reason.HookNotInstalled, "error", seen, remedy=INSTALL + _restart(daemon))
+    return Finding(Reason.HookNotInstalled, "error", seen, INSTALL + _restart(daemon))
 
 
 def _is_snap(daemon: Daemon) -> bool:
@@ -94,19 +94,13 @@ def _is_rootless(daemon: Daemon) -> bool:
 
 
 def _snap(daemon: Daemon) -> Finding:
+    reason = Reason.SnapWithoutHook
     if not _is_snap(daemon):
-        seen = f"dockerd is {daemon.engine.binary}, no snap's"
-        return Finding(Reason.SnapWithoutHook, "ok", seen)
-    found = _found(daemon)
-    if found:
-        return Finding(Reason.SnapWithoutHook, "ok", f"dockerd is a snap's and finds {found.path}")
-    return Finding(
-        Reason.SnapWithoutHook,
-        _judged(daemon),
-        f"dockerd is a snap's: it does not see the host's {_names(daemon)}",
-        remedy="snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
-        "serves --runtime=nvidia",
-    )
+        return Finding(reason, "ok", f"dockerd is {daemon.engine.binary}, no snap's")
+    if found := _found(daemon):
+        return Finding(reason, "ok", f"dockerd is a snap's and finds {found.path}")
+    seen = f"dockerd is a snap's: it does not see the host's {' or '.join(_needed(daemon))}"
+    return Finding(reason, _judged(daemon), seen, SNAP_ADVICE)
 
 
 def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
@@ -120,17 +114,12 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
     missing = [name for name in host.system_runtimes if name not in registered]
     if late or _found(daemon) is None:
         why = "came after its start" if late else "is not on its PATH"
-        severity, seen = _judged(daemon), f"{seen}; {_names(daemon)} {why}"
+        severity, seen = _judged(daemon), f"{seen}; {' or '.join(_needed(daemon))} {why}"
     elif missing:
         # --gpus works; --runtime does not.
         severity, seen = "note", f"{seen}, not /etc/docker/daemon.json with {', '.join(missing)}"
-    return Finding(
-        Reason.RootlessWithoutHook,
-        severity,
-        seen,
-        remedy=f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
-        f"{_restart(daemon)}",
-    )
+    advice = f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
+    return Finding(Reason.RootlessWithoutHook, severity, seen, advice + _restart(daemon))
 
 
 def _judged(daemon: Daemon) -> Severity:
@@ -143,21 +132,14 @@ def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
     if found and daemon.path is not None:
         return Finding(Reason.HookNotOnPath, "ok", f"{found.path} is on dockerd's PATH")
     if daemon.path is None:
-        return Finding(
-            Reason.HookNotOnPath,
-            "unknown",
-            f"the environment of dockerd (process {daemon.engine.pid}) may not be read",
-            remedy="run this as root",
-        )
-    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+        seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
+        return Finding(Reason.HookNotOnPath, "unknown", seen, "run this as root")
+    advice = f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}"
     if other:
         seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
-    return Finding(
-        Reason.HookNotOnPath,
-        "error" if other else "ok",
-        seen,
-        remedy=f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}",
-    )
+        return Finding(Reason.HookNotOnPath, "error", seen, advice)
+    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+    return Finding(Reason.HookNotOnPath, "ok", seen, advice)
 
 
 def _is_late(daemon: Daemon) -> bool:
@@ -168,29 +150,21 @@ def _is_late(daemon: Daemon) -> bool:
 
 
 def _not_restarted(daemon: Daemon) -> Finding:
-    found = _found(daemon)
-    if found is None or daemon.started is None:
-        seen = "no program is found that could have come later"
-        if found:
-            seen = "when dockerd started cannot be told"
-        severity: Severity = "unknown" if found else "ok"
-        return Finding(Reason.EngineNotRestarted, severity, seen)
+    reason, found = Reason.EngineNotRestarted, _found(daemon)
+    if found is None:
+        return Finding(reason, "ok", "no program is found that could have come later")
+    if daemon.started is None:
+        return Finding(reason, "unknown", "when dockerd started cannot be told")
     start = f"dockerd (process {daemon.engine.pid}) started {_time(daemon.started)}"
     if not _is_late(daemon):
-        return Finding(Reason.EngineNotRestarted, "ok", f"{start}, {found.path} was there before")
-    return Finding(
-        Reason.EngineNotRestarted,
-        "error",
-        f"{start}, {found.path} came or was replaced {_time(found.arrived)}; dockerd "
-        "looks for it at its start only",
-        remedy=_restart(daemon),
-    )
+        return Finding(reason, "ok", f"{start}, {found.path} was there before")
+    came = f"{found.path} came or was replaced {_time(found.arrived)}"
+    seen = f"{start}, {came}; dockerd looks for it at its start only"
+    return Finding(reason, "error", seen, _restart(daemon))
 
 
 def _cdi(daemon: Daemon) -> Finding:
     """Check CDI; what it lacks is an error only if nvidia-cdi-hook alone could serve --gpus."""
-    numbers = daemon.engine.numbers
-    said = daemon.state.cdi if daemon.state else None
     on = _cdi_is_on(daemon)
     if daemon.problem or on is None:
         seen = daemon.problem or "which release dockerd is cannot be told"
@@ -198,20 +172,20 @@ def _cdi(daemon: Daemon) -> Finding:
     if on and daemon.specs:
         seen = f"CDI is on, with {', '.join(daemon.specs)}"
         return Finding(Reason.EngineCdiDisabled, "ok", seen)
-    reason = Reason.SpecificationMissing if on else Reason.EngineCdiDisabled
     if on:
+        reason = Reason.SpecificationMissing
         seen = f"no CDI spec for {KIND} is in {', '.join(daemon.spec_dirs)}"
         advice = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
     else:
+        reason = Reason.EngineCdiDisabled
         seen = f"dockerd {daemon.engine.version} has CDI off"
-        configure = "" if said else "nvct runtime configure --enable-cdi, then "
+        is_set = daemon.state and daemon.state.cdi
+        configure = "" if is_set else "nvct runtime configure --enable-cdi, then "
         advice = configure + _restart(daemon)
     alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
-    if numbers >= GPUS_BY_CDI and alone:
-        seen += f", and {CDI_HOOK} alone serves --gpus"
-        return Finding(reason, "error", seen, remedy=advice)
-    seen += f": --device {KIND}=0 needs it, --gpus does not"
-    return Finding(reason, "note", seen, remedy=advice)
+    if daemon.engine.numbers >= GPUS_BY_CDI and alone:
+        return Finding(reason, "error", f"{seen}, and {CDI_HOOK} alone serves --gpus", advice)
+    return Finding(reason, "note", f"{seen}: --device {KIND}=0 needs it, --gpus does not", advice)
 
 
 def _cdi_is_on(daemon: Daemon) -> bool | None:
@@ -234,7 +208,7 @@ def _not_reloaded(daemon: Daemon) -> Finding:
         return Finding(Reason.EngineNotReloaded, "ok", seen)
     only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
     advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
-    return Finding(Reason.EngineNotReloaded, "error", "; ".join(said), remedy=advice)
+    return Finding(Reason.EngineNotReloaded, "error", "; ".join(said), advice)
 
 
 def _not_registered(daemon: Daemon) -> Finding:

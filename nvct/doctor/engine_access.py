@@ -103,7 +103,7 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
         severity = "unknown" if access.cdi is None else "warning"
     text = f"{name}: no runtime of NVIDIA's{_consequence(engine, access)}"
     remedy = _remedy(engine, access) if severity == "warning" else ""
-    return Finding(Reason.EngineNotConfigured, severity, text, remedy=remedy)
+    return Finding(Reason.EngineNotConfigured, severity, text, remedy)
 
 
 def _consequence(engine: Engine, access: Access) -> str:

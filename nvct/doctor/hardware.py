@@ -37,13 +37,12 @@ def gpus(roots: Roots) -> Part:
     if not number:
         return Part.absent("no GPU of NVIDIA on the PCI bus")
     elsewhere = pci.bound_elsewhere(roots)
-    lines = [f"{count(number, 'GPU')} of NVIDIA on the PCI bus"]
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
     # A GPU that is handed on to a virtual machine is as its owner wants it.
     severity: Severity = "error" if natives else "note"
     found = Finding.each(Reason.GpuBoundElsewhere, severity, texts)
-    return Part.of([*lines, *texts], found)
+    return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
 
 
 def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
@@ -61,7 +60,7 @@ def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
     text = f"answers about {count(len(state.gpus), 'GPU')}"
     if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
         text += f", the first time after {session.first_answer_s:.1f} s"
-    return Part.of([text]), state
+    return Part.of(text), state
 
 
 def mig(state: MigState | None) -> Part:
@@ -75,8 +74,8 @@ def mig(state: MigState | None) -> Part:
         for gpu in capable
         if gpu.enabled != gpu.pending
     ]
-    lines = [f"on in {on} of {count(len(capable), 'GPU')} that can do it", *waiting]
-    return Part.of(lines, Finding.each(Reason.MigModePending, "warning", waiting))
+    found = Finding.each(Reason.MigModePending, "warning", waiting)
+    return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
 
 
 def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
@@ -97,32 +96,38 @@ def persistence(
         return Part.absent(procfs.NOT_LOADED)
     path = f"{roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
-        return Part.of(["nvidia-persistenced keeps the GPUs initialized"])
+        return Part.of("nvidia-persistenced keeps the GPUs initialized")
     gpus = readiness.gpus if readiness else ()
     off = [gpu for gpu in gpus if gpu.persistence is False]
     if gpus and all(gpu.persistence for gpu in gpus):
-        return Part.of(["persistence mode keeps the GPUs initialized"])
+        return Part.of("persistence mode keeps the GPUs initialized")
     text = f"nvidia-persistenced does not run: {path} does not exist"
     text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
     severity: Severity = "note"
     if first_answer_s is not None and gpus:
         text += f"; NVML's first answer took {first_answer_s:.1f} s"
         severity = "warning" if off and first_answer_s > SLOW_S else "note"
-    return Part.because(Reason.PersistenceOff, severity, text)
+    return Part.of(Finding(Reason.PersistenceOff, severity, text))
+
+
+def driver_nodes(dev: str) -> dict[str, os.stat_result]:
+    """Return the nodes that a container needs, with their status."""
+    nodes = {}
+    for name in procfs.list_directory(dev):
+        if SHARED_NODE.fullmatch(name):
+            with contextlib.suppress(OSError):
+                nodes[f"{dev}/{name}"] = os.stat(f"{dev}/{name}")
+    return nodes
 
 
 def node_modes(roots: Roots) -> Part:
     """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
-    nodes = {}
-    for name in procfs.list_directory(roots.dev):
-        if SHARED_NODE.fullmatch(name):
-            with contextlib.suppress(OSError):
-                nodes[f"{roots.dev}/{name}"] = os.stat(f"{roots.dev}/{name}")
+    nodes = driver_nodes(roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
     if not closed:
-        return Part.of([f"{count(len(nodes), 'device node')}, for every user"])
+        return Part.of(f"{count(len(nodes), 'device node')}, for every user")
     path, status = closed[0]
     text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
     if status.st_mode & GROUP == GROUP:
@@ -131,7 +136,7 @@ def node_modes(roots: Roots) -> Part:
         text += "only its owner can open it, and no other user, in containers neither"
     if len(closed) > 1:
         text += f", like {len(closed) - 1} more"
-    return Part.because(Reason.DeviceNodesRestricted, "note", text)
+    return Part.of(Finding(Reason.DeviceNodesRestricted, "note", text))
 
 
 def character_links(roots: Roots, *, booted: bool) -> Part:
@@ -147,19 +152,9 @@ def character_links(roots: Roots, *, booted: bool) -> Part:
     if not plan.steps:
         return Part.absent("no device node of the driver")
     if not wrong:
-        return Part.of([f"{folder} has a link for each device node of the driver"])
+        return Part.of(f"{folder} has a link for each device node of the driver")
     text = f"{folder} lacks {count(len(wrong), 'link')}, for example {wrong[0].path}"
-    return Part.because(Reason.CharacterLinksMissing, "warning", text)
-
-
-def readiness(session: NvmlSession | None) -> NvmlReadiness | None:
-    """Return what NVML reports of each GPU's readiness, None if it does not answer."""
-    if session is None:
-        return None
-    try:
-        return session.ask("readiness", NvmlReadiness)
-    except NvmlError:
-        return None  # as the check of NVML says
+    return Part.of(Finding(Reason.CharacterLinksMissing, "warning", text))
 
 
 MODULE = re.compile(rb"^(?:[^:\n]*/)?nvidia(?:-current)?\.ko(?:\.\w+)?:", re.MULTILINE)
@@ -181,15 +176,14 @@ def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = 
     """
     version = procfs.driver_version(roots)
     if version:
-        return Part.of([f"loaded: {version}"])
+        return Part.of(f"loaded: {version}")
     if modes.mode_and_reason(roots)[0] != "nvml":
         return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
         return Part.absent("no GPU of NVIDIA on the PCI bus")
     if all_elsewhere(roots):
         return Part.absent("another driver has each GPU, as the check gpus says")
-    finding = _why(log, host, release or os.uname().release)
-    return Part.found([finding])
+    return Part.of(_why(log, host, release or os.uname().release))
 
 
 def all_elsewhere(roots: Roots) -> bool:
@@ -199,7 +193,11 @@ def all_elsewhere(roots: Roots) -> bool:
 
 def _why(log: Log, host: str, release: str) -> Finding:
     root = host.rstrip("/")
-    refused = [message.text for message in log.messages if _refuses(message.text)]
+    refused = [
+        message.text
+        for message in log.messages
+        if any(words in message.text for words in UNSIGNED)
+    ]
     if refused:
         return Finding(
             Reason.DriverNotLoaded,
@@ -228,10 +226,6 @@ def _why(log: Log, host: str, release: str) -> Finding:
         " that has the module; without DKMS, install the driver again.",
         context=f"its last build has a log: {failed}" if failed else "",
     )
-
-
-def _refuses(text: str) -> bool:
-    return any(words in text for words in UNSIGNED)
 
 
 def _has_module(root: str, release: str) -> bool:

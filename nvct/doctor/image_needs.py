@@ -54,8 +54,7 @@ def check(folder: str, inventory: Inventory | None) -> Part:
         root = Root.open(folder)
     except (OSError, HostError) as error:
         text = f"{folder} cannot be read: {error}"
-        unseen = Finding(Reason.ImageIncomplete, "unknown", text)
-        return Part.of([text], [unseen])
+        return Part.of(Finding(Reason.ImageIncomplete, "unknown", text))
     with root:
         return _look(folder, ImageTree(root, os.uname().machine), inventory)
 
@@ -68,11 +67,10 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
         every = [*_libraries(tree, libraries), *_drivers(tree, libraries)]
         # Only the first lines are printed.
         found = sorted(every, key=lambda finding: not finding.is_fault)
-    lines = [finding.evidence for finding in found]
-    if not any(finding.is_fault or finding.severity == "unknown" for finding in found):
-        text = f"{folder} has what CUDA and NVML of this driver need"
-        lines.insert(0, f"{text}; {len(libraries)} of its libraries were looked at")
-    return Part.of(lines, found)
+    if any(finding.is_fault or finding.severity == "unknown" for finding in found):
+        return Part.of(*found)
+    text = f"{folder} has what CUDA and NVML of this driver need"
+    return Part.of(f"{text}; {len(libraries)} of its libraries were looked at", *found)
 
 
 def _no_libc(folder: str, tree: ImageTree) -> Finding:
@@ -84,7 +82,7 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
     if machine:
         text = f"{folder} is an image for {machine}, and this host is {os.uname().machine}"
         remedy = "Look at the image for this host's architecture: `docker pull --platform`."
-        return Finding(Reason.ImageIncomplete, "error", text, remedy=remedy)
+        return Finding(Reason.ImageIncomplete, "error", text, remedy)
     why = "its C library is musl" if tree.has_musl else "it has no C library"
     return Finding(
         Reason.ImageIncomplete,

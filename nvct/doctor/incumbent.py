@@ -63,7 +63,7 @@ def check(host: str = "/") -> Part:
     found += _hooks(root)
     if not found:
         return Part.absent("no library or package of NVIDIA Container Toolkit")
-    return Part.found(found)
+    return Part.of(*found)
 
 
 def _versions(root: str) -> set[tuple[str, str]]:

@@ -82,16 +82,15 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
         if number > limit * SHARE or limit - number < few
     ]
     if texts:
-        return Part.of(texts, Finding.each(Reason.InotifyExhausted, "warning", texts))
+        return Part.of(*Finding.each(Reason.InotifyExhausted, "warning", texts))
     if hidden:
         return Part.absent(f"root's processes are not counted: {hidden}")
     text = f"{at_least}{used.instances} of {instances} instances, "
     text += f"{used.watches} of {watches} watches"
-    unseen = []
-    if not used.is_known:
-        text += "; not every process could be counted"
-        unseen = [Finding(Reason.InotifyExhausted, "unknown", text)]
-    return Part.of([text], unseen)
+    if used.is_known:
+        return Part.of(text)
+    text += "; not every process could be counted"
+    return Part.of(Finding(Reason.InotifyExhausted, "unknown", text))
 
 
 def _limit(proc: str, name: str) -> int | None:
@@ -106,9 +105,7 @@ def count(proc: str, uid: int, budget_s: float) -> Used:
     """
     used = Used()
     until = time.monotonic() + budget_s
-    for pid in procfs.list_directory(proc):
-        if not pid.isdecimal():
-            continue
+    for pid in procfs.processes(proc):
         if time.monotonic() > until:
             used.in_time = False
             break

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.doctor.containers import gpu_nodes
 from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
@@ -32,15 +33,10 @@ HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
 INSIDE = "this is a container: what its host runs and records is not seen here"
 NAMED = 4
 NONE = ("", "void", "none")
-GPU_NODE = re.compile(r"nvidia\d+")
 LIBRARY = "libcuda.so.1"
 FOLDERS = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-    "lib64",
-)
+    "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64",
+)  # fmt: skip
 
 
 def is_container(env: Mapping[str, str], root: str = "/") -> bool:
@@ -78,25 +74,24 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     if not is_container(env, root):
         return Part.absent("this is no container")
     asked = env.get(VISIBLE_DEVICES)
-    nodes = [name for name in procfs.list_directory(f"{base}/dev") if GPU_NODE.fullmatch(name)]
+    nodes = gpu_nodes(f"{base}/dev")
     if not nodes and (asked is None or asked in NONE):
         text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
-        found = Finding.each(Reason.GpuNotRequested, "note", [text])
-        return Part.absent(text, found)
+        return Part.absent(Finding(Reason.GpuNotRequested, "note", text))
     wrong = []
     if not nodes:
         text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
-        wrong += Finding.each(Reason.ContainerWithoutDriver, "error", [text])
+        wrong.append(Finding(Reason.ContainerWithoutDriver, "error", text))
     denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
     if denied:
         text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
-        wrong += Finding.each(Reason.GpuLostAtReload, "error", [text])
+        wrong.append(Finding(Reason.GpuLostAtReload, "error", text))
     if nodes and not _has_library(base):
         text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
-        wrong += Finding.each(Reason.ContainerWithoutDriver, "warning", [text])
+        wrong.append(Finding(Reason.ContainerWithoutDriver, "warning", text))
     has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
     has += ", ..." if len(nodes) > NAMED else ""
-    return Part.of([finding.evidence for finding in wrong] or [has], wrong)
+    return Part.of(*wrong) if wrong else Part.of(has)
 
 
 def without_other_gpus(part: Part) -> Part:
@@ -108,7 +103,7 @@ def without_other_gpus(part: Part) -> Part:
         replace(one, severity="note") if one.reason is Reason.DeviceNodesMissing else one
         for one in part.findings
     ]
-    return Part.of(part.lines, found)
+    return Part.of(*part.lines, findings=found)
 
 
 def _is_root_of_init(base: str) -> bool:

@@ -79,29 +79,26 @@ class Part:
 
     @classmethod
     def of(
-        cls, lines: Sequence[str], findings: Sequence[Finding] = (), health: Health = "ok"
+        cls, *said: str | Finding, findings: Sequence[Finding] = (), health: Health = "ok"
     ) -> Part:
-        """Return a part; a fault among its findings makes it one to look at."""
+        """Return a part from its lines; a fault among its findings makes it one to look at.
+
+        Args:
+            said: sentences, and findings, whose evidence is a line.
+            findings: more of them, about which a sentence speaks.
+        """
+        findings = (*(one for one in said if isinstance(one, Finding)), *findings)
+        lines = [one.evidence if isinstance(one, Finding) else one for one in said]
         if any(finding.is_fault for finding in findings):
             health = "attention"
         if len(lines) > LINES:
             lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
-        return cls(health=health, lines=tuple(lines), findings=tuple(findings))
+        return cls(health=health, lines=tuple(lines), findings=findings)
 
     @classmethod
-    def absent(cls, text: str, findings: Sequence[Finding] = ()) -> Part:
+    def absent(cls, why: str | Finding) -> Part:
         """Return a part that this host does not have, with the reason."""
-        return cls.of([text], findings, "absent")
-
-    @classmethod
-    def found(cls, findings: Sequence[Finding], otherwise: str = "") -> Part:
-        """Return a part with what was found as its lines; with another line if that is nothing."""
-        return cls.of([finding.evidence for finding in findings] or [otherwise], findings)
-
-    @classmethod
-    def because(cls, reason: Reason, severity: Severity, *texts: str) -> Part:
-        """Return a part with a finding of one reason for each sentence."""
-        return cls.found(Finding.each(reason, severity, texts))
+        return cls.of(why, health="absent")
 
     def to_dict(self) -> dict[str, object]:
         """Return the part as JSON has it."""
@@ -124,4 +121,4 @@ def unseen(reason: Reason, path: str) -> Part | None:
     except OSError:
         return None
     text = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
-    return Part.absent(text, Finding.each(reason, "unknown", [text]))
+    return Part.absent(Finding(reason, "unknown", text))

@@ -23,7 +23,7 @@ from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
 from nvct.doctor import causes, refusals, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
-from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.reasons import Reason
 from nvct.doctor.refusals import refused
 from nvct.engine.status import Status
@@ -50,11 +50,12 @@ SYSTEMCTL_TIMEOUT_S = 5
 STALE = "; the next container replaces it"
 
 
-def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
+def configuration(settings: Config, others: Sequence[str] = (), path: str | None = None) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault.
 
     Args:
         others: engines that start containers by another runtime than NVIDIA's.
+        path: where the low-level runtime is looked for; None where no engine needs one.
     """
     data = (load.read(settings.path) or b"") if settings.path else b""
     ignored = [*editing.unread_warnings(settings), *editing.unknown_keys(load.text(data))]
@@ -64,11 +65,10 @@ def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
         *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
         *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
-    if not settings.path and not findings:
-        return Part.absent("no config.toml: the defaults hold")
-    return Part.of(
-        [settings.path or "the defaults", *(finding.evidence for finding in findings)], findings
-    )
+    missing = [] if path is None else low_level_runtime(settings, path)
+    if settings.path or findings:
+        return Part.of(settings.path or "the defaults", *findings, *missing)
+    return Part.of("no config.toml: the defaults hold", *missing, health="absent")
 
 
 def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
@@ -101,7 +101,7 @@ def low_level_runtime(settings: Config, path: str) -> list[Finding]:
     try:
         shim.find_runtime(settings.runtimes, path)
     except RuntimeNotFoundError as error:
-        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, remedy=error.hint)]
+        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     return []
 
 
@@ -112,19 +112,15 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     except DriverNotFoundError as error:
         if procfs.driver_version(live_host.roots_of(settings)):
             return refused(error), None
-        absent = Finding.each(Reason.DriverNotFound, "note", [error.message])
-        return Part.absent(error.message, absent), None
+        return Part.absent(Finding(Reason.DriverNotFound, "note", error.message)), None
     except NvctError as error:
         return refused(error), None
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
-    lines = [text, *inventory.warnings]
-    found = [of_warning(text) for text in inventory.warnings]
-    if inventory.mode == "nvml" and not inventory.gpus:
-        none = "the driver is loaded and lists no GPU"
-        found += Finding.each(Reason.GpuNotFound, "note", [none])
-    return Part.of(lines, found), inventory
+    none = Finding(Reason.GpuNotFound, "note", "the driver is loaded and lists no GPU")
+    more = [none] if inventory.mode == "nvml" and not inventory.gpus else []
+    return Part.of(text, *map(of_warning, inventory.warnings), findings=more), inventory
 
 
 def of_warning(text: str) -> Finding:
@@ -140,15 +136,14 @@ def specs(settings: Config, report: Report) -> Part:
     """Compare the CDI specs in force with the host; their hooks are another part."""
     if not report.specs and all(drift.kind != "unreadable" for drift in report.drift):
         text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
-        missing = Finding.each(Reason.SpecificationMissing, "note", [text])
-        return Part.absent(text, missing)
+        return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if not report.drift:
-        return Part.of([f"{things}, no difference from the host"])
+        return Part.of(f"{things}, no difference from the host")
     number = count(len(report.drift), "difference")
-    lines = [f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
-    return Part.of([*lines, *causes.lines(report.drift)], specifications.findings(report))
+    line = f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"
+    return Part.of(line, *causes.lines(report.drift), findings=specifications.findings(report))
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
@@ -156,11 +151,10 @@ def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
     if not report.specs:
         return Part.absent("no specification")
     differences = _only(report, hooks=True)
-    lines = [*causes.lines(differences.drift), *(finding.evidence for finding in programs)]
-    found = [*specifications.findings(differences), *programs]
-    if not any(finding.is_fault for finding in found):
-        lines.insert(0, "each hook has its program and an environment of its own")
-    return Part.of(lines, found)
+    found = specifications.findings(differences)
+    is_well = not any(finding.is_fault for finding in (*found, *programs))
+    well = ["each hook has its program and an environment of its own"] if is_well else []
+    return Part.of(*well, *causes.lines(differences.drift), *programs, findings=found)
 
 
 def _only(report: Report, *, hooks: bool) -> Report:
@@ -178,9 +172,10 @@ def plans(run_dir: str) -> Part:
     }
     if not states:
         return Part.absent("none yet: the first container makes them")
-    lines = [f"{name}: {text}" for name, text in states.items()]
-    stale = [line for line in lines if line.endswith(STALE)]
-    return Part.of(lines, Finding.each(Reason.PlanStale, "note", stale))
+    lines = (f"{name}: {text}" for name, text in states.items())
+    return Part.of(*(
+        Finding(Reason.PlanStale, "note", line) if line.endswith(STALE) else line for line in lines
+    ))  # fmt: skip
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -205,47 +200,43 @@ def farm(settings: Config, run_dir: str) -> Part:
         need = farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir)
         views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
-        return Part.because(
-            Reason.DriverViewDamaged, "warning", f"layout {settings.layout}: {error}"
-        )
-    chosen = farm_plan.describe_layout(settings, _table(run_dir))
+        text = f"layout {settings.layout}: {error}"
+        return Part.of(Finding(Reason.DriverViewDamaged, "warning", text))
+    table = (Store(run_dir).read_json(paths.OWN_PLAN) or {}).get("farm")
+    of_plan: Farm | None = table if isinstance(table, dict) else None  # type: ignore[assignment]  # our compiler's
+    chosen = farm_plan.describe_layout(settings, of_plan)
     if not views:
         return Part.absent(f"{chosen}; no view of the driver")
     problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
-    lines = [f"{chosen}; {count(len(views), 'view')} of the driver", *problems]
-    return Part.of(lines, Finding.each(Reason.DriverViewDamaged, "warning", problems))
-
-
-def _table(run_dir: str) -> Farm | None:
-    """Return the farm table of nvct's own plan, None if there is no plan."""
-    plan = Store(run_dir).read_json(paths.OWN_PLAN)
-    table = (plan or {}).get("farm")
-    return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
+    found = Finding.each(Reason.DriverViewDamaged, "warning", problems)
+    return Part.of(f"{chosen}; {count(len(views), 'view')} of the driver", *found)
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
     """Check the systemd units that keep the published spec up to date."""
     if not booted:
         return Part.absent("systemd does not run here")
-    lines: list[str] = []
-    findings: list[Finding] = []
-    for unit in UNITS:
-        state = _shown(systemctl, unit)
-        if state.get("LoadState") != "loaded":
-            lines.append(f"{unit}: not installed")
-            continue
-        active = state.get("ActiveState")
-        result = f", result {state.get('Result')}" if active == "failed" else ""
-        lines.append(f"{unit}: {active}, {state.get('UnitFileState')}{result}")
-        if active == "failed":
-            findings += Finding.each(Reason.RefreshUnitFailed, "warning", lines[-1:])
-        elif unit.endswith(".path") and active != "active":
-            findings += Finding.each(Reason.RefreshUnitInactive, "warning", lines[-1:])
-        runs = START.search(state.get("ExecStart", ""))
-        if runs and OWN_START not in runs[1]:
-            lines.append(f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}")
-            findings += Finding.each(Reason.RefreshUnitReplaced, "warning", lines[-1:])
-    return Part.of(lines, findings)
+    return Part.of(*(said for unit in UNITS for said in _unit(unit, systemctl)))
+
+
+def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
+    state = _shown(systemctl, unit)
+    if state.get("LoadState") != "loaded":
+        yield f"{unit}: not installed"
+        return
+    active = state.get("ActiveState")
+    text = f"{unit}: {active}, {state.get('UnitFileState')}"
+    if active == "failed":
+        text += f", result {state.get('Result')}"
+        yield Finding(Reason.RefreshUnitFailed, "warning", text)
+    elif unit.endswith(".path") and active != "active":
+        yield Finding(Reason.RefreshUnitInactive, "warning", text)
+    else:
+        yield text
+    runs = START.search(state.get("ExecStart", ""))
+    if runs and OWN_START not in runs[1]:
+        text = f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}"
+        yield Finding(Reason.RefreshUnitReplaced, "warning", text)
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
@@ -268,8 +259,11 @@ def versions_of(statuses: Sequence[Status], registry: Registry, folders: Sequenc
         text = "no engine whose release is known" if registry.specs else "no specification"
         return Part.absent(text)
     names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
-    lines = [finding.evidence for finding in found]
-    return Part.of(lines or [f"{names}: {count(len(registry.specs), 'spec')} can be read"], found)
+    return (
+        Part.of(*found)
+        if found
+        else Part.of(f"{names}: {count(len(registry.specs), 'spec')} can be read")
+    )
 
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:
@@ -280,13 +274,11 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
             if os.path.dirname(file.path) not in folders:
                 continue
             if text := engines.refusal(file.spec, engine, status.engine.version):
-                yield Finding(
-                    reason=Reason.SpecificationTooNew,
-                    # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
-                    severity="note" if status.registered else "warning",
-                    evidence=f"{file.path}: {text}",
-                    remedy=older_remedy(file, engine, status.engine.version),
-                )
+                # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
+                severity: Severity = "note" if status.registered else "warning"
+                remedy = older_remedy(file, engine, status.engine.version)
+                why = f"{file.path}: {text}"
+                yield Finding(Reason.SpecificationTooNew, severity, why, remedy)
 
 
 def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
@@ -295,9 +287,6 @@ def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
         for name in procfs.list_directory(folder):
             if engines.is_ignored(name):
                 path = f"{folder}/{name}"
-                yield Finding(
-                    Reason.SpecificationTooNew,
-                    "error",
-                    f"{path}: engines do not read .yml",
-                    remedy=f"Rename it to {os.path.splitext(path)[0]}.yaml.",
-                )
+                text = f"{path}: engines do not read .yml"
+                remedy = f"Rename it to {os.path.splitext(path)[0]}.yaml."
+                yield Finding(Reason.SpecificationTooNew, "error", text, remedy)

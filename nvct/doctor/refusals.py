@@ -40,18 +40,14 @@ LONGEST = 1000
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
     """Return the finding of an error; `otherwise` is the reason of what no code stands for."""
     is_hang = error.code == "nvml" and sessions.is_hang(error.message)
-    return Finding(
-        Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise),
-        "error",
-        error.message,
-        remedy=error.hint,
-    )
+    reason = Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise)
+    return Finding(reason, "error", error.message, error.hint)
 
 
 def refused(error: NvctError) -> Part:
     """Return the part that could not be checked because of an error."""
     text = f"{error.message}; {error.hint}" if error.hint else error.message
-    return Part.of([text], [of_error(error, otherwise=Reason.DriverNotFound)])
+    return Part.of(text, findings=[of_error(error, Reason.DriverNotFound)])
 
 
 def message_of(text: str) -> Message | None:

@@ -52,9 +52,8 @@ def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
     if not there:
         return Part.absent(f"no {' and no '.join(folders)}")
     wrong = [text for folder in there for text in _writable(folder, owner)]
-    lines = wrong or [f"only root can write {' and '.join(there)}"]
     found = Finding.each(Reason.SpecificationFolderWritable, "error", wrong)
-    return Part.of(lines, found)
+    return Part.of(*found) if found else Part.of(f"only root can write {' and '.join(there)}")
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
@@ -78,22 +77,20 @@ def selinux(roots: Roots, log: Log) -> Part:
     """
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
-        text = "SELinux is permissive" if enforce else "SELinux is off"
-        return Part.absent(text)
+        return Part.absent("SELinux is permissive" if enforce else "SELinux is off")
     value = (procfs.read_text(f"{roots.sys}/{BOOLEAN}") or "").split()
     if not value:
         text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
-        return Part.because(Reason.SelinuxDenies, "unknown", text)
+        return Part.of(Finding(Reason.SelinuxDenies, "unknown", text))
     denied = [message.text for message in log.messages if DENIED.search(message.text)]
     if value[0] == "1" and denied:
         text = f"SELinux denied a device of the driver: {denied[-1]}"
         remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
-        found = Finding(Reason.SelinuxDenies, "warning", text, remedy=remedy)
-        return Part.of([text], [found])
+        return Part.of(Finding(Reason.SelinuxDenies, "warning", text, remedy))
     if value[0] == "1":
-        return Part.of(["SELinux is enforcing, and containers may use devices"])
+        return Part.of("SELinux is enforcing, and containers may use devices")
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
-    return Part.because(Reason.SelinuxDenies, "warning", text)
+    return Part.of(Finding(Reason.SelinuxDenies, "warning", text))
 
 
 def apparmor(roots: Roots, log: Log) -> Part:
@@ -108,8 +105,8 @@ def apparmor(roots: Roots, log: Log) -> Part:
     if enabled != "Y":
         return Part.absent("AppArmor is off")
     if log.problem:
-        return Part.because(
-            Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}"
+        return Part.of(
+            Finding(Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}")
         )
     denied: dict[tuple[str, ...], str] = {}
     for message in log.messages:
@@ -120,13 +117,13 @@ def apparmor(roots: Roots, log: Log) -> Part:
                 denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
                 denied[key] += f" to {fields['comm']}" if "comm" in fields else ""
     if not denied:
-        return Part.of(["AppArmor is on, and denied no device of the driver in the last hour"])
+        return Part.of("AppArmor is on, and denied no device of the driver in the last hour")
     found = [
         Finding(Reason.AppArmorDenies, "note" if HOST_PROFILE.match(profile) else "warning", text)
         for (profile, _), text in denied.items()
     ]
     found.sort(key=lambda finding: not finding.is_fault)
-    return Part.found(found)
+    return Part.of(*found)
 
 
 def _age_s(message: Message) -> float:
@@ -146,8 +143,8 @@ def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:
     if not wrong and not given:
         nodes = _capabilities(roots)
         text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
-        return Part.of([text], health="ok" if nodes else "absent")
-    return Part.of([*wrong, *given], found)
+        return Part.of(text, health="ok" if nodes else "absent")
+    return Part.of(*found)
 
 
 def _capabilities(roots: Roots) -> list[str]:
@@ -195,14 +192,13 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     things = f"{count(len(names), 'image')} with {ASKS}: {', '.join(names[:NAMED])}{rest}"
     if not settings.accept_envvar_when_unprivileged:
-        return Part.of([f"{things}; config.toml ignores it"])
+        return Part.of(f"{things}; config.toml ignores it")
     if settings.policy:
-        return Part.of([f"{things}; the policy decides"])
+        return Part.of(f"{things}; the policy decides")
     severity: Severity = "warning" if is_default else "note"
     how = "every container of them" if is_default else "containers of them with --runtime=nvidia"
     text = f"{things}; {how} get all GPUs"
-    found = Finding(Reason.ImagesAskForAll, severity, text)
-    return Part.of([text], [found])
+    return Part.of(Finding(Reason.ImagesAskForAll, severity, text))
 
 
 def _docker(root: str) -> Iterator[str]:

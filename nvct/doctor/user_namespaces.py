@@ -8,6 +8,7 @@ process has kept the group. Cold; changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -15,13 +16,13 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.doctor.hardware import SHARED_NODE
+from nvct.doctor.containers import gpu_nodes
+from nvct.doctor.hardware import driver_nodes
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
-GPU_NODE = re.compile(r"nvidia\d+")
 READ_WRITE = 0o6
 STORAGE = ".local/share/containers/storage"
 """Of a user's Podman, below the home: containers-storage.conf(5)."""
@@ -65,7 +66,7 @@ def check(
         name_of: returns a container's name by the id of one of its processes, "" for a process
             that is in none.
     """
-    nodes = _nodes(roots.dev)
+    nodes = driver_nodes(roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     found = [*_here(roots, nodes)]
@@ -74,9 +75,11 @@ def check(
     if user and uses_podman:
         found += _subordinate(roots, user)
     found += _of_containers(roots, name_of)
-    if found:
-        return Part.found(found)
-    return Part.of(["no user namespace that keeps its processes from the GPUs"])
+    return (
+        Part.of(*found)
+        if found
+        else Part.of("no user namespace that keeps its processes from the GPUs")
+    )
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
@@ -94,18 +97,6 @@ def who_asks(env: Mapping[str, str]) -> User | None:
         groups=frozenset((os.getegid(), *os.getgroups())),
         runs_containers=os.path.isdir(f"{env.get('HOME', '')}/{STORAGE}"),
     )
-
-
-def _nodes(dev: str) -> dict[str, os.stat_result]:
-    """Return the nodes that a container needs, with their status."""
-    nodes = {}
-    for name in procfs.list_directory(dev):
-        if SHARED_NODE.fullmatch(name):
-            try:
-                nodes[f"{dev}/{name}"] = os.stat(f"{dev}/{name}")
-            except OSError:
-                continue
-    return nodes
 
 
 def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
@@ -163,7 +154,8 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
     for file in ("subuid", "subgid"):
         path = f"{roots.etc}/{file}"
         listed = procfs.read_text(path) or ""
-        if len(listed) >= procfs.SIZE_LIMIT or (os.path.exists(path) and not _is_readable(path)):
+        is_closed = os.path.exists(path) and not os.access(path, os.R_OK, effective_ids=True)
+        if is_closed or len(listed) >= procfs.SIZE_LIMIT:
             continue  # the user may be in what is not seen
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
             yield Finding(
@@ -190,23 +182,19 @@ def _add_ids(user: User, listed: str) -> str:
     return f"Run `sudo {command}`, then `podman system migrate`."
 
 
-def _is_readable(path: str) -> bool:
-    return os.access(path, os.R_OK, effective_ids=True)
-
-
 def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Finding]:
     """Yield a finding for each container whose user namespace may not open its GPU."""
     here = _link(f"{roots.proc}/self/ns/user")
     seen = {here}
-    for name in procfs.list_directory(roots.proc):
-        folder = f"{roots.proc}/{name}"
-        namespace = _link(f"{folder}/ns/user") if name.isdecimal() else ""
+    for pid in procfs.processes(roots.proc):
+        folder = f"{roots.proc}/{pid}"
+        namespace = _link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
             continue  # another process of this namespace may have one
-        container = name_of(int(name))
+        container = name_of(pid)
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
@@ -225,12 +213,9 @@ def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
     if os.path.islink(dev):
         return []
     nodes = []
-    for name in procfs.list_directory(dev):
-        if GPU_NODE.fullmatch(name):
-            try:
-                status = os.lstat(f"{dev}/{name}")
-            except OSError:
-                continue
+    for name in gpu_nodes(dev):
+        with contextlib.suppress(OSError):
+            status = os.lstat(f"{dev}/{name}")
             if not stat.S_ISLNK(status.st_mode):
                 nodes.append((name, status))
     return nodes

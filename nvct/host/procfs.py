@@ -61,6 +61,16 @@ def list_directory(path: str) -> list[str]:
         return []
 
 
+def processes(proc: str) -> list[int]:
+    """Return the ids of all processes, in their order."""
+    return sorted(int(name) for name in list_directory(proc) if name.isdecimal())
+
+
+def command(proc: str, pid: int) -> str:
+    """Return the name of a process, as the kernel has it; "" if it has ended."""
+    return (read_text(f"{proc}/{pid}/comm") or "").strip()
+
+
 NOT_LOADED = "the kernel module nvidia is not loaded"
 
 

@@ -161,7 +161,7 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
     name: str, agent: dict[str, Any] | None, reason: Reason
 ) -> None:
     fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
-    check = checks.Check(name, "?", lambda _: Part.of(["x"], [fault]))
+    check = checks.Check(name, "?", lambda _: Part.of("x", findings=[fault]))
     part = checks.result(check, checks.Node(settings=Config(), env={}, agent=agent))
     assert [found.reason for found in part.findings] == [reason]
     assert part.health == "attention"
@@ -170,6 +170,6 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
 
 
 def test_a_check_without_a_fault_stays_as_it_is() -> None:
-    check = checks.Check("module", "?", lambda _: Part.of(["x"]))
+    check = checks.Check("module", "?", lambda _: Part.of("x"))
     part = checks.result(check, checks.Node(settings=Config(), env={}, agent=REPLACED))
     assert part.lines == ("x",)

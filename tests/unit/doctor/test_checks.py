@@ -342,7 +342,7 @@ def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
     looked_at.roots = Roots(driver_root=root, dev_root=root)
     missing = Finding.each(Reason.DeviceNodesMissing, "error", ["/dev/nvidia3 does not exist"])
 
-    part = looked_at.of_own_gpus(Part.of(["8 GPUs"], missing))
+    part = looked_at.of_own_gpus(Part.of("8 GPUs", findings=missing))
 
     assert [one.severity for one in part.findings] == [severity]
     assert part.health == ("ok" if severity == "note" else "attention")
