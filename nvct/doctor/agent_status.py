@@ -46,26 +46,21 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         return
     needed = [task for task in document["tasks"] if task["name"] in tasks]
     # A task may have failed because NVML does not answer.
-    faults = [*_nvml(document["nvml"]), *_tasks(needed)]
+    faults = [*_nvml(document["nvml"])]
+    failed = (task for task in needed if task["state"] == "failed")
+    texts = [f"task {task['name']} has failed: {task['reason']}" for task in failed]
+    faults += Finding.each(Reason.AgentTaskFailed, "error", texts)
     resources = [part for task in needed for part in task["detail"] or ()]
     if needed or faults:
         yield from faults or _resources(resources)
     else:
-        evidence = "another program than this agent offers devices to the kubelet"
-        yield Finding(Reason.ResourceNotListed, "unknown", evidence)
-
-
-def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
-    for task in tasks:
-        if task["state"] == "failed":
-            evidence = f"task {task['name']} has failed: {task['reason']}"
-            yield Finding(Reason.AgentTaskFailed, "error", evidence)
+        text = "another program than this agent offers devices to the kubelet"
+        yield Finding(Reason.ResourceNotListed, "unknown", text)
 
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] in RELEASED:
-        evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
-        yield Finding(reason, "error", evidence)
+        yield Finding(Reason.DriverBeingReplaced, "error", str(nvml["reason"]))
     if nvml["state"] == "fails":
         evidence = str(nvml["reason"])
         reason, remedy = Reason.DriverNotWorking, ""
@@ -98,14 +93,12 @@ def _devices(resources: Sequence[Json]) -> Finding:
         lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
         id_, why = min((lasting or unhealthy).items())
         why, remedy = _with_remedy(why)
-        what = "unhealthy devices" if lasting else "devices held back for a time"
         severity: Severity = "error" if len(unhealthy) == total else "warning"
-        return Finding(
-            Reason.DeviceUnhealthy if lasting else Reason.DeviceWithheld,
-            severity,
-            f"{what}: {len(unhealthy)} of {total}; {id_}: {why}",
-            remedy=remedy,
-        )
+        text = f"{len(unhealthy)} of {total}; {id_}: {why}"
+        if lasting:
+            return Finding(Reason.DeviceUnhealthy, severity, f"unhealthy devices: {text}", remedy)
+        text = f"devices held back for a time: {text}"
+        return Finding(Reason.DeviceWithheld, severity, text, remedy)
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
     return Finding(Reason.ResourceNotListed, "ok", f"the kubelet is offered {names}")
 

@@ -116,9 +116,8 @@ def _no_gpu(host: DockerHost) -> Finding:
     if host.gpus:
         return Finding(Reason.GpuNotFound, "ok", f"{count(host.gpus, 'GPU')} of NVIDIA")
     seen = "this host has no GPU of NVIDIA: none on the PCI bus, none in /proc/driver/nvidia"
-    return Finding(
-        Reason.GpuNotFound, "error", seen, "leave --gpus out, or give this machine a GPU"
-    )
+    advice = "leave --gpus out, or give this machine a GPU"
+    return Finding(Reason.GpuNotFound, "error", seen, advice)
 
 
 def _no_driver(host: DockerHost) -> Finding:

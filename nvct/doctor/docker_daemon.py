@@ -15,7 +15,6 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, Daemon, DockerHost, Program
-from nvct.engine.model import State
 from nvct.engine.status import is_nvidia
 from nvct.host.procfs import CLOCK_TICK_S
 
@@ -214,9 +213,8 @@ def _not_reloaded(daemon: Daemon) -> Finding:
 def _not_registered(daemon: Daemon) -> Finding:
     """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
     hook, reported = daemon.programs.get(RUNTIME_HOOK), daemon.running and daemon.running.state
-    handlers = (reported or daemon.state or State(handlers={})).handlers
     access = Access(
-        runtimes=tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path))),
+        runtimes=engine_access.nvidia_handlers(reported or daemon.state),
         cdi=_cdi_is_on(daemon) and bool(daemon.specs),
         device=f"{KIND}=all",
         why=f"CDI is off, or no specification of {KIND} is there",

@@ -141,11 +141,8 @@ def components(ready: str, sys: str) -> dict[str, Finding]:
         if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
             module, name = COMPONENTS[key.strip()]
             loaded = os.path.exists(f"{sys}/module/{module}")
-            findings[name] = Finding(
-                Reason.ModuleNotLoaded,
-                "ok" if loaded else "error",
-                f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
-            )
+            text = f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}"
+            findings[name] = Finding(Reason.ModuleNotLoaded, "ok" if loaded else "error", text)
     return findings
 
 
@@ -153,12 +150,9 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
     """Return the reason why this container cannot use a GPU, None if nvidia-smi works."""
     program = shutil.which(SMI, path=environ.get("PATH"))
     if not program:
-        return Finding(
-            Reason.ContainerWithoutDriver,
-            "error",
-            f"{SMI} is not on PATH: this container was given no driver",
-            remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
-        )
+        text = f"{SMI} is not on PATH: this container was given no driver"
+        remedy = "start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all"
+        return Finding(Reason.ContainerWithoutDriver, "error", text, remedy)
     completed = command.run([program], TIMEOUT_S, env=dict(environ))
     if not completed.status:
         return None

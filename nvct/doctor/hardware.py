@@ -166,6 +166,14 @@ UNSIGNED = (
 )  # fmt: skip
 """The kernel's words about a module that it does not trust: kernel/module/signing.c."""
 LOG = "var/lib/dkms/nvidia"
+ENROLL = (
+    "Enroll the key that signs the module with `mokutil --import`, and reboot; or"
+    " switch Secure Boot off."
+)
+BUILD = (
+    "Install the headers of this kernel and run `dkms autoinstall`, or boot a kernel"
+    " that has the module; without DKMS, install the driver again."
+)
 
 
 def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
@@ -199,33 +207,20 @@ def _why(log: Log, host: str, release: str) -> Finding:
         if any(words in message.text for words in UNSIGNED)
     ]
     if refused:
-        return Finding(
-            Reason.DriverNotLoaded,
-            "error",
-            f"the kernel does not load unsigned modules: {refused[-1]}",
-            remedy="Enroll the key that signs the module with `mokutil --import`, and reboot; or"
-            " switch Secure Boot off.",
-        )
+        text = f"the kernel does not load unsigned modules: {refused[-1]}"
+        return Finding(Reason.DriverNotLoaded, "error", text, ENROLL)
     releases = [
         one for one in procfs.list_directory(f"{root}/lib/modules") if _has_module(root, one)
     ]
     if release in releases:
-        return Finding(
-            Reason.DriverNotLoaded,
-            "error",
-            f"the module is built for kernel {release}, and is not loaded",
-            remedy="Load it with `modprobe nvidia`; if that fails, read `dmesg`.",
-        )
+        text = f"the module is built for kernel {release}, and is not loaded"
+        remedy = "Load it with `modprobe nvidia`; if that fails, read `dmesg`."
+        return Finding(Reason.DriverNotLoaded, "error", text, remedy)
     others = f"; there is one for {', '.join(releases)}" if releases else ""
+    text = f"no module nvidia for the running kernel {release}{others}"
     failed = _build_log(root, release)
-    return Finding(
-        Reason.DriverNotLoaded,
-        "error",
-        f"no module nvidia for the running kernel {release}{others}",
-        remedy="Install the headers of this kernel and run `dkms autoinstall`, or boot a kernel"
-        " that has the module; without DKMS, install the driver again.",
-        context=f"its last build has a log: {failed}" if failed else "",
-    )
+    context = f"its last build has a log: {failed}" if failed else ""
+    return Finding(Reason.DriverNotLoaded, "error", text, BUILD, context)
 
 
 def _has_module(root: str, release: str) -> bool:

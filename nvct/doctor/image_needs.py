@@ -19,7 +19,12 @@ from nvct.doctor.model import Finding, Part, Severity
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
-from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories
+from nvct.host.driver.libraries import (
+    COMPAT_MACHINES,
+    TRIPLETS,
+    machine_directories,
+    names_of,
+)
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
 from nvct.host.model import DriverFile, Inventory
@@ -84,17 +89,14 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
         remedy = "Look at the image for this host's architecture: `docker pull --platform`."
         return Finding(Reason.ImageIncomplete, "error", text, remedy)
     why = "its C library is musl" if tree.has_musl else "it has no C library"
-    return Finding(
-        Reason.ImageIncomplete,
-        "error",
-        f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc",
-        remedy="Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI.",
-    )
+    text = f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc"
+    remedy = "Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI."
+    return Finding(Reason.ImageIncomplete, "error", text, remedy)
 
 
 def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding]:
     """Return a finding for each library, and each version of one, that the image lacks."""
-    given = _given(libraries)
+    given = names_of(libraries)
     missing: dict[str, list[DriverFile]] = {}
     old: dict[tuple[str, str], list[DriverFile]] = {}
     for file in libraries:
@@ -119,13 +121,6 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding
             for (name, version), files in old.items()
         ),
     ]
-
-
-def _given(libraries: Sequence[DriverFile]) -> set[str]:
-    """Return every name by which a container's linker finds one of the driver's libraries."""
-    given = {os.path.basename(file.container_path) for file in libraries}
-    given |= {file.soname for file in libraries}
-    return given | {os.path.basename(link.path) for file in libraries for link in file.links}
 
 
 def _headers(path: str) -> VersionedElf | None:
@@ -176,7 +171,7 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
 
 def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
     """Yield a finding for each file of the image that names a library of another driver."""
-    given = _given(libraries)
+    given = names_of(libraries)
     for folder, pattern in ICD_FOLDERS:
         for path, text in tree.texts(folder, pattern):
             try:
@@ -186,13 +181,10 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
             for library in sorted(named):
                 name = os.path.basename(library)
                 if is_of_driver(name) and name not in given and not tree.library(name, 64):
-                    yield Finding(
-                        Reason.ImageIncomplete,
-                        "warning",
-                        f"{path} of the image names {library}, which containers of this "
-                        "host do not get",
-                        remedy=f"Remove {path} from the image: the driver brings its own.",
-                    )
+                    text = f"{path} of the image names {library}, which containers of this "
+                    text += "host do not get"
+                    remedy = f"Remove {path} from the image: the driver brings its own."
+                    yield Finding(Reason.ImageIncomplete, "warning", text, remedy)
 
 
 CONFIG = "/etc/ld.so.conf"

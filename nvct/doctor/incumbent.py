@@ -85,14 +85,11 @@ def open_holes(version: str) -> list[str]:
 
 
 def _of(where: str, version: str) -> Finding:
-    open_ones = open_holes(version)
-    if not open_ones:
-        return Finding(Reason.ToolkitVulnerable, "ok", f"{where} is of release {version}")
-    return Finding(
-        Reason.ToolkitVulnerable,
-        "error",
-        f"{where} is of release {version}, which is open to {', '.join(open_ones)}",
-    )
+    text = f"{where} is of release {version}"
+    if holes := open_holes(version):
+        text += f", which is open to {', '.join(holes)}"
+        return Finding(Reason.ToolkitVulnerable, "error", text)
+    return Finding(Reason.ToolkitVulnerable, "ok", text)
 
 
 def _hooks(root: str) -> Iterator[Finding]:
@@ -101,12 +98,9 @@ def _hooks(root: str) -> Iterator[Finding]:
         for path in sorted(glob.glob(f"{root}/{folder}/*.json")):
             program = _program(path)
             if "nvidia" in os.path.basename(program) and not os.path.exists(f"{root}{program}"):
-                yield Finding(
-                    Reason.HookMissing,
-                    "error",
-                    f"{path[len(root) :]} names {program}, which does not exist",
-                    remedy=f"Remove {path[len(root) :]}, or install nvct.",
-                )
+                text = f"{path[len(root) :]} names {program}, which does not exist"
+                remedy = f"Remove {path[len(root) :]}, or install nvct."
+                yield Finding(Reason.HookMissing, "error", text, remedy)
 
 
 def _program(path: str) -> str:
@@ -189,9 +183,5 @@ def _judged(path: str, program: str, printed: str) -> Finding | None:
     if not holes:
         return None
     text = f"{path}: its hook {program} is of NVIDIA Container Toolkit {toolkit[1]}, which is open"
-    return Finding(
-        Reason.ToolkitVulnerable,
-        "error",
-        f"{text} to {', '.join(holes)}",
-        remedy="Update nvidia-container-toolkit, or run `nvct publish`.",
-    )
+    remedy = "Update nvidia-container-toolkit, or run `nvct publish`."
+    return Finding(Reason.ToolkitVulnerable, "error", f"{text} to {', '.join(holes)}", remedy)

@@ -86,7 +86,7 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     if denied:
         text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
         wrong.append(Finding(Reason.GpuLostAtReload, "error", text))
-    if nodes and not _has_library(base):
+    if nodes and not any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS):
         text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
         wrong.append(Finding(Reason.ContainerWithoutDriver, "warning", text))
     has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
@@ -123,7 +123,3 @@ def _is_denied(path: str) -> bool:
         # EPERM is the cgroup's answer; EACCES that of the file's mode.
         return error.errno == errno.EPERM
     return False
-
-
-def _has_library(base: str) -> bool:
-    return any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS)

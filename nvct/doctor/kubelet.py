@@ -172,7 +172,10 @@ def _in_containers(
     texts = []
     for pid in procfs.processes(proc):
         container = containers.labels(pid).get("container", "")
-        ids = given.pop((_pod_uid(proc, pid), container), [])  # its first process
+        lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
+        uids = (pod_uid(line.rpartition(":")[2]) for line in lines)
+        pod = next(filter(None, uids), "")
+        ids = given.pop((pod, container), [])  # its first process
         devices = {id_.partition("::")[0] for id_ in ids}
         if not devices or not devices <= nodes.keys():
             continue  # the ids of a plugin that has its own
@@ -188,11 +191,6 @@ def _in_containers(
             of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
             texts.append(f"{of}: it {' and '.join(said)}")
     return Finding.each(Reason.PodDevicesDiffer, "error", texts)
-
-
-def _pod_uid(proc: str, pid: int) -> str:
-    lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
-    return next(filter(None, (pod_uid(line.rpartition(":")[2]) for line in lines)), "")
 
 
 def _is_privileged(proc: str, pid: int) -> bool:

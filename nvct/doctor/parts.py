@@ -21,7 +21,7 @@ from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
-from nvct.doctor import causes, refusals, specifications
+from nvct.doctor import refusals, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.reasons import Reason
@@ -35,11 +35,6 @@ from nvct.errors import (
 )
 from nvct.host import procfs
 from nvct.host.model import Inventory, warning_kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Farm
-
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
@@ -142,8 +137,12 @@ def specs(settings: Config, report: Report) -> Part:
     if not report.drift:
         return Part.of(f"{things}, no difference from the host")
     number = count(len(report.drift), "difference")
-    line = f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"
-    return Part.of(line, *causes.lines(report.drift), findings=specifications.findings(report))
+    line = (
+        f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
+    )
+    return Part.of(
+        line, *specifications.lines(report.drift), findings=specifications.findings(report)
+    )
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
@@ -154,7 +153,7 @@ def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
     found = specifications.findings(differences)
     is_well = not any(finding.is_fault for finding in (*found, *programs))
     well = ["each hook has its program and an environment of its own"] if is_well else []
-    return Part.of(*well, *causes.lines(differences.drift), *programs, findings=found)
+    return Part.of(*well, *specifications.lines(differences.drift), *programs, findings=found)
 
 
 def _only(report: Report, *, hooks: bool) -> Report:
@@ -203,7 +202,7 @@ def farm(settings: Config, run_dir: str) -> Part:
         text = f"layout {settings.layout}: {error}"
         return Part.of(Finding(Reason.DriverViewDamaged, "warning", text))
     table = (Store(run_dir).read_json(paths.OWN_PLAN) or {}).get("farm")
-    of_plan: Farm | None = table if isinstance(table, dict) else None  # type: ignore[assignment]  # our compiler's
+    of_plan: model.Farm | None = table if isinstance(table, dict) else None  # type: ignore[assignment]  # our compiler's
     chosen = farm_plan.describe_layout(settings, of_plan)
     if not views:
         return Part.absent(f"{chosen}; no view of the driver")

@@ -190,8 +190,7 @@ def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
 
 def _finding(status: Status, path: str, names: Sequence[str]) -> Finding:
     engine = status.engine
-    known = status.in_force.handlers if status.in_force else {}
-    is_lost = not any(is_nvidia(name, program) for name, program in known.items())
+    is_lost = not engine_access.nvidia_handlers(status.in_force)
     process = f" (process {engine.pid})" if engine.pid else ""
     folder = f" and {engine.config_dir}" if engine.config_dir else ""
     text = f"{engine.engine}{process} reads {engine.config}{folder}, not {path}, which registers "

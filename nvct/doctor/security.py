@@ -20,7 +20,6 @@ from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import read_list, read_object
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.kmsg import Message
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(
@@ -109,8 +108,9 @@ def apparmor(roots: Roots, log: Log) -> Part:
             Finding(Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}")
         )
     denied: dict[tuple[str, ...], str] = {}
+    since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - RECENT_S) * 1e6
     for message in log.messages:
-        if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.match(message.text)):
+        if message.time_us > since_us and (match := PROFILE_DENIED.match(message.text)):
             fields = dict(FIELD.findall(message.text))
             if DRIVER_NODE.match(fields.get("name", "")):
                 key = (match[1], fields["name"])
@@ -124,10 +124,6 @@ def apparmor(roots: Roots, log: Log) -> Part:
     ]
     found.sort(key=lambda finding: not finding.is_fault)
     return Part.of(*found)
-
-
-def _age_s(message: Message) -> float:
-    return time.clock_gettime(time.CLOCK_MONOTONIC) - message.time_us / 1e6
 
 
 def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:

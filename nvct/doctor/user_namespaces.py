@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from nvct.doctor.containers import gpu_nodes
 from nvct.doctor.hardware import driver_nodes
-from nvct.doctor.model import Finding, Part
+from nvct.doctor.model import Finding, Part, Severity
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
@@ -131,14 +131,11 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
             text += "`--group-add keep-groups` with crun as the runtime"
             yield Finding(Reason.DeviceNodesRestricted, "note", text)
             continue
-        yield Finding(
-            Reason.DeviceNodesRestricted,
-            "warning",
-            f"user {user} may not open {path}: {_describe(status)}",
-            remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
-            if opens_to_group and group
-            else f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it.",
-        )
+        text = f"user {user} may not open {path}: {_describe(status)}"
+        remedy = f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it."
+        if opens_to_group and group:
+            remedy = f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
+        yield Finding(Reason.DeviceNodesRestricted, "warning", text, remedy)
 
 
 def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
@@ -158,13 +155,11 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
         if is_closed or len(listed) >= procfs.SIZE_LIMIT:
             continue  # the user may be in what is not seen
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
-            yield Finding(
-                Reason.SubordinateIdsMissing,
-                "warning" if user.runs_containers else "note",
-                f"/etc/{file} has no line for user {user}: Podman can run only images "
-                "whose files belong to root",
-                remedy=_add_ids(user, listed),
-            )
+            severity: Severity = "warning" if user.runs_containers else "note"
+            text = f"/etc/{file} has no line for user {user}: Podman can run only images "
+            text += "whose files belong to root"
+            remedy = _add_ids(user, listed)
+            yield Finding(Reason.SubordinateIdsMissing, severity, text, remedy)
 
 
 def _add_ids(user: User, listed: str) -> str:

@@ -12,7 +12,7 @@ import glob
 import os
 import posix
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -170,7 +170,7 @@ def _nodes(
     snapshot: Snapshot, roots: Roots, options: DiscoveryOptions, inventory: Inventory | None
 ) -> None:
     paths = [*_listed(roots.dev), *_of_csv(snapshot, roots)]
-    paths += _of_inventory(inventory) if inventory else ()
+    paths += [node.host_path for node in inventory.every_node()] if inventory else ()
     for path in dict.fromkeys(paths):
         key = below(roots.dev_root or "/", path).lstrip("/")
         if not key.startswith("dev/"):
@@ -219,15 +219,6 @@ def _of_csv(snapshot: Snapshot, roots: Roots) -> Iterator[str]:
             for kind, path in record_driver.CSV_LINE.findall(text):
                 if kind == "dev" and path.startswith("/dev/"):
                     yield from sorted(glob.glob(join(roots.dev_root or "/", path)))
-
-
-def _of_inventory(inventory: Inventory) -> Iterable[str]:
-    for gpu in inventory.gpus:
-        nodes = [gpu.node, *gpu.drm_nodes, *(n for mig in gpu.mig for n in mig.nodes)]
-        yield from (node.host_path for node in nodes if node)
-    for device in inventory.devices:
-        yield from (node.host_path for node in device.nodes)
-    yield from (node.host_path for node in inventory.control_nodes)
 
 
 def _nvml(options: DiscoveryOptions, library: str | None) -> dict[str, Any]:
