@@ -281,8 +281,11 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct status
     """
+    from nvct.doctor import checks
+
     need_host("status")
-    parts = _status_parts()
+    node = node_of_host()
+    parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]
     if form == "json":
         click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
     else:
@@ -304,10 +307,3 @@ def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
                 first = name + shown + first[len(name) + len(mark) :]
             yield first
             yield from more
-
-
-def _status_parts() -> list[Part]:
-    from nvct.doctor import checks
-
-    node = node_of_host()
-    return [checks.result(check, node) for check in checks.named(checks.STATUS)]

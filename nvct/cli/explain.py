@@ -15,7 +15,9 @@ from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
 from nvct.cli.options import container_names, format_option
+from nvct.doctor import messages
 from nvct.doctor.messages import Found
+from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
 from nvct.oci.bundle import Bundle
 
@@ -24,8 +26,6 @@ LIMIT = 64 << 20
 
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the containers, reasons and files that a word may become, for completion."""
-    from nvct.doctor.reasons import Reason
-
     reasons = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
     names = [*container_names(ctx, param, incomplete), *reasons]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
@@ -89,7 +89,8 @@ def explain(
     from nvct.cli import explain_container
     from nvct.doctor import explanation
 
-    standard_input = _standard_input() if config_json == "-" else ""
+    data = sys.stdin.buffer.read(LIMIT) if config_json == "-" else b""
+    standard_input = data.decode("utf-8", "surrogateescape")
     kind = "pod" if namespace else _kind(config_json, standard_input)
     if config_json and kind == "message":
         _explain_message(standard_input or config_json, form)
@@ -137,7 +138,7 @@ def _explain_message(text: str, form: str) -> None:
     Raises:
         UsageError: the text has none.
     """
-    from nvct.doctor import messages, refusals
+    from nvct.doctor import refusals
 
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
@@ -155,8 +156,6 @@ def _explain_message(text: str, form: str) -> None:
 
 
 def _explain_reason(name: str, form: str) -> None:
-    from nvct.doctor.reasons import Reason
-
     reason = Reason[name]
     if form == "json":
         told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
@@ -222,9 +221,6 @@ def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
 
 def _kind(word: str | None, standard_input: str) -> str:
     """Return what a word is about: a bundle, a message, a reason, a pod, or a container."""
-    from nvct.doctor import messages
-    from nvct.doctor.reasons import Reason
-
     if not word or os.path.lexists(word):
         return "bundle"
     if word == "-":
@@ -240,17 +236,11 @@ def _kind(word: str | None, standard_input: str) -> str:
 
 def _is_log(text: str) -> bool:
     """Return whether a text is what programs print, and no config.json; a log may be JSON too."""
-    from nvct.doctor import messages
-
     try:
         json.loads(text)
     except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
-
-
-def _standard_input() -> str:
-    return sys.stdin.buffer.read(LIMIT).decode("utf-8", "surrogateescape")
 
 
 def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:

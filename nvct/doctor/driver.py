@@ -90,7 +90,8 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     Args:
         ready: a file that a driver container must have written; "" for none.
     """
-    wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
+    windows = f"{places.host_here.rstrip('/')}{WSL}"
+    wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
     if not host_problem:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
@@ -200,13 +201,6 @@ def _run_with_host_libraries(
     return completed
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
 DEV_CHAR = "/host-dev-char"
 
 
@@ -219,7 +213,10 @@ def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> Non
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here
     if found.is_host or found.dev_root == found.root:
-        _load(here, places, say)
+        # nvidia-smi may have skipped the initialization of the GPUs.
+        is_loaded = os.path.exists(f"{places.sys}/module/nvidia")
+        for warning in () if is_loaded else device_nodes.load(here, device_nodes.run):
+            say(f"warning: {warning}")
     roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
     findings = Findings()
     nodes = device_nodes.plan_nodes(roots, ["control"], findings)
@@ -231,10 +228,3 @@ def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> Non
             say(sentence)
     if planned.missing:
         raise device_nodes.missing_majors_error(planned.missing, roots)
-
-
-def _load(root: str, places: Places, say: Callable[[str], None]) -> None:
-    """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
-    if not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in device_nodes.load(root, device_nodes.run):
-            say(f"warning: {warning}")

@@ -48,12 +48,7 @@ def kernel_log(env: Mapping[str, str]) -> Log:
 
 
 def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None, log: Log) -> Part:
-    """Check that no GPU is lost, waits for a reset, or reported an error that asks for one.
-
-    Args:
-        state: NVML's list of GPUs, None if it does not answer.
-        reported: NVML's values of them, None if it does not answer.
-    """
+    """Check that no GPU is lost, waits for a reset, or reported an error that asks for one."""
     number = len(reported.gpus) if reported else 0
     if not number and not pci.count(roots):
         return Part.absent("no GPU that NVML reports")

@@ -46,11 +46,7 @@ def gpus(roots: Roots) -> Part:
 
 
 def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
-    """Check that NVML answers; return the MIG state as well, None if it does not.
-
-    Args:
-        session: with the library of the driver's root; None if there is none.
-    """
+    """Check that NVML answers; return the MIG state as well, None if it does not."""
     if session is None:
         return Part.absent("no libnvidia-ml.so.1 to ask"), None
     try:
@@ -177,11 +173,7 @@ BUILD = (
 
 
 def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
-    """Check that the module is loaded; if not, find out why.
-
-    Args:
-        host: the folder with lib/modules and var.
-    """
+    """Check that the module is loaded; if not, find out why."""
     version = procfs.driver_version(roots)
     if version:
         return Part.of(f"loaded: {version}")

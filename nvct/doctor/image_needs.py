@@ -216,11 +216,7 @@ class ImageTree:
         return any(name.startswith(MUSL) for name in self._names)
 
     def library(self, name: str, bits: int) -> VersionedElf | None:
-        """Return the library that the linker takes for a name, None if there is none.
-
-        Args:
-            bits: 32 or 64.
-        """
+        """Return the library that the linker takes for a name, None if there is none."""
         key = (name, bits)
         if key not in self._elves:
             found = (self._read(path) for path in self._names.get(name, ()))

@@ -53,11 +53,7 @@ HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 
 
 def check(host: str = "/") -> Part:
-    """Check which releases of the toolkit are here, and what they left behind.
-
-    Args:
-        host: the folder with usr, var and etc.
-    """
+    """Check which releases of the toolkit are here, and what they left behind."""
     root = host.rstrip("/")
     found = [_of(where, version) for where, version in sorted(_versions(root))]
     found += _hooks(root)

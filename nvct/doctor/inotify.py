@@ -61,7 +61,6 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
 
     Args:
         uid: of root, another one in tests only.
-        budget_s: for the count.
     """
     instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
     if instances is None or watches is None:

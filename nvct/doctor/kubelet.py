@@ -7,6 +7,7 @@ The kubelet writes which devices are registered, and how many it can give, to a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -228,16 +229,10 @@ def _plugins(folder: str) -> dict[str, bool]:
     for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
             path = f"{folder}/{name}/{file}"
-            if "nvidia" in file and _is_socket(path):
-                found[path] = _listens(path)
+            with contextlib.suppress(OSError):
+                if "nvidia" in file and stat.S_ISSOCK(os.stat(path).st_mode):
+                    found[path] = _listens(path)
     return found
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _listens(path: str) -> bool:

@@ -72,8 +72,6 @@ def find(
 
     Args:
         word: what the user knows; of an id at least the first SHORT digits.
-        host: the folder that has the engines' state and /proc.
-        env: of this process, for containers of the user's own engines.
 
     Raises:
         UsageError: no running container of this host has it.

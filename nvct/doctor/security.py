@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what protects a host from its containers, images and users. Cold; changes nothing."""
+"""Checks of what protects a host from its containers, images and users. Cold; changes nothing.
+
+Denials are in the kernel's messages, unless auditd runs, which takes them.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +72,7 @@ def _writable(folder: str, owner: int) -> Iterator[str]:
 
 
 def selinux(roots: Roots, log: Log) -> Part:
-    """Check SELinux's boolean that lets containers use devices, and what the kernel denied.
-
-    Args:
-        log: the kernel's messages; auditd takes the denials from it if it runs.
-    """
+    """Check SELinux's boolean that lets containers use devices, and what the kernel denied."""
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
         return Part.absent("SELinux is permissive" if enforce else "SELinux is off")
@@ -96,9 +95,6 @@ def apparmor(roots: Roots, log: Log) -> Part:
     """Check what AppArmor denied of the driver's devices in the last hour.
 
     Older messages may be of a profile that was corrected since.
-
-    Args:
-        log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
     if enabled != "Y":
