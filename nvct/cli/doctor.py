@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Timer
 from typing import Any
 
@@ -218,16 +218,10 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
     from nvct.doctor.model import count
 
     name_width = max((len(check.name) for check, _ in done), default=0)
-    indent = " " * (5 + name_width + 2)
     for check, part in done:
         mark = _mark(part)
         head = f"{mark:<5}{check.name:<{name_width}}  "
-        first, *rest = (printable(line) for line in _lines(part))
-        start, *more = wrapped(head, first, width)
-        yield colored(mark, COLORS.get(mark), bold=mark == MARKS["attention"]) + start[len(mark) :]
-        yield from more
-        for line in rest:
-            yield from wrapped(indent, line, width, len(indent) + 2)
+        yield from _shown(_lines(part), head, mark, at=0, width=width, hang=2)
     wrong = sum(part.health == "attention" for _, part in done)
     dim = sum(_mark(part) == UNSEEN for _, part in done)
     unseen = f", {dim} not seen in full" if dim else ""
@@ -235,6 +229,20 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
     yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend{unseen}"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
+
+
+def _shown(
+    lines: Iterable[str], head: str, mark: str, *, at: int, width: int, hang: int = 0
+) -> Iterator[str]:
+    """Yield the lines of a part; its mark is at a place of the head before the first."""
+    first, *rest = map(printable, lines)
+    start, *more = wrapped(head, first, width)
+    bold = mark == MARKS["attention"]
+    shown = colored(mark, COLORS.get(mark), bold=bold)
+    yield start[:at] + shown + start[at + len(mark) :]
+    yield from more
+    for line in rest:
+        yield from wrapped(" " * len(head), line, width, len(head) + hang)
 
 
 def _mark(part: Part) -> str:
@@ -296,14 +304,5 @@ def status(*, form: str) -> None:
 def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
     """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
     for part in parts:
-        mark = MARKS[part.health]
-        name = f"{part.name:<8} "
-        for number, line in enumerate(part.lines):
-            head = f"{name}{mark:<5} " if number == 0 else " " * 15
-            first, *more = wrapped(head, printable(line), width)
-            if number == 0:
-                bold = mark == MARKS["attention"]
-                shown = colored(mark, COLORS.get(mark), bold=bold)
-                first = name + shown + first[len(name) + len(mark) :]
-            yield first
-            yield from more
+        mark, name = MARKS[part.health], f"{part.name:<8} "
+        yield from _shown(part.lines, f"{name}{mark:<5} ", mark, at=len(name), width=width)

@@ -13,6 +13,7 @@ import click
 from nvct.cli import screen
 from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
 from nvct.doctor import gpu_users
+from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
@@ -60,8 +61,7 @@ def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
 
 
 def _row(use: Use) -> tuple[str, ...]:
-    parts = (use.labels.get(name, "") for name in ("namespace", "pod", "container"))
-    where = "/".join(part for part in parts if part) or use.unit
+    where = joined(use.labels) or use.unit
     memory = "-" if use.memory is None else f"{use.memory >> 20} MiB"
     return (
         str(use.device.gpu),

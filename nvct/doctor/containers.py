@@ -90,7 +90,7 @@ class Containers:
 
     def name_of_process(self, pid: int) -> str:
         """Return the name of a process's container, as `name_of`; its id if it has no name."""
-        return _joined(self.labels(pid))
+        return joined(self.labels(pid))
 
     def names(self) -> dict[str, str]:
         """Return the names of all containers by id, as `name_of_id`, whether they run or not."""
@@ -104,7 +104,7 @@ class Containers:
 
     def name_of_id(self, id_: str) -> str:
         """Return the name of a container, as namespace/pod/container; "" if none is known."""
-        return _joined(self._known(id_))
+        return joined(self._known(id_))
 
     def _find(self, pid: int) -> tuple[str, Labels]:
         """Return the id of a process's container, and its names; ("", {}) without one.
@@ -156,7 +156,8 @@ class Containers:
         return os.path.join(self._root, name)
 
 
-def _joined(labels: Labels) -> str:
+def joined(labels: Labels) -> str:
+    """Return the name of a container, as namespace/pod/container; "" if none is known."""
     parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
     return "/".join(part for part in parts if part)
 

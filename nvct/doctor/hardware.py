@@ -177,7 +177,7 @@ def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = 
     version = procfs.driver_version(roots)
     if version:
         return Part.of(f"loaded: {version}")
-    if modes.mode_and_reason(roots)[0] != "nvml":
+    if modes.detect(roots) != "nvml":
         return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
         return Part.absent("no GPU of NVIDIA on the PCI bus")

@@ -77,7 +77,9 @@ def check(
         else:
             found += _devices(record.registered, gpus, f"{root}/{base}")
             found += _in_containers(proc, host, record.given, _nodes(inventory))
-            said = _sums(record.registered)
+            sums = sorted((name, len(ids)) for name, ids in record.registered.items() if ids)
+            own = [f"{number} of {name}" for name, number in sums if name.startswith(PREFIX)]
+            said = [f"the kubelet has {', '.join(own)}"] if own else []
     if gpus and statuses and not any(status.registered for status in statuses):
         names = ", ".join(status.engine.engine for status in statuses)
         text = (
@@ -197,12 +199,6 @@ def _in_containers(
 def _is_privileged(proc: str, pid: int) -> bool:
     match = CAPABILITIES.search(procfs.read_text(f"{proc}/{pid}/status") or "")
     return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
-
-
-def _sums(resources: dict[str, list[str]]) -> list[str]:
-    own = [f"{len(ids)} of {name}" for name, ids in sorted(resources.items())
-           if name.startswith(PREFIX) and ids]  # fmt: skip
-    return [f"the kubelet has {', '.join(own)}"] if own else []
 
 
 def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:

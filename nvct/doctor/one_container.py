@@ -14,7 +14,7 @@ from typing import Any
 
 from nvct.config.model import Config
 from nvct.doctor import reconstruction
-from nvct.doctor.containers import SHORT, Containers, gpu_nodes
+from nvct.doctor.containers import SHORT, Containers, gpu_nodes, joined
 from nvct.doctor.decisions import Log, container_of, subject
 from nvct.doctor.gpu_users import Use
 from nvct.engine import engine_files
@@ -45,8 +45,7 @@ class Found:
     @property
     def name(self) -> str:
         """Its name, as namespace/pod/container."""
-        parts = (self.labels.get(one, "") for one in ("namespace", "pod", "container"))
-        return "/".join(part for part in parts if part) or f"process {self.pid}"
+        return joined(self.labels) or f"process {self.pid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,11 +111,11 @@ def check(nvml: Calls) -> None:
     Raises:
         NvmlError: one hangs.
     """
-    ask(nvml, _memory, complete=True)
 
+    def memory(nvml: Calls, index: int) -> None:
+        nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
 
-def _memory(nvml: Calls, index: int) -> None:
-    nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+    ask(nvml, memory, complete=True)
 
 
 def is_hanging() -> bool:

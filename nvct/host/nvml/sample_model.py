@@ -54,7 +54,7 @@ UNITS = {
     "bytes/s, since Hopper": ("gpm_pcie_tx", "gpm_pcie_rx", "gpm_nvlink_tx", "gpm_nvlink_rx"),
 }  # fmt: skip
 """All values of GPUs and MIG devices, by their unit."""
-VALUES = frozenset(name for names in UNITS.values() for name in names)
+VALUES = {name: unit for unit, names in UNITS.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class NvmlSamples:
 
 
 def _check(values: dict[str, float]) -> None:
-    if unknown := values.keys() - VALUES:
+    if unknown := values.keys() - VALUES.keys():
         raise ValueError(f"the value {min(unknown)!a} is unknown")
 
 

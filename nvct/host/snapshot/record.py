@@ -43,6 +43,9 @@ SYS = (
     "module/firmware_class/parameters/path", "devices/soc0/family", "devices/soc0/machine",
     "devices/soc0/soc_id", "firmware/devicetree/base/compatible",
 )  # fmt: skip
+ETC = (
+    "nv_tegra_release", "os-release", "nvidia-container-runtime/host-files-for-container.d",
+)  # fmt: skip
 PCI_TEXTS = (
     "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "uevent",
     "enable", "revision",
@@ -109,20 +112,17 @@ def _os_name(roots: Roots) -> str:
 
 
 def _kernel(snapshot: Snapshot, roots: Roots) -> None:
-    for name in PROC:
-        _texts(snapshot, f"proc/{name}", f"{roots.proc}/{name}")
-    for name in SYS:
-        _texts(snapshot, f"sys/{name}", f"{roots.sys}/{name}")
+    for part, folder, names in (
+        ("proc", roots.proc, PROC), ("sys", roots.sys, SYS), ("etc", roots.etc, ETC)
+    ):  # fmt: skip
+        for name in names:
+            _texts(snapshot, f"{part}/{name}", f"{folder}/{name}")
     for module in MODULES:
         if os.path.isdir(f"{roots.sys}/module/{module}"):
             snapshot.folders[f"sys/module/{module}"] = [0o755, 0, 0]
         for name in MODULE_TEXTS:
             inside = f"module/{module}/{name}"
             _texts(snapshot, f"sys/{inside}", f"{roots.sys}/{inside}")
-    for name in ("nv_tegra_release", "os-release"):
-        _texts(snapshot, f"etc/{name}", f"{roots.etc}/{name}")
-    csv = "nvidia-container-runtime/host-files-for-container.d"
-    _texts(snapshot, f"etc/{csv}", f"{roots.etc}/{csv}")
     devices = f"{roots.sys}/bus/pci/devices"
     driven = procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus")
     for bus in procfs.list_directory(devices):
