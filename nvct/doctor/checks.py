@@ -333,8 +333,3 @@ def result(check: Check, node: Node) -> Part:
 def named(names: Sequence[str]) -> list[Check]:
     """Return the checks with some names, in their order in the table."""
     return [check for check in CHECKS if check.name in names]
-
-
-def sees_everything() -> bool:
-    """Return whether this process may read what the checks look at."""
-    return os.geteuid() == 0
