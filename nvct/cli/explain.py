@@ -15,7 +15,7 @@ from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
 from nvct.cli.options import container_names, format_option
-from nvct.doctor import messages
+from nvct.doctor import messages, refusals
 from nvct.doctor.messages import Found
 from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
@@ -82,7 +82,8 @@ def explain(
     known message in it, and what to do. Known are messages of nvct, Docker, containerd, CRI-O,
     runc, crun, the kubelet, NVIDIA's driver and programs, NVML, CUDA, PyTorch and NCCL.
 
-    REASON is the name of one, such as DriverNotLoaded: what is looked at, and what to do.
+    REASON is the name of one, such as DriverNotLoaded: what is looked at, and what to do. The code
+    of an error, such as bad-config, is explained likewise.
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
@@ -105,7 +106,11 @@ def explain(
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
     if config_json and kind == "container":
-        explain_container.explain_existing(config_json, form)
+        try:
+            explain_container.explain_existing(config_json, form)
+        except UsageError as error:
+            error.hint = _similar_reason(config_json) or error.hint
+            raise
         return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
@@ -138,8 +143,6 @@ def _explain_message(text: str, form: str) -> None:
     Raises:
         UsageError: the text has none.
     """
-    from nvct.doctor import refusals
-
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
     own = None if is_clear else refusals.message_of(text)
@@ -163,7 +166,7 @@ def _explain_reason(name: str, form: str) -> None:
         return
     width = screen.columns()
     for margin, words in (
-        ("", f"{name}: the answer is no to: {reason.question}"),
+        ("", f"{name}: {reason.question} The answer is no."),
         ("  looks at: ", reason.evidence),
         ("  do: ", reason.remedy),
     ):
@@ -207,7 +210,7 @@ def _refuse_mixture(
     given = sum((config_json is not None, bundle is not None, words))
     if given != 1 or (privileged and not words):
         raise UsageError(
-            "explain takes either CONFIG_JSON, or --bundle, or a request",
+            "explain takes one thing: a file, container, pod, message, reason, bundle or request",
             hint="for example nvct explain --env NVIDIA_VISIBLE_DEVICES=0",
         )
 
@@ -227,11 +230,18 @@ def _kind(word: str | None, standard_input: str) -> str:
         return "message" if _is_log(standard_input) else "bundle"
     if word in Reason.__members__:
         return "reason"
-    if any(map(str.isspace, word)) or messages.explained(word):
+    if any(map(str.isspace, word)) or messages.explained(word) or refusals.message_of(word):
         return "message"
     if word.endswith(".json") or word.startswith(("/", ".")):
         return "bundle"
     return "pod" if word.count("/") == 1 and all(word.split("/")) else "container"
+
+
+def _similar_reason(word: str) -> str:
+    import difflib  # 4 ms
+
+    similar = difflib.get_close_matches(word, Reason.__members__, 1, cutoff=0.8)
+    return f"did you mean the reason {similar[0]}?" if similar else ""
 
 
 def _is_log(text: str) -> bool:

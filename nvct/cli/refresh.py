@@ -91,7 +91,7 @@ def _maintain_farm(config: str, folder: str) -> None:
 @click.option("--output", envvar=OUTPUT_ENV, default=OUTPUT,
               show_default=True, help="The specification.")  # fmt: skip
 @words("--devices", "--device-id", env="NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
-       text="Only these: indices, UUIDs, all, none.  [default: the service's, else all]",
+       text="Only these: indices, UUIDs, all, none.  [default: as before, else all]",
        )  # fmt: skip
 @click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
 @click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
@@ -123,6 +123,8 @@ def publish(
         say(f"removed {output}" if removed else f"{output} does not exist")
         return
     chosen = flat(devices) or published_spec.devices_of_service(published_spec.REFRESH_ENV)
+    if not chosen and (chosen := published_spec.devices_of_file(output)):
+        say(f"devices {','.join(chosen)}, as before; --devices all publishes all")
     settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
     argv += [f"--device-id={word}" for word in chosen]

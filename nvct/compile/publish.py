@@ -163,7 +163,7 @@ def _options(
         warnings.append("--ldconfig-path has no effect: the hook writes ld.so.cache itself")
     ids = request.device_id or ("all",)
     if "none" in ids and not request.no_all_device:
-        warnings.append("--device-id none leaves out the device all")
+        warnings.append("none: no GPU is in the specification, and no device all")
     hook_path, warning = _hook_path(request.hook, settings)
     options = generate.Options(
         vendor=request.vendor or "",
@@ -268,13 +268,14 @@ def write(
     output, form, limit = request.output, request.form, request.cdi_version_max
     if request.staged:
         output = os.path.join(request.staged, os.path.basename(output))
+    only = "" if "all" in request.device_id else ",".join(request.device_id)
     finished = {}
     for suffix, full in specs.items():
         spec, dropped = downgrade.lower(full, limit) if limit else (full, [])
         for sentence in dropped:
             say(f"warning: CDI {limit}: {sentence}")
         say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's text
-        finished[suffix] = provenance.attach(spec, inventory)
+        finished[suffix] = provenance.attach(spec, inventory, only)
     if output in store.STDOUT:
         return [
             store.dumps(spec, form or "yaml", comment).decode()
@@ -288,5 +289,6 @@ def write(
     for suffix, (spec, comment) in finished.items():
         path = f"{stem}.{suffix}{ending}" if suffix else output
         path = store.save(spec, path, form, comment, follow=follow)
-        say(f"wrote {len(spec['devices'])} devices to {path}")
+        plural = "" if len(spec["devices"]) == 1 else "s"
+        say(f"wrote {len(spec['devices'])} device{plural} to {path}")
     return []

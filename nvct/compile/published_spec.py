@@ -52,6 +52,15 @@ def devices_of_service(path: str) -> list[str]:
     return values[-1].split(",") if values and values[-1] else []
 
 
+def devices_of_file(path: str) -> list[str]:
+    """Return the devices to which a specification of nvct's was limited; empty if it was not."""
+    try:
+        origin = provenance.read(load.load_file(path), path)
+    except (DocumentError, OSError):
+        return []
+    return origin.only.split(",") if origin and origin.only else []
+
+
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
     """Return fingerprints that change when a driver is installed, removed or loaded.
 

@@ -99,7 +99,7 @@ def step(mend: Mend, host: Host) -> Step:
 
 
 def lines(mend: Mend, host: Host) -> Iterator[str]:
-    """Yield what a mend will change, a path each; what it leaves out; what cannot be undone.
+    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo.
 
     Raises:
         NvctError: a path cannot be looked at.
@@ -124,7 +124,8 @@ def lines(mend: Mend, host: Host) -> Iterator[str]:
         path = published_spec.output_path(host.output)
         yield f"{path}: {'replace' if os.path.lexists(path) else 'make'} the specification"
         if host.settings.wants_view:
-            yield f"cannot be undone: a view of the driver may be made in {host.settings.farm_dir}"
+            folder = host.settings.farm_dir
+            yield f"stays after --undo: a view of the driver, if one is made, in {folder}"
     yield from (f"left out: {warning}" for warning in findings.warnings)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding, Part
@@ -35,6 +35,8 @@ AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
 """What engines and logs write after an error, and a code that tells no reason."""
 LONGEST = 1000
 """Characters of an error."""
+ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
+"""For a code whose reason is not known."""
 
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
@@ -53,9 +55,15 @@ def refused(error: NvctError) -> Part:
 def message_of(text: str) -> Message | None:
     """Return what explains an error of nvct's own, as an engine prints it; None if it is none.
 
-    The code tells the reason; without it, the name of the program tells that it is nvct's.
+    The code tells the reason; without it, the name of the program tells that it is nvct's. A text
+    may be a code alone, with or without brackets.
     """
     line = " ".join(plain(text).split())
+    alone = line.removeprefix("[").removesuffix("]")
+    for error in _classes(NvctError):
+        if error.code == alone:
+            about, reason = (error.__doc__ or "").partition("\n")[0], REASONS.get(alone)
+            return Message(alone, "nvct", "", about, "" if reason else ADVICE, reason)
     code = next((one for one in CODE.finditer(line) if one[1] in REASONS), None)
     before = line[: code.start()] if code else line
     programs = list(PROGRAM.finditer(before))
@@ -66,6 +74,12 @@ def message_of(text: str) -> Message | None:
     if code is None:
         return Message("nvct", "nvct", "", AFTER.sub("", cause[:LONGEST]))
     return Message(code[1], "nvct", "", cause[-LONGEST:].strip(), reason=REASONS[code[1]])
+
+
+def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
+    for error in base.__subclasses__():
+        yield error
+        yield from _classes(error)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

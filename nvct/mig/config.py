@@ -92,13 +92,15 @@ def select(configs: Configs, name: str) -> tuple[Spec, ...]:
     Raises:
         UsageError: there is none of this name, or none is named and there are several.
     """
+    hint = f"there are {', '.join(configs) or 'none'}"
     if not name and len(configs) > 1:
         raise UsageError(
-            "missing required flag 'selected-config' when more than one config available"
+            "missing required flag 'selected-config' when more than one config available",
+            hint=hint,
         )
     name = name or next(iter(configs), "")
     if name not in configs:
-        raise UsageError(f"selected mig-config not present: {name}")
+        raise UsageError(f"selected mig-config not present: {name}", hint=hint)
     return configs[name]
 
 

@@ -50,8 +50,14 @@ class _Machine:
     no_mig: bool
 
 
-def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
-    """Return the differences between the GPUs and MIG devices of specs and of a machine."""
+def compare(
+    specs: Sequence[EffectiveSpec], live: Inventory, *, is_limited: bool = False
+) -> list[Drift]:
+    """Return the differences between the GPUs and MIG devices of specs and of a machine.
+
+    Args:
+        is_limited: whether somebody has chosen the devices; then no other one is missing.
+    """
     machine = _machine(live)
     gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
     drifts: list[Drift] = []
@@ -62,7 +68,7 @@ def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
         _nodes(device.get("containerEdits")) for spec in gpu_specs for device in spec.devices
     }
     for pair, nodes in machine.pairs:
-        if not any(nodes <= paths for paths in spec_paths):
+        if not is_limited and not any(nodes <= paths for paths in spec_paths):
             drifts.append(_unlisted(pair))
     return drifts
 

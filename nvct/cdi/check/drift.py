@@ -55,7 +55,9 @@ def check(registry: Registry, host: HostState) -> Report:
     for spec in specs:
         drifts += _spec(spec, host)
     if host.live and host.live.mode == "nvml":
-        drifts += coverage.compare(specs, host.live)
+        origins = [provenance.read(spec.file.spec, spec.file.path) for spec in specs]
+        is_limited = any(origin and origin.only for origin in origins)
+        drifts += coverage.compare(specs, host.live, is_limited=is_limited)
     return Report(
         specs=len(specs),
         devices=len(registry.devices),

@@ -31,6 +31,7 @@ DOMAIN = "nvct/"
 COMMENT = "# nvct: "
 ANNOTATIONS_SINCE = "0.6.0"
 FILES = "files"
+TEXTS = ("generator", "driver", "module", "mode", "inputs", "only")
 # A daemon makes its socket again at each start, and a directory's times change with its content.
 CHANGING = ("socket", "directory")
 SPEC_LIMIT = 16 << 20
@@ -44,6 +45,7 @@ class Provenance:
         driver: version of the driver whose files the spec gives, "" if it gives none.
         module: version of the loaded kernel module, "" if none was loaded.
         inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
+        only: the devices that were chosen, as words with commas, "" for all.
         files: container path -> identity of the host's file.
     """
 
@@ -52,10 +54,11 @@ class Provenance:
     module: str = ""
     mode: str = ""
     inputs: str = ""
+    only: str = ""
     files: Mapping[str, Identity] = field(default_factory=dict)
 
 
-def of(inventory: Inventory) -> Provenance:
+def of(inventory: Inventory, only: str = "") -> Provenance:
     """Return the provenance of a spec that is made of an inventory now."""
     driver = inventory.driver_version
     return Provenance(
@@ -64,16 +67,17 @@ def of(inventory: Inventory) -> Provenance:
         module=driver,  # a driver works only with files of its own version
         mode=inventory.mode,
         inputs=inputs_hash(inventory),
+        only=only,
         files=_files(inventory),
     )
 
 
-def attach(spec: Spec, inventory: Inventory) -> tuple[Spec, str]:
+def attach(spec: Spec, inventory: Inventory, only: str = "") -> tuple[Spec, str]:
     """Return a spec with its provenance as annotations, and the line to write before its YAML.
 
     A spec of a version without annotations is unchanged; the line of another spec is "".
     """
-    origin = of(inventory)
+    origin = of(inventory, only)
     if versions.is_older(versions.minimum_version(spec), ANNOTATIONS_SINCE):
         text = json.dumps(_table(origin), separators=(",", ":"))
         # JSON permits DEL in a string, YAML does not permit it even in a comment.
@@ -174,11 +178,7 @@ def _files(inventory: Inventory) -> dict[str, Identity]:
 
 
 def _table(provenance: Provenance) -> Json:
-    table: Json = {
-        key: getattr(provenance, key)
-        for key in ("generator", "driver", "module", "mode", "inputs")
-        if getattr(provenance, key)
-    }
+    table: Json = {key: getattr(provenance, key) for key in TEXTS if getattr(provenance, key)}
     table[FILES] = {
         path: ":".join(map(str, numbers)) for path, numbers in provenance.files.items()
     }
@@ -188,9 +188,7 @@ def _table(provenance: Provenance) -> Json:
 def _provenance(table: Json) -> Provenance:
     """Parse a table as provenance."""
     files = table.get(FILES, {})
-    texts = {
-        key: table.get(key, "") for key in ("generator", "driver", "module", "mode", "inputs")
-    }
+    texts = {key: table.get(key, "") for key in TEXTS}
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ValueError("no provenance")
     return Provenance(**texts, files={path: _identity(text) for path, text in files.items()})

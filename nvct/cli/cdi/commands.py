@@ -195,7 +195,7 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
             tell(line("invalid", error))
             bad += 1
             continue
-        tell(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
+        tell(f"valid: {source} ({spec['kind']}, {_counted(spec)})")
         refusals = [text for version in required if (text := engines.refusal(spec, *version))]
         bad += len(refusals)
         for text in refusals if required else engines.refusals(spec):
@@ -230,7 +230,12 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
         sys.stdout.write(store.dumps(moved).decode())
         return
     follow = not store.is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
-    say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output, follow=follow)}")
+    say(f"wrote {_counted(moved)} to {store.save(moved, output, follow=follow)}")
+
+
+def _counted(spec: Spec) -> str:
+    number = len(spec["devices"])
+    return f"{number} device{'' if number == 1 else 's'}"
 
 
 def _spec_of(path: str) -> Spec:

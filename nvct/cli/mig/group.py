@@ -183,7 +183,9 @@ def holders(given: object, *, form: str) -> None:
 
 
 def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
-    """Return each GPU with its MIG mode and its MIG devices, before the changes and after."""
+    """Return each GPU: its mode and MIG devices before and after the changes, and the changes."""
+    from nvct.cli.mig import picture
+
     rows = []
     for gpu in map(tables.with_placements, state.gpus):
         now = layout_of(gpu)
@@ -192,7 +194,9 @@ def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
             when: {"enabled": layout.enabled, "devices": devices(gpu, layout)}
             for when, layout in layouts.items()
         }
-        rows.append({"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **shown})
+        changes = [line.plain for line in picture.change_lines(gpu, layouts["then"])]
+        names = {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name}
+        rows.append({**names, **shown, "changes": changes})
     return rows
 
 

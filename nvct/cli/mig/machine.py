@@ -104,7 +104,8 @@ def require(**values: str) -> None:
     """
     missing = [name.replace("_", "-") for name, value in values.items() if not value]
     if missing:
-        raise UsageError(f"missing required flags '{', '.join(missing)}'")
+        hint = "nvct mig configs prints the names" if "selected-config" in missing else ""
+        raise UsageError(f"missing required flags '{', '.join(missing)}'", hint=hint)
 
 
 class Hooks:

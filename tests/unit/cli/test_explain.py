@@ -213,7 +213,7 @@ def test_a_config_json_of_odd_shape_is_explained_as_it_is_created(
 def test_a_reason_is_explained(lab: Lab) -> None:
     said = run(lab, "DriverNotLoaded").output
 
-    assert said.startswith("DriverNotLoaded: the answer is no to: Is the driver's kernel module")
+    assert said.startswith("DriverNotLoaded: Is the driver's kernel module")
     assert "do: Install the driver and load it with `modprobe nvidia`." in said
     told = json.loads(run(lab, "DriverNotLoaded", "--json").output)
     assert told["reason"] == "DriverNotLoaded"

@@ -187,3 +187,24 @@ def test_a_file_of_somebody_else_stays(
     assert isinstance(result.exception, HostError)
     assert "is not replaced" in str(result.exception)
     assert output.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("name", ["nvidia.yaml", "of-0.6.yaml"])
+def test_a_choice_of_devices_stays_until_another_is_made(
+    name: str, lab: Lab, tmp_path: Path
+) -> None:
+    """In a comment, or in annotations where the spec's version has them."""
+    output = tmp_path / name
+    env = {"NVIDIA_CTK_CDI_GENERATE_CLASS": "a.b"} if "0.6" in name else {}
+    publish(lab, output, "--devices=1", **env)
+
+    done = publish(lab, output, **env)
+
+    assert names(output) == ["1", "all"]
+    assert "devices 1, as before; --devices all publishes all" in done.output
+    publish(lab, output, "--devices=none", **env)
+    publish(lab, output, **env)
+    assert names(output) == ["none"]
+    publish(lab, output, "--devices=all", **env)
+    publish(lab, output, **env)
+    assert names(output) == ["0", "1", "all"]

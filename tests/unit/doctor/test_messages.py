@@ -289,3 +289,21 @@ def test_an_unknown_message_is_said_to_be_unknown() -> None:
     assert isinstance(done.exception, UsageError)
     assert done.exception.message == "this is no known message about GPUs"
     assert "nvct doctor" in done.exception.hint
+
+
+def test_the_code_of_an_error_is_explained_alone() -> None:
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(program("nvct"), ["explain", *words])
+        return done.stdout if done.exception is None else str(done.exception)
+
+    assert "reason: ConfigurationInvalid" in told("bad-config")
+    assert told("[bad-config]") == told("bad-config")
+    assert "wrong option" in told("usage")
+    assert "docs/errors.md" in told("usage")
+
+
+def test_a_mistyped_reason_is_recognized() -> None:
+    done = CliRunner().invoke(program("nvct"), ["explain", "DriverNotLoadd"])
+
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.hint == "did you mean the reason DriverNotLoaded?"

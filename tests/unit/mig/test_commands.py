@@ -99,6 +99,7 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
     (gpu,) = json.loads(shown)
     assert gpu["now"] == {"enabled": False, "devices": {}}
     assert gpu["then"] == {"enabled": True, "devices": {"3g.40gb": 2}}
+    assert gpu["changes"][1:] == ["create  3g.40gb at slice 0", "create  3g.40gb at slice 4"]
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,9 @@ def test_the_only_configuration_needs_no_name() -> None:
     configs = config.parse(spec("devices: all, mig-enabled: false"))
 
     assert config.select(configs, "") == config.select(configs, "one")
-    with pytest.raises(UsageError, match="selected mig-config not present: two"):
+    with pytest.raises(UsageError, match="selected mig-config not present: two") as refused:
         config.select(configs, "two")
+    assert refused.value.hint == "there are one"
     with pytest.raises(UsageError, match="missing required flag 'selected-config'"):
         config.select({**configs, "two": configs["one"]}, "")
     with pytest.raises(UsageError, match="selected mig-config not present: "):

@@ -104,6 +104,17 @@ def test_a_spec_that_was_just_made_fits(options: dict[str, object], site: Site) 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("only", "missing"), [("1", []), ("", ["gpu-missing"])])
+def test_a_gpu_that_somebody_has_left_out_is_not_missing(
+    only: str, missing: list[str], tmp_path: Path
+) -> None:
+    site = Site(tmp_path, gpus=2)
+    made = site.made(device_ids=["1"])
+    site.put("low/nvidia.yaml", *provenance.attach(made, site.inventory, only))
+
+    assert kinds(site.check()) == missing
+
+
 def test_a_file_that_is_gone_or_inaccessible_is_reported_once_per_spec(site: Site) -> None:
     path = site.write()
     smi = site.driver / "usr/bin/nvidia-smi"

@@ -360,7 +360,7 @@ WARNINGS: list[tuple[list[str], dict[str, str], str]] = [
     (
         ["--device-id", "none"],
         {f"{ENV}DEVICE_IDS": "none"},
-        "warning: --device-id none leaves out the device all",
+        "warning: none: no GPU is in the specification, and no device all",
     ),
     (
         ["--nvidia-cdi-hook-path", "no-such-hook"],

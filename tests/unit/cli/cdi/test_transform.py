@@ -74,7 +74,7 @@ def test_files_are_read_and_written(name: str, start: str, tmp_path: Path) -> No
 
     (written,) = (tmp_path / "out").iterdir()
     assert result.stdout == ""
-    assert result.stderr == f"wrote 1 devices to {written}\n"
+    assert result.stderr == f"wrote 1 device to {written}\n"
     assert written.read_text().startswith(start)
     spec = load.load_file(str(written))
     assert spec["containerEdits"]["mounts"] == [{**MOUNT, "containerPath": "/d/lib/l.so"}]
