@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
@@ -143,6 +143,5 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
 
 
 def _named(bus_ids: Sequence[str]) -> str:
-    names = ", ".join(procfs.canonical_bus_id(name) or name for name in bus_ids[:SHOWN])
-    more = f" and {len(bus_ids) - SHOWN} more" if len(bus_ids) > SHOWN else ""
-    return f"GPU{'' if len(bus_ids) == 1 else 's'} {names}{more}"
+    names = [procfs.canonical_bus_id(name) or name for name in bus_ids]
+    return f"GPU{'' if len(bus_ids) == 1 else 's'} {listed(names, SHOWN)}"

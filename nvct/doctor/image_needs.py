@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
-from nvct.doctor.model import Finding, Part, Severity
+from nvct.doctor.model import Finding, Part, Severity, listed
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
@@ -160,10 +160,9 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
     essential = [name for name in names if name.startswith(ESSENTIAL)]
     severity: Severity = "error" if essential else "note"
     shown = [*essential, *(name for name in names if name not in essential)]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     capabilities = sorted({file.capability or "all" for file in files})
     verb = "needs" if len(shown) == 1 else "need"
-    text = f"{lack}: {', '.join(shown[:SHOWN])}{more} {verb} it ({', '.join(capabilities)})"
+    text = f"{lack}: {listed(shown, SHOWN)} {verb} it ({', '.join(capabilities)})"
     if unread:
         severity, text = "unknown", f"{text}; or it is not seen: {unread} cannot be read"
     return Finding(Reason.ImageIncomplete, severity, text)

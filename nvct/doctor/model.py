@@ -58,7 +58,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(words: Sequence[str], most: int) -> str:
+    """Return the first words of a list, and how many more there are."""
+    rest = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + rest
+
+
 LINES = 8
+"""Of a part; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +94,8 @@ class Part:
             said: sentences, and findings, whose evidence is a line.
             findings: more of them, about which a sentence speaks.
         """
-        findings = (*(one for one in said if isinstance(one, Finding)), *findings)
-        lines = [one.evidence if isinstance(one, Finding) else one for one in said]
+        findings = (*(line for line in said if isinstance(line, Finding)), *findings)
+        lines = [line.evidence if isinstance(line, Finding) else line for line in said]
         if any(finding.is_fault for finding in findings):
             health = "attention"
         if len(lines) > LINES:

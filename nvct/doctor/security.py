@@ -18,7 +18,7 @@ from typing import Any
 from nvct.cdi.read.registry import SpecFile
 from nvct.config.model import Config
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Finding, Part, Severity, count, unseen
+from nvct.doctor.model import Finding, Part, Severity, count, listed, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import read_list, read_object
 from nvct.host import procfs
@@ -181,8 +181,7 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
                 return part
         text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
         return Part.absent(text)
-    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    things = f"{count(len(names), 'image')} with {ASKS}: {', '.join(names[:NAMED])}{rest}"
+    things = f"{count(len(names), 'image')} with {ASKS}: {listed(names, NAMED)}"
     if not settings.accept_envvar_when_unprivileged:
         return Part.of(f"{things}; config.toml ignores it")
     if settings.policy:

@@ -15,7 +15,7 @@ from nvct.cdi.check.drift import HostState, Report, check
 from nvct.cdi.read import registry
 from nvct.compile import farm_plan, live_host
 from nvct.config.model import Config
-from nvct.doctor.model import Finding, Severity
+from nvct.doctor.model import Finding, Severity, listed
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
 from nvct.host import procfs
@@ -162,11 +162,6 @@ def _line(group: str, drifts: Sequence[Drift]) -> str:
         return f"{first.text}; {more} more difference{'s' if more > 1 else ''} with it"
     if group in UNLISTED:
         names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
-        return f"{NOT_GIVEN}{len(names)} devices of this host: {_shortened(names)}"
+        return f"{NOT_GIVEN}{len(names)} devices of this host: {listed(names, NAMED)}"
     paths = [drift.path for drift in drifts]
-    return f"{first.source}: {len(paths)} {MANY[group]}: {_shortened(paths)}"
-
-
-def _shortened(words: Sequence[str]) -> str:
-    rest = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return ", ".join(words[:NAMED]) + rest
+    return f"{first.source}: {len(paths)} {MANY[group]}: {listed(paths, NAMED)}"

@@ -22,7 +22,10 @@ from nvct.host import procfs
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.linux.files import temporary_name
-from nvct.linux.kernel import Kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
 
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
