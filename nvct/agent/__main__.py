@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
-from nvct.agent.core.program import WORKER_ENV, EarlySignals
+from nvct.agent.core.program import GARBAGE, WORKER_ENV, EarlySignals
 from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # asyncio comes with it, and NVML's process is forked before
 
 def main() -> None:
     """Run the tasks that the arguments name."""
+    gc.set_threshold(GARBAGE)
     EarlySignals()  # tasks read their settings when they start, so an early SIGHUP has no effect
     try:
         client = _client(os.environ.get(WORKER_ENV, ""))

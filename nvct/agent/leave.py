@@ -40,7 +40,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
     folder = f"{root}{FOLDER}"
     if os.path.lexists(f"{folder}/{LOCK}"):
         instance = Instance(folder)
-        asyncio.run(instance.take())
+        asyncio.run(instance.take(to_serve=False))
         removed.append("the agent no longer serves this node")
         # Without the lock they may be those of NVIDIA's plugin, which have the same names.
         patterns = [f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR)]

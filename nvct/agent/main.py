@@ -21,7 +21,15 @@ from functools import partial
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared, node_name
-from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
+from nvct.agent.core.instance import (
+    FOLDER,
+    HAND_OVER,
+    MARGIN_S,
+    POD_ENV,
+    YIELD,
+    Instance,
+    successor_is_coming,
+)
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.program import (
     ENDING,
@@ -30,6 +38,7 @@ from nvct.agent.core.program import (
     RELEASE_ENV,
     SOCKET_ENV,
     UPGRADES_ENV,
+    begin_nvml,
     grace_s,
 )
 from nvct.agent.core.recorder import Recorder
@@ -62,8 +71,9 @@ NVML_S = 30.0
 """How long NVML is waited for before an older instance is asked to yield."""
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
-CONFIG_S, LOOK_S = 5.0, 0.05
-"""How long a task waits for the config file at the start of config-manager; between two looks."""
+SOON_S, LOOK_S = 5.0, 0.05
+"""How long a task waits at the start: for the config file of config-manager, and for those that
+offer devices, because the imports of the others would delay the first list; between two looks."""
 
 
 @dataclass
@@ -86,7 +96,7 @@ class Agent:
     shared: Shared = field(default_factory=Shared)
     grace_s: int = GRACE_S
     release: Release = field(init=False)
-    _is_ending: bool = False
+    is_ending: bool = False
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
@@ -130,11 +140,13 @@ class Agent:
             await unless(stopped, instance.take())
             while not stopped.is_set():
                 await self._serve_node(instance, stopped)
-                if stopped.is_set() or self._is_ending:
+                if stopped.is_set() or self.is_ending:
+                    if self.shared.handing:
+                        await unless(stopped, together(*self.shared.handing))
                     break
                 self.status.part = "standby"
-                self.journal.info("another agent serves this node now; this one stands by")
-                await unless(stopped, instance.stand_by())
+                self.journal.info("another process has the node's lock now; this agent stands by")
+                await unless(stopped, self._stand_by(instance, stopped))
         finally:
             instance.release()
             if port is not None:
@@ -158,14 +170,22 @@ class Agent:
 
         NVML of another container starts, which on a machine of 8 GPUs can take twenty seconds.
         """
-        task_table.load(self.names)
+        first = [name for name in self.names if name in OFFERING]
+        settings = None
+        with contextlib.suppress(NvctError):  # the task tells
+            for name in first:
+                settings, _ = (
+                    TASKS[name].module("settings").resolve((), with_driver_roots(self.env))
+                )
+        asking = await begin_nvml(self.client, settings)
+        task_table.load(first)
         if not self.client.chooses_library:
-            with contextlib.suppress(NvctError, asyncio.TimeoutError):  # a task tells
-                await within(NVML_S, self.client.report())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(NVML_S, asking)
 
     async def end(self, stopped: asyncio.Event) -> None:
         """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
-        is_second_signal, self._is_ending = self._is_ending, True
+        is_second_signal, self.is_ending = self.is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
         try:
             if serves and await successor_is_coming(self.env, os.uname().nodename):
@@ -176,11 +196,24 @@ class Agent:
         finally:
             stopped.set()
 
+    async def _stand_by(self, instance: Instance, stopped: asyncio.Event) -> None:
+        """Wait for the lock; where `nvct agent --leave` has removed it, end."""
+        if not await instance.stand_by(in_pod=POD_ENV in self.env):
+            self.journal.info("nvct has left this node: this agent ends")
+            stopped.set()
+
     async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
         """Serve until it is stopped, or another instance asks for the lock."""
         self.status.part = "serving"
         yielded = asyncio.Event()
-        server = status.with_yield(self.status, yielded.set)
+        self.shared.has_successor = False
+
+        def hand_over() -> None:
+            self.shared.has_successor = True
+            yielded.set()
+
+        ends = {YIELD: yielded.set, HAND_OVER: hand_over}
+        server = status.with_yield(self.status, ends)
         await server.listen_unix(instance.socket)
         notify(self.env, READY)
         self.env = {**self.env, SOCKET_ENV: instance.socket}
@@ -243,8 +276,10 @@ class Agent:
             await server.close()
 
     async def _run_task(self, name: str) -> None:
-        if CONFIG_MANAGER in self.names and name != CONFIG_MANAGER:
-            await _appears(self.env.get("CONFIG_FILE", ""))
+        if name != CONFIG_MANAGER:
+            await _soon(self._has_config)
+        if name not in OFFERING and self._has_config():
+            await _soon(self._has_offered)
         work = self.running[name] = TASKS[name].module("task").make(
             Context(
                 env=with_driver_roots(self.env), client=self.client, journal=self.journal,
@@ -255,6 +290,16 @@ class Agent:
             await work.run()
         finally:
             self.running.pop(name, None)
+
+    def _has_config(self) -> bool:
+        """Return whether the file that config-manager writes is there, if there is to be one."""
+        path = self.env.get("CONFIG_FILE", "") if CONFIG_MANAGER in self.names else ""
+        return not path or os.path.exists(path)
+
+    def _has_offered(self) -> bool:
+        """Return whether the tasks that offer devices have come so far that others may start."""
+        offering = [name for name in self.names if name in OFFERING]
+        return all(name in self.running and self.running[name].is_settled for name in offering)
 
     def _describe(self, name: str) -> object:
         return self.running[name].describe() if name in self.running else None
@@ -297,11 +342,10 @@ def run(
     asyncio.run(_serve(agent, instance))
 
 
-async def _appears(path: str) -> None:
-    """Wait a moment for a file; a task that needs it says then that it is missing."""
-    until = time.monotonic() + CONFIG_S
-    there = partial(os.path.exists, path)
-    while path and not there() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
+async def _soon(is_so: Callable[[], bool]) -> None:
+    """Wait a moment for what a task needs; the task says then that it is missing."""
+    until = time.monotonic() + SOON_S
+    while not is_so() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
         await asyncio.sleep(LOOK_S)
 
 
@@ -318,7 +362,8 @@ async def _serve(agent: Agent, instance: Instance) -> None:
         notify(agent.env, STOPPING)
     finally:
         agent.client.disconnect()
-    agent.journal.info("Received a signal, shutting down.")
+    if agent.is_ending:
+        agent.journal.info("Received a signal, shutting down.")
 
 
 def notify(env: Mapping[str, str], state: str) -> None:

@@ -148,10 +148,15 @@ def resume_command() -> None:
     from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
-    if release.withdraw(instance.FOLDER):
-        say("the release is over: this node's agent uses the driver as soon as one is loaded")
-    else:
+    if not release.withdraw(instance.FOLDER):
         say("nothing was released by `nvct agent release`")
+        return
+    user = "this node's agent uses the driver as soon as one is loaded"
+    try:
+        status_of_agent()
+    except HostError:
+        user = "no agent serves this node"
+    say(f"the release is over: {user}")
 
 
 def _released() -> str:
@@ -225,6 +230,8 @@ def status_of_agent() -> Mapping[str, Any]:
     path = f"{instance.FOLDER}/{instance.SOCKET}"
     try:
         _, body = asyncio.run(http.ask(path, "GET", "/status"))
+    except PermissionError as error:
+        raise HostError(f"{path} answers root alone", hint="run it as root") from error
     except OSError as error:
         raise HostError(
             f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Timer
 from typing import Any
@@ -177,6 +178,7 @@ def node_of_host() -> Node:
         engines=engine.engines(),
         agent=_agent(),
         trouble=trouble,
+        released=_released(),
     )
 
 
@@ -188,6 +190,19 @@ def _agent() -> Mapping[str, Any] | None:
         return status_of_agent()
     except (HostError, ImportError):
         return None
+
+
+def _released() -> str:
+    """Return why an agent that starts now would leave the driver alone, "" if it would not."""
+    try:
+        from nvct.agent.core import instance
+
+        if not os.path.isdir(instance.FOLDER):  # as on most hosts
+            return ""
+        from nvct.agent.nvml import release
+    except ImportError:  # what an agent needs is not installed
+        return ""
+    return release.of_file(instance.FOLDER, time.monotonic())
 
 
 def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:

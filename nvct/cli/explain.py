@@ -15,6 +15,7 @@ from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
 from nvct.cli.options import container_names, format_option
+from nvct.config.model import without_choice
 from nvct.doctor import messages, refusals
 from nvct.doctor.messages import Found
 from nvct.doctor.reasons import Reason
@@ -123,7 +124,7 @@ def explain(
         )
     else:
         found = _read(config_json, bundle, standard_input)
-    surroundings = dict(os.environ)
+    surroundings = without_choice(dict(os.environ))
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)

@@ -275,9 +275,13 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
     from nvct.installer import ready
 
     if values["find_driver"]:
+        from nvct.agent.core.program import UPGRADES_ENV
         from nvct.cli import validate
 
-        ready_values = validate.find_driver(values["host_root"] or "/", values["driver_root"])
+        ready_values = validate.find_driver(
+            values["host_root"] or "/", values["driver_root"],
+            expects_container=os.environ.get(UPGRADES_ENV) == "true",
+        )  # fmt: skip
         if values["driver_ready"]:
             ready.write(*os.path.split(values["driver_ready"]), ready_values)
         roots = {name: ready_values[key] for name, key in DRIVER_READY.items()}
@@ -303,7 +307,8 @@ def _warn(values: OptionValues) -> None:
     """
     if values["nri"] and not values["no_daemon"]:
         raise UsageError(
-            "there is no NRI plugin in nvct yet", hint="leave --enable-nri-plugin out"
+            "nvct install does not start the NRI plugin",
+            hint="leave --enable-nri-plugin out, and run nvct-nri: docs/nri.md",
         )
     if values["nri"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")

@@ -160,10 +160,16 @@ def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
         ready.write(output_dir, name)
 
 
-def find_driver(host_here: str, driver_root: str) -> dict[str, str]:
+def find_driver(
+    host_here: str, driver_root: str, *, expects_container: bool = False
+) -> dict[str, str]:
     """Return the roots of the driver and its nodes, by the keys of driver-ready.
 
-    If no driver works yet, the host's root is taken, where one may come; the reason is printed.
+    If no driver works yet, the reason is printed, and the root is taken where one may come: a
+    driver container's if the host has no nvidia-smi and that folder exists, else the host's.
+
+    Args:
+        expects_container: whether a driver container's folder may come later, as after a boot.
     """
     host_here = host_here if os.path.isdir(host_here) else "/"
     driver_here = f"{host_here.rstrip('/')}{driver_root}"
@@ -173,9 +179,13 @@ def find_driver(host_here: str, driver_root: str) -> dict[str, str]:
         _make_links(found, places)
     else:
         context = f" ({found.context})" if found.context else ""
-        say(f"no driver yet: {found.evidence}{context}; the driver is expected in /")
+        is_host = drivers.has_smi(host_here) or not (
+            expects_container or os.path.isdir(driver_here)
+        )
+        root, root_here = ("/", host_here) if is_host else (driver_root, driver_here)
+        say(f"no driver yet: {found.evidence}{context}; the driver is expected in {root}")
         found = drivers.Driver(
-            is_host=True, root="/", root_here=host_here, dev_root="/", dev_root_here=host_here
+            is_host=is_host, root=root, root_here=root_here, dev_root=root, dev_root_here=root_here
         )
     here = {places.host: host_here, driver_root: driver_here}
     return {

@@ -66,12 +66,15 @@ def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
     return [fingerprints.take_file(path, now) for path in paths]
 
 
-def compile_registry(registry: Registry, config: str, roots: Roots | None = None) -> model.Plan:
+def compile_registry(
+    registry: Registry, config: str, roots: Roots | None = None, *, sees_files: bool = True
+) -> model.Plan:
     """Compile the specs of the CDI folders.
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
         config: path of the config.toml in force, the plan's key.
+        sees_files: whether mount sources and hooks can be looked for; else they count as there.
     """
     roots = roots or Roots()
     plan = empty(config)
@@ -82,9 +85,9 @@ def compile_registry(registry: Registry, config: str, roots: Roots | None = None
         if path not in spec_numbers:
             spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
-            plan["specs"].append(_spec(plan, path, common, roots))
-        edits = _alone(device.get("containerEdits"))
-        _add_device(plan, [name], edits, spec=spec_numbers[path], path=path)
+            plan["specs"].append(_spec(plan, path, common, roots, sees_files=sees_files))
+        edits, spec = _alone(device.get("containerEdits")), spec_numbers[path]
+        _add_device(plan, [name], edits, spec=spec, path=path, sees_files=sees_files)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
@@ -124,10 +127,19 @@ def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
     return {"": Part(edits or {})}
 
 
-def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], roots: Roots) -> model.Spec:
+def _spec(
+    plan: model.Plan,
+    path: str,
+    parts: Mapping[str, Part],
+    roots: Roots,
+    *,
+    sees_files: bool = True,
+) -> model.Spec:
     """Compile a spec's common edits, and check whether the spec still fits the host."""
     compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
-    compiled["refuse"] = _drift(parts, roots, compiled["facts"]) or _missing(plan, parts)
+    compiled["refuse"] = _drift(parts, roots, compiled["facts"])
+    if sees_files:
+        compiled["refuse"] = compiled["refuse"] or _missing(plan, parts)
     try:
         compiled["edits"] = _with_parts(plan, parts, path)
     except NvctError as error:
@@ -136,14 +148,20 @@ def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], roots: Roots) 
 
 
 def _add_device(
-    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
+    plan: model.Plan,
+    names: Sequence[str],
+    parts: Mapping[str, Part],
+    *,
+    spec: int,
+    path: str,
+    sees_files: bool = True,
 ) -> None:
     """Compile one device; devices with equal edits share them, so no edit is applied twice."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
     for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
         entry["facts"].append(fingerprints.take("node", host_path))
-    entry["refuse"] = _missing(plan, parts)
+    entry["refuse"] = _missing(plan, parts) if sees_files else ""
     compiled = model.no_edits()
     try:
         compiled = _with_parts(plan, parts, path)

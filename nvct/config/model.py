@@ -39,7 +39,6 @@ class Config:
 
     Attributes:
         path: of the file, "" if there is none.
-        warnings: messages about replaced values, for the log.
         disable_require, swarm_resource, accept_envvar_when_unprivileged, accept_volume_mounts,
         supported_driver_capabilities: top level ("all" is expanded, unknown names are kept).
         driver_root: nvidia-container-cli.root, "/" when unset; never ends in a slash otherwise.
@@ -56,8 +55,8 @@ class Config:
             files would be a separate mount.
         farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false"; auto masks the
             driver's params if a hook runs anyway.
-        dev_root, proc_root, sys_root, plain_nodes: of nvct; the parts of a simulated node.
-        policy: of nvct; the rules, each a JSON object for `nvct.container.request.policy`.
+        dev_root, proc_root, sys_root, plain_nodes: the parts of a simulated node.
+        policy: the rules, each a JSON object for `nvct.container.request.policy`.
         engine_devices: of nvct.policy; whether the rules apply to devices that the engine gives.
     """
 
@@ -116,21 +115,11 @@ class Config:
     engine_devices = UNCHECKED
 
     def __init__(self, **values: object) -> None:
-        """Take values by attribute; the others keep their default.
-
-        Raises:
-            ConfigError: a value is not of its attribute's type.
-        """
         attributes = self.__dict__
         for name, value in values.items():
             attributes[name] = _checked(name, value, FIELDS[name])
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        """Refuse: a configuration is read. `replaced` makes another one.
-
-        Raises:
-            AttributeError: always.
-        """
         raise AttributeError(f"Config.{name} cannot be set")
 
     def replaced(self, **values: object) -> Config:
@@ -139,9 +128,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
-        """Return a Config from the result of `to_dict`.
-
-        Unknown names are ignored; missing ones keep their default.
+        """Return a Config from the result of `to_dict`; a missing name keeps its default.
 
         Raises:
             ConfigError: a value has the wrong type.
@@ -163,9 +150,6 @@ class Config:
 
         In mode legacy, nvidia-container-toolkit v1.20 passes cuda-compat-mode to
         nvidia-container-cli; the feature flag has no effect on that program.
-
-        Args:
-            mode: of the request.
         """
         compat_mode = self.cuda_compat_mode
         if mode != "legacy" or compat_mode == "hook":
@@ -223,6 +207,37 @@ def _exists(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+CALLERS = (paths.CONFIG_ENV, "XDG_CONFIG_HOME", paths.RUN_DIR_ENV)
+"""By these variables a caller could choose another policy."""
+
+
+def without_choice(env: dict[str, str], root: str = "/") -> dict[str, str]:
+    """Return an environment in which the host's policy cannot be chosen.
+
+    Podman starts its runtime with its caller's environment. Where the host's config.toml has a
+    policy, that file alone counts for the host's root. The user of a rootless engine has a file of
+    his own. The launcher does the same (`keeps_policy` in nvct/launcher/launcher.c).
+    """
+    if any(map(env.get, CALLERS)) and posix.stat(root).st_uid == posix.geteuid() and _has_policy():
+        return {name: value for name, value in env.items() if name not in CALLERS}
+    return env
+
+
+def _has_policy() -> bool:
+    try:
+        fd = posix.open(paths.CONFIG_FILE, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    try:
+        return b"policy" in posix.read(fd, 1 << 20)
+    except OSError:
+        return True
+    finally:
+        posix.close(fd)
 
 
 def check(config: Config) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.host_view import leaves_cgroup
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
@@ -38,7 +39,6 @@ EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
-CGROUPS = "/sys/fs/cgroup"
 UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
 """Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
@@ -56,9 +56,6 @@ class Access:
         majors: of NVIDIA's drivers.
         shared: what gives such devices, and others that cannot be told from them: mounted folders
             where no control group refuses their nodes, and properties of the container's unit.
-
-    Args:
-        drivers: majors of character devices, by the names of their drivers.
     """
 
     __slots__ = ("_exact", "_rules", "control", "is_wide", "known", "majors", "nodes", "shared")
@@ -81,7 +78,7 @@ class Access:
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
-        self.is_wide |= has_driver and not is_rootless and _leaves_cgroup(bundle)
+        self.is_wide |= has_driver and not is_rootless and leaves_cgroup(bundle)
         self._add_rules(has_driver=has_driver)
 
     def _add_rules(self, *, has_driver: bool) -> None:
@@ -100,7 +97,9 @@ class Access:
                     self._exact.add(number)
 
     def _add(self, number: Number | None, path: str) -> None:
-        if number is not None and number[1] in self.majors and number not in self.nodes:
+        if number is None or number[1] in self.control:
+            return
+        if number[1] in self.majors and number not in self.nodes:
             self.nodes.update(device_numbers.without_control({number: path}))
 
     def _add_mounts(self, bundle: Bundle) -> None:
@@ -148,26 +147,8 @@ def _special_files(folder: str) -> list[str]:
     return [entry.path for entry in special if not entry.is_dir(follow_symlinks=False)]
 
 
-def _leaves_cgroup(bundle: Bundle) -> bool:
-    """Report whether root in a container can leave the control group that refuses devices.
-
-    A mount that is read-only, but not recursively, has writable ones below it.
-    """
-    for mount in bundle.mounts:
-        source, options = mount.get("source"), mount.get("options")
-        if isinstance(source, str) and not (isinstance(options, list) and "rro" in options):
-            path = source.rstrip("/")
-            if path == CGROUPS or CGROUPS.startswith(f"{path}/") or path.startswith(f"{CGROUPS}/"):
-                return True
-    return CAP_SYS_ADMIN in bundle.bounding
-
-
 class EngineCase(Case):
-    """A request of origin `engine`.
-
-    Attributes:
-        given_nodes: the device numbers that the kubelet has given; `ask_kubelet` sets them.
-    """
+    """A request of origin `engine`; `given_nodes` are the numbers that the kubelet has given."""
 
     __slots__ = ("given_nodes",)
 
@@ -198,16 +179,11 @@ def check(
 ) -> Removal | None:
     """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
 
-    Args:
-        origin: of the container, None if nothing was asked of it yet.
-        request: the container's other request, which the policy allows.
-        devices: gets the names of the devices.
-        notes: get the decision.
-        trouble: why config.toml cannot be read.
+    `request` is the container's other one, which the policy allows. `devices` gets names.
 
     Raises:
         NotPermittedError: the policy denies the devices.
-        NvctError: `trouble`, if there are any.
+        NvctError: `trouble`, why config.toml cannot be read, if there are any devices.
     """
     plans = PlanDevices(config, host)
     origin = origin or origin_of(bundle, config, host)

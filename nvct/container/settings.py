@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.container.plan.store import Store
 
-FORMAT = 2
+FORMAT = 3
 CONFIG_LIMIT = 1 << 20
 AS_BYTES = ("utf-8", "surrogateescape")  # as paths are decoded
 LAUNCHER_WORDS = (
@@ -36,15 +36,16 @@ CHARACTERS = '"type":"c","access":"'
 ENGINE_DEVICES = (
     ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
-    '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev',
-    '"source":"/sys', '"source": "/', "CAP_SYS_ADMIN",
+    '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
+    '"source": "/', '"path": "/', "CAP_SYS_ADMIN",
     "org.systemd.property.Device", "org.systemd.property.BPFProgram",
     *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip
 """One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
-device, a property of the container's unit, a way out of its control group, or a mount, where no
-control group refuses it. Majors of NVIDIA's other drivers are among 234-254 and 384-511, which
-Linux gives out (fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""
+device, a property of the container's unit, CAP_SYS_ADMIN, or a mount, where no control group
+refuses it. The launcher itself finds what else leads out of a control group (the line `host`).
+Majors of NVIDIA's other drivers are among 234-254 and 384-511, which Linux gives out
+(fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""
 
 
 def load_or_default(
@@ -57,13 +58,21 @@ def load_or_default(
     try:
         return load(store, env, cold), None
     except NvctError as error:  # matters only if there is a request
-        from nvct.linux.files import read_bytes
+        return default_for(path_from(env)), error
 
-        try:
-            is_checked = b"engine-devices" in read_bytes(path_from(env), CONFIG_LIMIT)
-        except (OSError, DocumentError):
-            is_checked = False
-        return Config(engine_devices=CHECKED if is_checked else UNCHECKED), error
+
+def default_for(path: str) -> Config:
+    """Return the configuration in place of a config.toml that is not valid.
+
+    If the file seems to say so, the engine's devices are checked.
+    """
+    from nvct.linux.files import read_bytes
+
+    try:
+        is_checked = b"engine-devices" in read_bytes(path, CONFIG_LIMIT)
+    except (OSError, DocumentError):
+        is_checked = False
+    return Config(engine_devices=CHECKED if is_checked else UNCHECKED)
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
@@ -152,14 +161,14 @@ def launcher_conf(
         or "\n" in names
         or "\t" in names
     ):
-        return "nvct-launcher 1\nend\n"
+        return "nvct-launcher 2\nend\n"
     signature = fact[2]
     stamp = " ".join([str(n) for n in signature]) if isinstance(signature, list) else "absent"
-    lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
+    lines = ["nvct-launcher 2", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
     lines += [f"word\t{word}" for word in words_to_search]
     if is_checked:
-        lines += [f"word\t{word}" for word in ENGINE_DEVICES]
+        lines += ["host\tchecked", *[f"word\t{word}" for word in ENGINE_DEVICES]]
     return "\n".join([*lines, "end", ""])
 
 

@@ -58,6 +58,14 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         yield Finding(Reason.ResourceNotListed, "unknown", text)
 
 
+def released(document: Json) -> str:
+    """Return why the driver is being replaced, "" if it is not."""
+    nvml = document.get("nvml")
+    if not isinstance(nvml, Mapping) or nvml.get("state") not in RELEASED:
+        return ""
+    return str(nvml.get("reason"))
+
+
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] in RELEASED:
         yield Finding(Reason.DriverBeingReplaced, "error", str(nvml["reason"]))
@@ -92,6 +100,8 @@ def _devices(resources: Sequence[Json]) -> Finding:
         withheld = {id_ for resource in resources for id_ in resource.get("withheld", ())}
         lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
         id_, why = min((lasting or unhealthy).items())
+        if why.startswith(messages.REPLACED):  # the driver is back, its devices are looked at
+            return Finding(reason=Reason.DriverBeingReplaced, severity="error", evidence=why)
         why, remedy = _with_remedy(why)
         severity: Severity = "error" if len(unhealthy) == total else "warning"
         text = f"{len(unhealthy)} of {total}; {id_}: {why}"

@@ -70,6 +70,7 @@ class Node:
 
     Attributes:
         agent: /status of the agent that serves this node, None if none does.
+        released: why the driver is to be left alone, though no agent serves, "" if it is not.
         image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
@@ -79,6 +80,7 @@ class Node:
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
     trouble: NvctError | None = None
+    released: str = ""
     image: str = ""
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
@@ -251,7 +253,8 @@ def _agent(node: Node) -> Part:
     if node.agent is None:
         if part := unseen(Reason.ResourceNotListed, AGENT_DIR):
             return part
-        return Part.absent("no agent serves this node")
+        lines = ["no agent serves this node", *filter(None, [node.released])]
+        return Part.of(*lines, health="absent")
     try:
         found = list(agent_status.findings(node.agent, AGENT_TASKS))
     except agent_status.MALFORMED:
@@ -323,10 +326,10 @@ OF_DRIVER = ("gpus", "module", "driver", "nvml", "health", "daemon", "specs", "k
 
 def result(check: Check, node: Node) -> Part:
     """Return the result of a check; while the driver is being replaced, that is its only fault."""
-    part, nvml = check.look(node), (node.agent or {}).get("nvml")
-    is_faulty = check.name in OF_DRIVER and any(finding.is_fault for finding in part.findings)
-    if is_faulty and isinstance(nvml, Mapping) and nvml.get("state") in agent_status.RELEASED:
-        part = Part.of(Finding(Reason.DriverBeingReplaced, "warning", str(nvml.get("reason"))))
+    part = check.look(node)
+    why = node.released if node.agent is None else agent_status.released(node.agent)
+    if why and check.name in OF_DRIVER and any(finding.is_fault for finding in part.findings):
+        part = Part.of(Finding(Reason.DriverBeingReplaced, "warning", why))
     return replace(part, name=check.name)
 
 

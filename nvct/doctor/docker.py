@@ -13,6 +13,7 @@ from nvct.doctor import docker_daemon
 from nvct.doctor.model import Finding, Severity, count
 from nvct.doctor.reasons import Reason
 from nvct.engine.docker_host import WSL_DESKTOP, Client, Daemon, DockerHost
+from nvct.engine.model import without_var
 
 MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
 
@@ -78,8 +79,7 @@ def daemon_of(host: DockerHost) -> Daemon | None:
 
 
 def _socket(endpoint: str) -> str:
-    path = endpoint.removeprefix("unix://")
-    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+    return without_var(endpoint.removeprefix("unix://"))
 
 
 def _podman(client: Client) -> Finding:

@@ -182,6 +182,11 @@ def _smi_problem(root: str, places: Places, programs: Programs) -> str:
     return f"{root} has no {SMI}"
 
 
+def has_smi(root: str) -> bool:
+    """Return whether a driver is installed in a root, though it may not work."""
+    return any(os.path.lexists(f"{root.rstrip('/')}{folder}/{SMI}") for folder in PROGRAM_DIRS)
+
+
 def _run_with_host_libraries(
     root: str, program: str, arguments: list[str], places: Places, programs: Programs
 ) -> Completed:

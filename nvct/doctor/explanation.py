@@ -323,5 +323,6 @@ def of_words(
             for word in mounts
         ],
         "annotations": dict(annotations),
+        "linux": {"namespaces": [{"type": "pid"}, {"type": "cgroup"}]},
     }
     return Bundle(WORDS_ONLY, json.dumps(document))

@@ -120,8 +120,8 @@ def lines(mend: Mend, host: Host) -> Iterator[str]:
         path = published_spec.output_path(host.output)
         yield f"{path}: {'replace' if os.path.lexists(path) else 'make'} the specification"
         if host.settings.wants_view:
-            folder = host.settings.farm_dir
-            yield f"stays after --undo: a view of the driver, if one is made, in {folder}"
+            farm = host.settings.farm_dir
+            yield f"stays after --undo: a view of the driver, if one is made, in {farm}"
     yield from (f"left out: {warning}" for warning in findings.warnings)
 
 

@@ -46,10 +46,12 @@ def run(
     *,
     env: dict[str, str] | None = None,
     enter: Enter | None = None,
+    executable: str | None = None,
 ) -> Completed:
     """Run a program to its end; a missing one has status 127, a slow one is killed (124).
 
-    `enter` is called in the child before the program starts.
+    `enter` is called in the child before the program starts. `executable` is the file to run, if
+    that is not argv[0].
 
     Raises:
         OSError: `enter` raised it.
@@ -57,7 +59,7 @@ def run(
     try:
         completed = subprocess.run(
             argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s,
-            env=env or ENV, preexec_fn=_guarded(enter) if enter else None,
+            env=env or ENV, executable=executable, preexec_fn=_guarded(enter) if enter else None,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Completed(status=TIMED_OUT, err=f"no answer within {timeout_s:g} s")

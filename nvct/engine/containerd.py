@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from nvct.engine import containerd_drop_in as dropin
 from nvct.engine import containerd_load as loading
-from nvct.engine import containerd_switches, syntax, toml_file
 from nvct.engine import containerd_switches as switches
+from nvct.engine import toml_file
 from nvct.engine.containerd_drop_in import Target
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Path, Setting, Table
 from nvct.engine.model import (
@@ -31,6 +31,7 @@ from nvct.engine.model import (
     data_of,
     text_of,
 )
+from nvct.engine.syntax import ANY, Syntax
 from nvct.engine.toml_file import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
@@ -49,12 +50,7 @@ IMAGES = {  # key → containerd's own value
     "disable_snapshot_annotations": True,
     "discard_unpacked_layers": False,
 }
-OWN_DEFAULT = "containerd's own"
 NAMED = "named by nvct: containerd 1.x forgets its own runc beside any other runtime"
-SYNTAX = syntax.toml(
-    ("plugins", syntax.ANY, "containerd"), "default_runtime_name", dropin.HEADER,
-    dropin.is_import_needed, loading.replaces,
-)  # fmt: skip
 
 
 def state(options: EngineOptions, files: Files) -> State:
@@ -164,7 +160,7 @@ def _template(options: EngineOptions, config: Config, cri: Table) -> Table:
     It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
     runtime that calls runc.
     """
-    source = containerd_switches.cri_of_dump(options.dump) if options.dump else cri
+    source = switches.cri_of_dump(options.dump) if options.dump else cri
     registered = loading.runtimes(source)
     legacy = {} if config.modern else loading.legacy_default(source)
     handler_names = [handler.name for handler in options.handlers]
@@ -192,7 +188,6 @@ def _program(handler: Handler, target: Target) -> Table:
 
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
-    """Return the table of a new handler."""
     inherited = template.get("options")
     inherited = inherited if isinstance(inherited, dict) else {}
     # runtime_engine is another name of the program, which would win over ours in old shims.
@@ -325,70 +320,54 @@ def _check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> N
             )
 
 
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes the handlers, and the default if it is one of them.
-
-    A drop-in that holds nothing else is removed, too. Other settings stay.
-
-    Raises:
-        DocumentError: as `plan`.
-    """
+def _cleared(
+    options: EngineOptions, files: Files, edits: Sequence[FileEdit]
+) -> tuple[FileEdit, ...]:
+    """Return a removal that takes our drop-in away, too, its import, and runc that we named."""
     config = loading.load(options, files)
-    notes: list[str] = []
-    edits: list[FileEdit] = []
-    for loaded in config.files:
-        if loaded.data is None:
-            continue
-        text = text_of(loaded.data)
-        changes = _removals(options, config, loaded, text, notes)
-        edited = toml_file.edit(text, changes, loaded.path) if changes else text
-        if changes and dropin.is_left_over(options, config, loaded.path, edited):
-            edits.append(FileEdit(path=loaded.path, before=loaded.data, after=None))
-        elif edited != text:
-            edits.append(FileEdit(path=loaded.path, before=loaded.data, after=data_of(edited)))
-    removed = {edit.path for edit in edits if edit.after is None}
-    changed = [edit for edit in edits if edit.path not in removed | {config.root.path}]
-    root = dropin.without_import(config, edits, removed)
-    ordered = (*root, *changed, *(edit for edit in edits if edit.path in removed))
-    return Change(engine="containerd", edits=ordered, restart=bool(ordered), notes=tuple(notes))
+    after = {edit.path: edit.after for edit in edits}
+    for path, data in after.items():
+        text = text_of(data or b"")
+        loaded = loading.parsed(path, data)
+        named = {"runc": {"runtime_type": RUNC_TYPE}}
+        if NAMED in text and loading.runtimes(config.cri(loaded) or {}) == named:
+            where = (*config.cri_path(loaded), *RUNTIMES)
+            text = toml_file.edit(text, [(where, "runc", ABSENT)], path)
+        is_left_over = dropin.is_left_over(options, config, path, data_of(text))
+        after[path] = None if is_left_over else data_of(text)
+    root = config.root
+    spelled = loading.strings(root.document, "imports")
+    stems = [posixpath.splitext(path) for path, data in after.items() if data is None]
+    unneeded = {f"{stem}{star}{suffix}" for stem, suffix in stems for star in ("", "*")}
+    paths = zip(spelled, loading.patterns(root), strict=True)
+    imports = [item for item, path in paths if path not in unneeded]
+    if len(imports) < len(spelled):
+        text = text_of(after.get(root.path, root.data) or b"")
+        change = ((), "imports", imports or ABSENT)
+        after[root.path] = data_of(toml_file.edit(text, [change], root.path))
+    order = sorted(after, key=lambda path: (path != root.path, after[path] is None))
+    return tuple(FileEdit(path=path, before=files.read(path), after=after[path]) for path in order)
 
 
-def _removals(
-    options: EngineOptions, config: Config, loaded: loading.Loaded, text: str, notes: list[str]
-) -> list[toml_file.Change]:
-    cri = config.cri(loaded) or {}
-    path = config.cri_path(loaded)
-    remaining = loading.runtimes(cri)
-    changes: list[toml_file.Change] = []
-    for handler in options.handlers:
-        table = loading.runtimes(cri).get(handler.name)
-        if table is None:
-            continue
-        program = loading.binary(table)
-        if program != handler.path and not posixpath.basename(program).startswith(SHIM_PROGRAM):
-            notes.append(f"{loaded.path}: {handler.name} leads to {program or 'runc'} and stays")
-            continue
-        changes.append(((*path, *RUNTIMES), handler.name, ABSENT))
-        del remaining[handler.name]
-    default = loading.default(cri, modern=config.modern)
-    if default in loading.runtimes(cri).keys() - remaining.keys():
-        value = _next_default(remaining, modern=config.modern)
-        changes.append(((*path, *RUNTIMES[:1]), "default_runtime_name", value or ABSENT))
-        notes.append(f"{loaded.path}: the default runtime is {value or OWN_DEFAULT} again")
-    if changes and NAMED in text and remaining == {"runc": {"runtime_type": RUNC_TYPE}}:
-        changes.append(((*path, *RUNTIMES), "runc", ABSENT))
-    return changes
-
-
-def _next_default(remaining: Mapping[str, Table], *, modern: bool) -> str:
-    """Return the default among the remaining runtimes, "" for containerd's own, which is runc.
+def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> object:
+    """Return the default among the remaining runtimes, ABSENT for containerd's own, which is runc.
 
     If any runtime is named, containerd 1.x has runc only if that is named, too, and does not load
     its CRI without the default: so one of the remaining was the default before.
     """
-    if not modern and switches.LEGACY_NAME in remaining:
+    if version >= loading.VERSION_3 or where[1] == loading.CRI[3]:
+        return ABSENT
+    if switches.LEGACY_NAME in remaining:
         return switches.LEGACY_NAME
-    if modern or not remaining or "runc" in remaining:
-        return ""
-    usable = (name for name, table in remaining.items() if table.get("runtime_type") in RUNC_TYPES)
+    if not remaining or "runc" in remaining:
+        return ABSENT
+    tables = {name: table for name, table in remaining.items() if isinstance(table, dict)}
+    usable = (name for name, table in tables.items() if table.get("runtime_type") in RUNC_TYPES)
     return next(usable, next(iter(remaining)))
+
+
+SYNTAX = Syntax(
+    parent=("plugins", ANY, "containerd"), default="default_runtime_name", header=dropin.HEADER,
+    needed=dropin.is_import_needed, copies=loading.replaces, next_default=_next_default,
+    cleared=_cleared,
+)  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nvct.engine import containerd_load as loading
 from nvct.engine import containerd_switches, toml_file
 from nvct.engine.containerd_load import Config, Path, Table
-from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
+from nvct.engine.model import EngineOptions, FileEdit, Files, text_of
 from nvct.errors import EngineConfigError
 
 NAME = "99-nvidia.toml"
@@ -143,7 +143,7 @@ def _reduced_drop_in(config: Config, path: str, files: Files) -> Target:
         start = _first_lines(config)
         return Target(path=path, cri=cri, start=start, pattern=pattern, written=notes)
     text = text_of(data)
-    loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
+    loaded = loading.parsed(path, data)
     table = config.cri(loaded) or {}
     additions = difference(table, config.effective(without=path))
     has_other_keys = _has_other_keys(loaded, config.cri_path(loaded))
@@ -176,10 +176,9 @@ def _full_drop_in(options: EngineOptions, config: Config, path: str, files: File
     data = files.read(path)
     start = _first_lines(config)
     if data is not None:
-        text = text_of(data)
-        loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
+        loaded = loading.parsed(path, data)
         if config.get(path) is not None:
-            start, cri = text, config.cri_path(loaded)
+            start, cri = text_of(data), config.cri_path(loaded)
         elif _has_other_keys(loaded, config.cri_path(loaded)):
             raise EngineConfigError(
                 f"{path} is there, is not imported, and holds more than CRI settings",
@@ -262,11 +261,11 @@ def _has_other_keys(loaded: loading.Loaded, cri: Path) -> bool:
     return not (only and loaded.document.keys() <= {"version", "plugins"})
 
 
-def is_left_over(options: EngineOptions, config: Config, path: str, text: str) -> bool:
+def is_left_over(options: EngineOptions, config: Config, path: str, data: bytes) -> bool:
     """Report whether a file is our drop-in and says nothing that the others do not say."""
     if path == config.root.path or path not in (options.drop_in, _default_path(config.root.path)):
         return False
-    loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(text, path))
+    loaded = loading.parsed(path, data)
     additions = difference(config.cri(loaded) or {}, config.effective(without=path))
     return not _has_other_keys(loaded, config.cri_path(loaded)) and additions.keys() <= OWN_KEYS
 
@@ -278,25 +277,3 @@ def is_import_needed(key: Path, item: object, remaining: Sequence[str]) -> bool:
         and isinstance(item, str)
         and any(loading.matches(path, item) for path in remaining)
     )
-
-
-def without_import(
-    config: Config, edits: Sequence[FileEdit], removed: Collection[str]
-) -> list[FileEdit]:
-    """Return the root's edit without the imports that match only removed files."""
-    root = config.root
-    old = next((edit for edit in edits if edit.path == root.path), None)
-    spelled = loading.strings(root.document, "imports")
-    stems = [posixpath.splitext(path) for path in removed]
-    unneeded = {*removed, *(f"{stem}*{suffix}" for stem, suffix in stems)}
-    imports = [
-        item
-        for item, path in zip(spelled, loading.patterns(root), strict=True)
-        if path not in unneeded
-    ]
-    if len(imports) == len(spelled):
-        return [old] if old else []
-    text = text_of((old.after if old else root.data) or b"")
-    value: object = imports or ABSENT
-    edited = toml_file.edit(text, [((), "imports", value)], root.path)
-    return [FileEdit(path=root.path, before=root.data, after=data_of(edited))]

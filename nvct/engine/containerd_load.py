@@ -197,23 +197,19 @@ def read_file(path: str, files: Files) -> Loaded:
     Raises:
         DocumentError: it cannot be read, or is no TOML.
     """
-    data = files.read(path)
-    text = text_of(data or b"")
-    return Loaded(path=path, data=data, document=toml_file.parse(text, path))
+    return parsed(path, files.read(path))
+
+
+def parsed(path: str, data: bytes | None) -> Loaded:
+    """Return one file of this content; see `read_file`."""
+    return Loaded(path=path, data=data, document=toml_file.parse(text_of(data or b""), path))
 
 
 def _check_tables(loaded: Loaded, cri: Path) -> None:
     """Refuse a value of another kind where containerd expects a table."""
-    paths = [cri[:1], cri, (*cri, "containerd"), (*cri, "containerd", "runtimes")]
-    registered = toml_file.find(loaded.document, paths[-1])
-    paths += [(*paths[-1], name) for name in (registered if isinstance(registered, dict) else ())]
-    for path in paths:
-        item = toml_file.find(loaded.document, path)
-        if item is not None and not isinstance(item, dict):
-            raise EngineConfigError(
-                f"{loaded.path}: {'.'.join(path)} is {item!r:.40}, not a table",
-                hint="correct the file",
-            )
+    runtimes = (*cri, "containerd", "runtimes")
+    for name in toml_file.table(loaded.document, runtimes, loaded.path):
+        toml_file.table(loaded.document, (*runtimes, name), loaded.path)
 
 
 def _version(root: Loaded, engine: tuple[int, ...]) -> int:

@@ -9,7 +9,7 @@ import posixpath
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_load import RUNTIMES, Config, Setting, Table
-from nvct.engine.model import ABSENT, EngineOptions
+from nvct.engine.model import ABSENT, EngineOptions, without_var
 from nvct.errors import EngineConfigError
 
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
@@ -56,8 +56,12 @@ def settings(
     if options.cdi and not on:
         changes.append(((), "enable_cdi", True))
     present = loading.strings(cri, "cdi_spec_dirs") or SPEC_DIRS
-    names = {_real(folder) for folder in present}
-    missing = [folder for folder in options.spec_dirs if _real(folder) not in names]
+    names = {without_var(posixpath.normpath(folder)) for folder in present}
+    missing = [
+        folder
+        for folder in options.spec_dirs
+        if without_var(posixpath.normpath(folder)) not in names
+    ]
     if missing:
         changes.append(((), "cdi_spec_dirs", [*present, *missing]))
     return changes
@@ -101,8 +105,7 @@ def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
 
 
 def _real(folder: str) -> str:
-    path = posixpath.normpath(folder)
-    return "/var" + path if path == "/run" or path.startswith("/run/") else path
+    return without_var(posixpath.normpath(folder))
 
 
 def cri_of_dump(dump: str) -> Table:

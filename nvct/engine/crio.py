@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nvct.engine import syntax
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import Change as Setting
 from nvct.engine.toml_file import Table, decode, edit, find, parse
+from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
 
@@ -34,7 +35,7 @@ BUNDLED = "/usr/libexec/crio"  # where CRI-O's own packages keep conmon, crun an
 RUNTIME = ("crio", "runtime")
 RUNTIMES = (*RUNTIME, "runtimes")
 HEADER = "# Made by nvct; `nvct runtime undo --runtime crio` takes it away.\n"
-SYNTAX = syntax.toml(RUNTIME, "default_runtime", HEADER)
+SYNTAX = Syntax(parent=RUNTIME, default="default_runtime", header=HEADER)
 # What a copy of another runtime's table must not keep: these lead past our program
 # (inherit_default_runtime and platform_runtime_paths name another) or are for virtual machines.
 NOT_INHERITED = frozenset(
@@ -42,14 +43,6 @@ NOT_INHERITED = frozenset(
     | {"runtime_path", "runtime_type", "runtime_pull_image"}
 )
 MISLEADING = ("inherit_default_runtime", "platform_runtime_paths", "runtime_config_path")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """A file that CRI-O reads, and what it says."""
-
-    path: str
-    document: Table
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,11 +53,6 @@ class _Merged:
     runtimes: dict[str, Table] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
     low_level: str = ""  # the last default that is none of NVIDIA's
-
-    def text(self, key: str) -> str:
-        """Return a key's string, "" if it has none."""
-        value = self.keys.get(key, "")
-        return value if isinstance(value, str) else ""
 
     def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """Return a key's list of strings, or CRI-O's default if it has none."""
@@ -82,9 +70,9 @@ def state(options: EngineOptions, files: Files) -> State:
     layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
-        files=tuple(layer.path for layer in layers),
+        files=tuple(layers),
         handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
-        default=merged.text("default_runtime"),
+        default=_text(merged.keys, "default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
         spec_dirs=merged.list("cdi_spec_dirs", ()),
     )
@@ -115,33 +103,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
         settings.append((RUNTIME, key, value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
-    edits = _edits(target, before, settings)
-    return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
-
-
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes the handlers from the file that `plan` edits.
-
-    Raises:
-        EngineConfigError: the file cannot be read as CRI-O does.
-        DocumentError: the file cannot be read.
-    """
-    target = _target(options)
-    before = files.read(target)
-    document = parse(before or b"", target)
-    runtime_table = _table(document, RUNTIME, target)
-    registered = _table(document, RUNTIMES, target)
-    programs = {handler.name: handler.path for handler in options.handlers}
-    names = [
-        name
-        for name, table in registered.items()
-        if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
-    ]
-    settings: list[Setting] = [(RUNTIMES, name, ABSENT) for name in names]
-    if runtime_table.get("default_runtime") in names:
-        settings.append((RUNTIME, "default_runtime", ABSENT))
-    edits = _edits(target, before, settings)
-    return Change(engine="crio", edits=edits, restart=bool(edits))
+    after = before
+    if settings:
+        after = edit(
+            HEADER if before is None else decode(before, target), settings, target
+        ).encode()
+    return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
 def config_dir(options: EngineOptions) -> str:
@@ -150,23 +117,20 @@ def config_dir(options: EngineOptions) -> str:
 
 
 def _target(options: EngineOptions) -> str:
-    """Return the file to edit."""
     if options.drop_in is None:
         return DROP_IN
     return options.drop_in or options.config or CONFIG
 
 
-def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
-    """Return the files that CRI-O reads, in its order."""
+def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
     paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
     contents = ((path, files.read(path)) for path in paths)
-    return [_Layer(path=path, document=parse(data, path)) for path, data in contents if data]
+    return {path: parse(data, path) for path, data in contents if data}
 
 
-def _in_force(options: EngineOptions) -> list[_Layer]:
-    """Return the configuration that CRI-O printed."""
+def _in_force(options: EngineOptions) -> dict[str, Table]:
     name = "the output of `crio status config`"
-    return [_Layer(path=name, document=parse(options.dump, name))]
+    return {name: parse(options.dump, name)}
 
 
 def _walk(files: Files, folder: str) -> Iterator[str]:
@@ -179,37 +143,21 @@ def _walk(files: Files, folder: str) -> Iterator[str]:
             yield path
 
 
-def _merge(layers: list[_Layer]) -> _Merged:
+def _merge(layers: Mapping[str, Table]) -> _Merged:
     merged = _Merged()
-    for layer in layers:
-        table = _table(layer.document, RUNTIME, layer.path)
+    for path, document in layers.items():
+        table = table_of(document, RUNTIME, path)
         for key, value in table.items():
             if key != "runtimes":
                 merged.keys[key] = value
-                merged.sources[key] = layer.path
+                merged.sources[key] = path
         default = table.get("default_runtime")
         if isinstance(default, str) and not default.startswith("nvidia"):
             merged.low_level = default
-        for name in _table(layer.document, RUNTIMES, layer.path):
-            merged.runtimes[name] = _table(layer.document, (*RUNTIMES, name), layer.path)
-            merged.sources[f"runtimes.{name}"] = layer.path
+        for name in table_of(document, RUNTIMES, path):
+            merged.runtimes[name] = table_of(document, (*RUNTIMES, name), path)
+            merged.sources[f"runtimes.{name}"] = path
     return merged
-
-
-def _table(document: Table, path: tuple[str, ...], where: str) -> Table:
-    """Return a table, {} if there is none.
-
-    Raises:
-        EngineConfigError: its name stands for another kind of value.
-    """
-    for length in range(1, len(path) + 1):
-        value = find(document, path[:length])
-        if value is not None and not isinstance(value, dict):
-            raise EngineConfigError(
-                f"{'.'.join(path[:length])} in {where} is no table", hint="correct the file"
-            )
-    table = find(document, path)
-    return table if isinstance(table, dict) else {}
 
 
 def _text(table: Table, key: str) -> str:
@@ -228,12 +176,12 @@ def _template(merged: _Merged, files: Files) -> Table:
         if table is not None and _text(table, "runtime_type") in ("", "oci"):
             # Without a path it is looked up by its name.
             return table | {"runtime_path": _text(table, "runtime_path") or name}
-    default = merged.runtimes.get(merged.text("default_runtime"), {})  # NVIDIA's alone
+    default = merged.runtimes.get(_text(merged.keys, "default_runtime"), {})  # NVIDIA's alone
     is_oci = _text(default, "runtime_type") in ("", "oci")
     inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
     # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
     conmon = f"{BUNDLED}/conmon"
-    monitor = merged.text("conmon") or inherited.get("monitor_path")
+    monitor = _text(merged.keys, "conmon") or inherited.get("monitor_path")
     if monitor or conmon not in files.names(BUNDLED, "conmon"):
         return inherited
     return inherited | {"monitor_path": conmon}
@@ -269,12 +217,8 @@ def _is_up_to_date(registered: Table, table: Table) -> bool:
 
 
 def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
-    """Yield the keys of crio.runtime that have to change.
-
-    Raises:
-        EngineConfigError: the default of the options is no handler.
-    """
-    if options.default and merged.text("default_runtime") != options.default:
+    """Yield the keys of crio.runtime that have to change."""
+    if options.default and _text(merged.keys, "default_runtime") != options.default:
         names = {handler.name for handler in options.handlers} | set(merged.runtimes)
         if options.default not in names:
             raise EngineConfigError(
@@ -294,11 +238,7 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
 def _check_last(
     merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
 ) -> None:
-    """Refuse to write a key that a later file overrides.
-
-    Raises:
-        EngineConfigError: a later file has the key.
-    """
+    """Refuse to write a key that a later file overrides."""
     where = merged.sources.get(key, target)
     order = [options.config or CONFIG, *_walk(files, config_dir(options))]
     if target not in order:
@@ -310,33 +250,7 @@ def _check_last(
         )
 
 
-def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
-    """Return the edit of one file, if it changes; an empty drop-in is removed."""
-    if not settings:
-        return ()
-    text = HEADER if before is None else decode(before, target)
-    changed = edit(text, settings, target)
-    empty = posixpath.basename(target) != posixpath.basename(CONFIG) and _is_empty(changed)
-    after = None if empty else changed.encode()
-    return (FileEdit(path=target, before=before, after=after),) if after != before else ()
-
-
-def _is_empty(text: str) -> bool:
-    """Report whether a file has no settings, and no comments except ours."""
-    remaining = text.replace(HEADER, "")
-    return "#" not in remaining and not any(_values(parse(remaining, "")))
-
-
-def _values(table: Table) -> Iterator[object]:
-    for value in table.values():
-        if isinstance(value, dict):
-            yield from _values(value)
-        else:
-            yield True
-
-
 def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
-    """Yield further sentences for the user."""
     folder = posixpath.dirname(target)
     if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"

@@ -23,12 +23,6 @@ from nvct.errors import DocumentError
 # (file to execute, argv) → what it printed; "" if it cannot be run.
 Ask: TypeAlias = Callable[[str, list[str]], str]
 
-UNIT = {
-    "docker": "docker.service",
-    "containerd": "containerd.service",
-    "crio": "crio.service",
-    "podman": "podman.service",
-}
 PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
 VERSION_TIMEOUT_S = 5.0
 _VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)")
@@ -134,7 +128,7 @@ def of_unit(
     binary = next((path for path in candidates if os.access(files.at(path), os.X_OK)), "")
     if not binary:
         return None
-    unit = units.find(UNIT[name], files)
+    unit = units.find(f"{name}.service", files)
     args = unit.args[1:] if unit else ()
     env = unit.env if unit else {}
     if name == "podman":
@@ -156,16 +150,7 @@ def of_unit(
 
 def run(program: str, argv: list[str]) -> str:
     """Return what a program prints, "" if it cannot be run or is slow: the usual `ask`."""
-    import subprocess
-
-    try:
-        return subprocess.run(
-            argv, executable=program, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=VERSION_TIMEOUT_S,
-            env=command.ENV, text=True, errors="replace",
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    return command.run(argv, VERSION_TIMEOUT_S, executable=program).out
 
 
 def version(printed: str) -> str:

@@ -10,9 +10,10 @@ start if a setting is both in daemon.json and on its command line.
 from __future__ import annotations
 
 from nvct import paths
-from nvct.engine import json_file, syntax
+from nvct.engine import json_file
 from nvct.engine.json_file import Document, Edit
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
+from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
@@ -23,7 +24,7 @@ RESERVED = (STOCK, "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
 """Names of containerd's shims, which a default may have without being registered."""
 
-SYNTAX = syntax.json((), DEFAULT)
+SYNTAX = Syntax(is_json=True, default=DEFAULT)
 
 WITH_CDI = (25, 0)
 CDI_BY_DEFAULT = (28, 2)
@@ -34,7 +35,7 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what daemon.json says.
+    """Return what daemon.json says; CDI also by the release, if that is known.
 
     Raises:
         DocumentError: it cannot be read.
@@ -48,7 +49,7 @@ def state(options: EngineOptions, files: Files) -> State:
         files=() if data is None else (path,),
         handlers={name: _registered(document, name)[1] for name in runtimes},
         default=document.get((DEFAULT,), str) or "",
-        cdi=document.get(CDI, bool),
+        cdi=cdi_is_on(options.engine_version, said=document.get(CDI, bool)),
         spec_dirs=_spec_dirs(document),
     )
 
@@ -73,35 +74,9 @@ def plan(options: EngineOptions, files: Files) -> Change:
     by_cdi = _cdi(options, document)
     for (name, *_rest), _value in edits + by_cdi:
         _check_flag(options, name, path)
-    return _change(options, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(options))
-
-
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes what `plan` adds.
-
-    A default that is one of the handlers is removed, too: Docker does not start with a default
-    that is not registered. So are empty objects.
-
-    Raises:
-        DocumentError: daemon.json cannot be read.
-        EngineConfigError: it is malformed.
-    """
-    path = options.config or CONFIG
-    data = files.read(path)
-    document = json_file.parse(data, path)
-    names = {handler.name for handler in options.handlers}
-    edits: list[Edit] = [((RUNTIMES, handler.name), ABSENT) for handler in options.handlers]
-    # If the file names no default any more, dockerd keeps its old one at a SIGHUP. From 25.0 on it
-    # then refuses a file that no longer registers that runtime (daemon/reload_unix.go).
-    keeps_default = document.get((DEFAULT,), str) in names
-    if keeps_default:
-        edits.append(((DEFAULT,), ABSENT))
-    by_cdi: list[Edit] = []
-    if options.cdi and document.get(CDI, bool):
-        by_cdi.append((CDI, ABSENT))
-    if options.spec_dirs and _spec_dirs(document) == options.spec_dirs:
-        by_cdi.append(((SPEC_DIRS,), ABSENT))
-    return _change(options, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
+    after = json_file.edit(data, edits + by_cdi, path)
+    notes = _notes(options)
+    return change_of("docker", path, data, after, restart=bool(by_cdi), notes=notes)
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
@@ -155,7 +130,7 @@ def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
 def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
     """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
     current, expected = (
-        [f"/var{path}" if path.startswith("/run/") else path for path in folders]
+        [without_var(path) for path in folders]
         for folders in (configured or paths.CDI_SPEC_DIRS, options)
     )
     return current == expected
@@ -165,7 +140,7 @@ def _spec_dirs(document: Document) -> tuple[str, ...]:
     folders = document.get((SPEC_DIRS,), list) or []
     if not all(isinstance(folder, str) for folder in folders):
         value = document.find((SPEC_DIRS,))
-        raise document.refusal(value.start if value else 0, f"{SPEC_DIRS} holds no strings")
+        raise document.refusal(value.value if value else 0, f"{SPEC_DIRS} holds no strings")
     return tuple(folders)
 
 
@@ -191,19 +166,3 @@ def _notes(options: EngineOptions) -> tuple[str, ...]:
         note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
         return (f"docker run --gpus of Docker {text} {note}",)
     return ()
-
-
-def _change(
-    options: EngineOptions,
-    data: bytes | None,
-    edits: list[Edit],
-    *,
-    restart: bool,
-    notes: tuple[str, ...] = (),
-) -> Change:
-    path = options.config or CONFIG
-    after = json_file.edit(data, edits, path)
-    if after == data:
-        return Change(engine=options.engine, notes=notes)
-    edit = FileEdit(path=path, before=data, after=after)
-    return Change(engine=options.engine, edits=(edit,), restart=restart, notes=notes)

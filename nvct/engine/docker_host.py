@@ -48,7 +48,6 @@ class Client:
     """The `docker` command of the calling user.
 
     Attributes:
-        program: the file of `docker`, "" if there is none.
         source: of the address: DOCKER_HOST, a context, or the default.
     """
 
@@ -68,7 +67,6 @@ class Daemon:
         programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
         state: what its daemon.json says; None if that is malformed, and `problem` says why.
         apart: whether it runs in a container with its own processes: no client here talks to it.
-        spec_dirs: folders that it reads CDI specs from.
         specs: the files there that describe GPUs of NVIDIA.
         running: what it reports to have in force; None if it is not asked.
     """
@@ -91,9 +89,7 @@ class DockerHost:
 
     Attributes:
         programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
-        driver: version of the loaded driver, "" without one.
         elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
-        system_runtimes: the runtimes of /etc/docker/daemon.json.
         hidden: why daemons may run that are not seen, "" if all are.
     """
 
@@ -221,7 +217,6 @@ def _root(process: Process, files: Files, proc: str) -> str:
 
 
 def _has_own_processes(pid: int, proc: str) -> bool:
-    """Report whether a process is in another PID namespace than ours."""
     try:
         return os.readlink(f"{proc}/{pid}/ns/pid") != os.readlink(f"{proc}/self/ns/pid")
     except OSError:
@@ -229,7 +224,6 @@ def _has_own_processes(pid: int, proc: str) -> bool:
 
 
 def _state(engine: Engine, root: str) -> tuple[State | None, str]:
-    """Return what the daemon's configuration says, or why that is unknown."""
     options = EngineOptions(engine="docker", handlers=(), config=engine.config)
     try:
         return docker.state(options, Files(root)), ""
@@ -293,6 +287,5 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
 
 
 def _gpus(roots: Roots) -> int:
-    """Return the number of GPUs by NVIDIA's driver, else by the PCI bus."""
     # The GPUs of WSL and Tegra are on no PCI bus.
     return len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml")

@@ -31,10 +31,7 @@ class EngineControl:
     Attributes:
         program: the engine's, which checks its files; "" skips that.
         socket: the engine's API as a path of this process; "" if it cannot be probed.
-        root: the engine's root directory as a path of this process.
-        removing: the runtimes are removed, not registered.
         must_be_healthy: an engine that was not well before the reload has to be well after it.
-        timeout_s: for the engine to be well again.
     """
 
     options: EngineOptions
@@ -70,7 +67,6 @@ class EngineControl:
         """Reload the engine, and wait until it is well; return notes.
 
         Args:
-            restart: a reload without a restart is not enough.
             restored: the files are the former ones again.
 
         Raises:
@@ -125,7 +121,6 @@ class EngineControl:
         return ""
 
     def _problem(self) -> str:
-        """Return what is wrong with the running engine, "" if nothing is."""
         if not self.socket:
             return "it has no socket"
         return probe.find_problem(self.options.engine, self.socket, (), self._ask)
@@ -133,24 +128,23 @@ class EngineControl:
     def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
         names = () if removing else [handler.name for handler in self.options.handlers]
-        try:
-            if action == "restart":
-                self._wait_for_process()
-            elif engine == "docker":
-                probe.wait_for_reload(self.socket, since, timeout_s=self.timeout_s)
-            probe.wait(engine, self.socket, names, self._ask, timeout_s=self.timeout_s)
-        except EngineError as error:
-            log_error = self.reloader.last_error(self.run)
-            if log_error:
-                raise EngineError(f"{error.message}: {log_error}") from error
-            raise
 
-    def _wait_for_process(self) -> None:
-        end = time.monotonic() + self.timeout_s
-        while not self.reloader.is_running():
-            if time.monotonic() >= end:
-                raise EngineError(f"{self.options.engine} does not run after its restart")
-            time.sleep(probe.PAUSE_S)
+        def not_running() -> str:
+            return "" if self.reloader.is_running() else f"{engine} does not run after its restart"
+
+        def not_reloaded() -> str:
+            took = engine != "docker" or probe.reloaded(self.socket, since)
+            return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
+
+        def not_well() -> str:
+            problem = probe.find_problem(engine, self.socket, names, self._ask)
+            return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
+
+        for step in (not_running if action == "restart" else not_reloaded, not_well):
+            problem = probe.wait(step, self.timeout_s)
+            if problem:
+                log_error = self.reloader.last_error(self.run)
+                raise EngineError(f"{problem}: {log_error}" if log_error else problem)
 
     def _ask(self, argv: Sequence[str], timeout_s: float) -> Completed:
         """Run the engine's own client, which knows the socket by its path there."""
@@ -184,9 +178,8 @@ def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[
     """
     config = options.config
     if options.engine == "crio":
-        folder = os.path.dirname(options.drop_in) if options.drop_in else crio.CONFIG_DIR
         main = [f"--config={config}"] if has_file else []
-        return [program, *main, f"--config-dir={folder}", "config"]
+        return [program, *main, f"--config-dir={crio.config_dir(options)}", "config"]
     if options.engine == "podman":
         return [program, "version"]
     commands = {
@@ -209,7 +202,6 @@ def check_files(
     """Let the engine read the files as they will be; return notes.
 
     Args:
-        root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
 
@@ -310,7 +302,6 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
 
 
 def _nearest_folder(path: str) -> str:
-    """Return the innermost folder of a path that exists."""
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
 
@@ -342,7 +333,6 @@ def _write_content(path: str, content: bytes | None) -> None:
 
 
 def _reason(completed: Completed) -> str:
-    """Return the error in an engine's output."""
     return reload.pick(completed.err.splitlines()) or completed.reason
 
 

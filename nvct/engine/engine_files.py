@@ -42,7 +42,6 @@ class Creation:
     """What an engine was asked to create.
 
     Attributes:
-        engine: its name, "" if no file tells.
         env: variables of image and user; None if no file has them as they were asked.
         image_env: those of the image; None if they are not known.
         words: what else asked for a GPU, such as `--gpus device=2`.

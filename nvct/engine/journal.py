@@ -24,6 +24,7 @@ from typing import Any
 
 from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
+from nvct.engine.staging import opened
 from nvct.engine.writing import ABSENT, PathState, remove
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.kernel.calls import KERNEL, Kernel
@@ -48,8 +49,6 @@ class Entry:
 
     Attributes:
         path: as the engine knows it.
-        before: what was there; undo restores it.
-        after: what the change makes of it.
         folders: that the change creates for it, the outermost first.
         identity: of the node or link that the change made; "" while it is not made.
     """
@@ -73,7 +72,6 @@ class Record:
 
     Attributes:
         options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
-        restart: the engine has to be restarted to see it.
         reloaded: the engine was, or is being, made to read its files.
         boot: id of the boot in which --fix made nodes and links.
     """
@@ -94,13 +92,7 @@ class Page:
 
 
 class Journal:
-    """The folder of journals.
-
-    Args:
-        folder: created when the first page is written.
-        timeout_s: how long to wait for another process that holds the lock.
-        damage_hint: what to do about a damaged page.
-    """
+    """The folder of journals."""
 
     def __init__(
         self,
@@ -174,14 +166,10 @@ class Journal:
             number += 1
             aside = f"{path}.damaged{number}"
         folder, name = files.split(path)
-        dir_fd = self.kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self.kernel.rename(
-                name, os.path.basename(aside), source_dir_fd=dir_fd, target_dir_fd=dir_fd
-            )
-            self.kernel.fsync(dir_fd)
-        finally:
-            self.kernel.close(dir_fd)
+        with opened(folder, self.kernel) as fd:
+            new_name = os.path.basename(aside)
+            self.kernel.rename(name, new_name, source_dir_fd=fd, target_dir_fd=fd)
+            self.kernel.fsync(fd)
         return aside
 
     def pages(self) -> dict[str, Page]:

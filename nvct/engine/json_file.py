@@ -13,70 +13,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from nvct.engine import spans
 from nvct.engine.model import Absent
-from nvct.errors import EngineConfigError
+from nvct.engine.spans import SPACE, Item, Path, items
+from nvct.engine.toml_file import same
+from nvct.errors import DocumentError, EngineConfigError
+from nvct.oci import jsontext
 
-Path: TypeAlias = tuple[str, ...]
 Edit: TypeAlias = tuple[Path, object]
 Kind = TypeVar("Kind")
 
-SPACE = " \t\r\n"
 EMPTY = "{}\n"
 HINT = "correct it by hand; nothing was changed"
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 INDENT = "    "
 """Of a file that shows none, as the incumbent indents."""
+REASONS = {
+    "Extra data": "something follows the end of the object",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting ',' delimiter": "a comma is missing",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
+}
+"""What json says → what we say."""
 KINDS = {
     dict: "an object", list: "an array", str: "a string", bool: "true or false",
     int: "a number", float: "a number", type(None): "null",
 }  # fmt: skip
 
 
-@dataclass(slots=True, kw_only=True)
-class Value:
-    """One value, text[start:end]; `members` of an object, None for another value."""
-
-    start: int
-    end: int
-    data: object
-    members: list[Member] | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """One member of an object; its quoted name is text[start:end]."""
-
-    name: str
-    start: int
-    end: int
-    value: Value
-
-
 class Document:
     """A JSON object that can be read by path; `edit` changes one."""
 
-    __slots__ = ("path", "root", "text")
+    __slots__ = ("data", "path", "root", "text")
 
     def __init__(self, text: str, path: str) -> None:
-        """Parse the text.
-
-        Raises:
-            EngineConfigError: it is no JSON object.
-        """
         self.text = text
         self.path = path
+        start = spans.after_space(text, 0)
         try:
-            self.root = self._value(self._skip(0))
-        except RecursionError as error:
+            jsontext.check_depth(text, path)
+        except DocumentError as error:
             raise self.refusal(0, "it is nested too deeply") from error
-        end = self._skip(self.root.end)
-        if end != len(text):
-            raise self.refusal(end, _reason(text, end, "something follows the end of the object"))
-        if self.root.members is None:
-            raise self.refusal(self.root.start, f"{kind(self.root.data)}, not an object")
+        try:
+            data = json.loads(text, parse_constant=self._refuse_constant)
+        except json.JSONDecodeError as error:
+            raise self.refusal(*_reason(text, error)) from error
+        if not isinstance(data, dict):
+            raise self.refusal(start, f"{kind(data)}, not an object")
+        self.data: dict[str, object] = data
+        self.root = Item((), start, start, start, len(text.rstrip(SPACE)))
 
     def refusal(self, at: int, problem: str) -> EngineConfigError:
         """Return the error for a position in the text."""
@@ -84,26 +71,31 @@ class Document:
         column = at - self.text.rfind("\n", 0, at)
         return EngineConfigError(f"{self.path} line {line}, column {column}: {problem}", hint=HINT)
 
-    def find(self, path: Path) -> Value | None:
+    def find(self, path: Path) -> Item | None:
         """Return the value at a path, None if there is none.
 
         Raises:
             EngineConfigError: a value on the path is no object, or a name is duplicate.
         """
-        value = self.root
+        item = self.root
         for depth, name in enumerate(path):
-            if value.members is None:
-                if value.data is None:  # to Go, null is the same as no member
+            if self.text[item.value] != "{":
+                value = self.value(item)
+                if value is None:  # to Go, null is the same as no member
                     return None
                 where = ".".join(path[:depth])
-                raise self.refusal(value.start, f"{where} is {kind(value.data)}, not an object")
-            matches = [member for member in value.members if member.name == name]
+                raise self.refusal(item.value, f"{where} is {kind(value)}, not an object")
+            matches = [each for each in items(self.text, item.value) if each.path == (name,)]
             if len(matches) > 1:
                 raise self.refusal(matches[1].start, f"duplicate key {name}")
             if not matches:
                 return None
-            value = matches[0].value
-        return value
+            item = matches[0]
+        return item
+
+    def value(self, item: Item) -> object:
+        """Return the data of a value."""
+        return json.loads(self.text[item.value : item.end])
 
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
         """Return the data at a path, None if there is none or null.
@@ -111,53 +103,19 @@ class Document:
         Raises:
             EngineConfigError: the data is of another kind, or as `find`.
         """
-        value = self.find(path)
-        if value is None or value.data is None:
+        item = self.find(path)
+        data = self.value(item) if item else None
+        if item is None or data is None:
             return None
-        if type(value.data) is not expected:
-            text = f"{'.'.join(path)} is {kind(value.data)}, not {KINDS[expected]}"
-            raise self.refusal(value.start, text)
-        return value.data
+        if type(data) is not expected:
+            text = f"{'.'.join(path)} is {kind(data)}, not {KINDS[expected]}"
+            raise self.refusal(item.value, text)
+        return data
 
-    def _skip(self, at: int) -> int:
-        text, size = self.text, len(self.text)
-        while at < size and text[at] in SPACE:
-            at += 1
-        return at
-
-    def _value(self, at: int) -> Value:
-        if self.text[at : at + 1] == "{":
-            return self._object(at)
-        try:
-            data, end = _DECODER.raw_decode(self.text, at)
-        except json.JSONDecodeError as error:
-            raise self.refusal(error.pos, _reason(self.text, error.pos, _plain(error))) from error
-        except ValueError as error:  # a constant that JSON does not have
-            raise self.refusal(at, str(error)) from error
-        return Value(start=at, end=end, data=data)
-
-    def _object(self, start: int) -> Value:
-        text = self.text
-        members: list[Member] = []
-        at = self._skip(start + 1)
-        if text[at : at + 1] == "}":
-            return Value(start=start, end=at + 1, data={}, members=members)
-        while True:
-            if text[at : at + 1] != '"':
-                raise self.refusal(at, _reason(text, at, "a name in double quotes is missing"))
-            name = self._value(at)
-            colon = self._skip(name.end)
-            if text[colon : colon + 1] != ":":
-                raise self.refusal(colon, _reason(text, colon, "a colon is missing"))
-            value = self._value(self._skip(colon + 1))
-            members.append(Member(name=str(name.data), start=at, end=name.end, value=value))
-            at = self._skip(value.end)
-            if text[at : at + 1] == "}":
-                data = {member.name: member.value.data for member in members}
-                return Value(start=start, end=at + 1, data=data, members=members)
-            if text[at : at + 1] != ",":
-                raise self.refusal(at, _reason(text, at, "a comma is missing"))
-            at = self._skip(at + 1)
+    def _refuse_constant(self, name: str) -> None:
+        tokens = (match for match in spans.TOKEN.finditer(self.text) if match[0][0] != '"')
+        match = next(match for match in tokens if name in match[0])
+        raise self.refusal(match.start() + match[0].index(name), f"{name} is no JSON")
 
 
 def kind(data: object) -> str:
@@ -203,83 +161,63 @@ def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
 
 
 def _with(document: Document, where: Path, value: object) -> str:
-    """Return the text with a value at a path."""
     text = document.text
     old = document.find(where)
     if old is not None:
-        if _same(old.data, value):
+        if same(document.value(old), value):
             return text
-        return text[: old.start] + _replaced(document, old, value) + text[old.end :]
+        has_lines = "\n" in text[document.root.value : document.root.end]
+        indent = _indent_at(text, old.value) if has_lines else None
+        return text[: old.value] + _render(document, value, indent) + text[old.end :]
     depth = len(where) - 1
     while (parent := document.find(where[:depth])) is None:
         depth -= 1
     for name in reversed(where[depth + 1 :]):
         value = {name: value}
-    if parent.members is None:  # null
+    if text[parent.value] != "{":  # null
         return _with(document, where[:depth], {where[depth]: value})
-    if parent.members:
-        return _appended(document, parent.members, parent.start, where[depth], value)
-    return _into_empty(document, parent, where[depth], value)
-
-
-def _replaced(document: Document, old: Value, value: object) -> str:
-    """Render a value that replaces another."""
-    if "\n" in document.text[document.root.start : document.root.end]:
-        return _render(document, value, _indent_at(document.text, old.start))
-    return _render(document, value, None)
+    members = items(text, parent.value)
+    if members:
+        return _appended(document, members, parent.value, where[depth], value)
+    is_alone = parent is document.root or "\n" in text[document.root.value : document.root.end]
+    indent = _indent_at(text, parent.value) if is_alone else None
+    filled = _render(document, {where[depth]: value}, indent)
+    return text[: parent.value] + filled + text[parent.end :]
 
 
 def _appended(
-    document: Document, members: list[Member], start: int, name: str, value: object
+    document: Document, members: list[Item], start: int, name: str, value: object
 ) -> str:
     """Return the text with a member after the last one of an object, in its style."""
     text, last = document.text, members[-1]
-    separator = text[members[-2].value.end if len(members) > 1 else start + 1 : last.start]
-    colon = text[last.end : last.value.start]
+    separator = text[members[-2].end if len(members) > 1 else start + 1 : last.start]
+    colon = text[last.name_end : last.value]
     if "\n" in colon:
         colon = ": "
+    indent = None
     if "\n" not in separator:
         comma = separator if len(members) > 1 else "," + (" " if " " in separator + colon else "")
-        added = comma + json.dumps(name, ensure_ascii=False) + colon
-        added += _render(document, value, None, colon)
     else:
         line = separator[separator.rindex("\n") + 1 :]  # with the comma, if commas start lines
         indent = line[: len(line) - len(line.lstrip(" \t"))]
-        comma = "" if "," in line else ","
-        added = comma + _line_end(text) + line + json.dumps(name, ensure_ascii=False) + colon
-        added += _render(document, value, indent, colon)
-    return text[: last.value.end] + added + text[last.value.end :]
-
-
-def _into_empty(document: Document, parent: Value, name: str, value: object) -> str:
-    """Return the text with the first member of an object."""
-    text = document.text
-    body = text[document.root.start : document.root.end]
-    if parent is document.root or "\n" in body:
-        filled = _render(document, {name: value}, _indent_at(text, parent.start))
-    else:
-        filled = _render(document, {name: value}, None)
-    return text[: parent.start] + filled + text[parent.end :]
+        comma = ("" if "," in line else ",") + _line_end(text) + line
+    added = comma + json.dumps(name, ensure_ascii=False) + colon
+    added += _render(document, value, indent, colon)
+    return text[: last.end] + added + text[last.end :]
 
 
 def _without(document: Document, where: Path) -> str:
     """Return the text without a member, and without objects that become empty by that."""
     if document.find(where) is None:
         return document.text
-    parent = document.find(where[:-1])
-    while parent is not None and len(parent.members or ()) == 1 and len(where) > 1:
+    while True:
+        parent = document.find(where[:-1]) or document.root
+        members = items(document.text, parent.value)
+        if len(members) > 1 or len(where) == 1:
+            break
         where = where[:-1]
-        parent = document.find(where[:-1])
-    members = (parent.members if parent else None) or []
-    at = next(i for i, member in enumerate(members) if member.name == where[-1])
-    start, end = members[at].start, members[at].value.end
-    if at > 0:  # with the comma before it
-        start = members[at - 1].value.end
-    elif len(members) > 1:  # up to the next name
-        end = members[1].start
-    elif parent is not None:
-        start, end = parent.start + 1, parent.end - 1
-    return document.text[:start] + document.text[end:]
+    number = [member.path for member in members].index(where[-1:])
+    return spans.without(document.text, parent.value, members, number)
 
 
 def _render(document: Document, value: object, indent: str | None, colon: str = ": ") -> str:
@@ -294,14 +232,13 @@ def _render(document: Document, value: object, indent: str | None, colon: str = 
 
 def _unit(document: Document) -> str:
     """Return the indentation of the first member of the document."""
-    members = document.root.members
-    if not members or "\n" not in document.text[document.root.start : members[0].start]:
+    members = items(document.text, document.root.value)
+    if not members or "\n" not in document.text[document.root.value : members[0].start]:
         return INDENT
     return _indent_at(document.text, members[0].start) or INDENT
 
 
 def _indent_at(text: str, at: int) -> str:
-    """Return the white space at the start of the line of a position."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
@@ -310,31 +247,18 @@ def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _same(first: object, second: object) -> bool:
-    """Report whether two values are the same JSON: True is not 1; the order does not matter."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
-
-
-def _reason(text: str, at: int, default: str) -> str:
-    """Return the reason of an error if it is one of the usual ones, else `otherwise`."""
-    if text.startswith(("//", "/*", "#"), at):
-        return "a comment, which JSON does not have"
-    before = text[:at].rstrip(SPACE)
-    if text[at : at + 1] in ("}", "]") and before.endswith(","):
-        return "a comma with nothing behind it"
+def _reason(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
+    """Return the place of an error, and what is wrong there."""
+    at = error.pos
     if text[at : at + 1] == "," and text[at + 1 :].lstrip(SPACE)[:1] in ("}", "]"):
-        return "a comma with nothing behind it"
+        at = spans.after_space(text, at + 1)
+    if text.startswith(("//", "/*", "#"), at):
+        return at, "a comment, which JSON does not have"
+    if text[at : at + 1] in ("}", "]") and text[:at].rstrip(SPACE).endswith(","):
+        return at, "a comma with nothing behind it"
     if text[at : at + 1] == "'":
-        return "single quotes, where JSON has double ones"
-    return "the file ends too early" if at >= len(text) else default
-
-
-def _plain(error: json.JSONDecodeError) -> str:
-    return (error.msg[:1].lower() + error.msg[1:]).removesuffix(" at")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+        return at, "single quotes, where JSON has double ones"
+    if at >= len(text):
+        return at, "the file ends too early"
+    plain = (error.msg[:1].lower() + error.msg[1:]).removesuffix(" at")
+    return at, REASONS.get(error.msg, plain)

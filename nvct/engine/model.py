@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values: an engine of this host, options to configure in one, the state of its files, a change.
 
-An engine module (docker, containerd, crio, podman) has three functions without side effects::
+An engine module (docker, containerd, crio, podman) has two functions without side effects::
 
     state(options, files) -> State       what the files say now
     plan(options, files) -> Change       the smallest edit that configures the options
-    removal(options, files) -> Change    the smallest edit that removes our handlers
 
-`transaction` makes a change; nothing else writes an engine's files.
+`undo` removes what a plan added. `transaction` makes a change; nothing else writes an engine's
+files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError
@@ -42,22 +42,18 @@ class EngineOptions:
     """What to configure in an engine.
 
     Attributes:
-        engine: docker, containerd, crio or podman.
         default: name of the handler to make the default; "" leaves the default as it is.
         cdi: switch the engine's own CDI on, if it has such a switch.
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
         drop_in: the file to write instead; "" edits the main file; None is the choice of the
             engine's module.
-        source: "file", or "command": the configuration in force is that which the engine prints.
         executable: of the engine; "" finds it on PATH.
-        hook: path of nvidia-container-runtime-hook, if hooks are to be used (podman, crio).
         hooks_dir: folder of hook files to name in the configuration; "" names none.
-        dump: the configuration that the engine printed, if `source` is "command".
+        dump: the configuration in force as the engine printed it; "" if its files are read.
         engine_version: of the running engine, as (28, 5, 2); () if it is unknown.
         arguments: of the running engine: Docker refuses a setting that is also in its file.
         container_annotations: patterns of container annotations that containerd passes to the
             handlers; () leaves them as they are.
-        pod_annotations: the same for annotations of pods.
         runtime_type: of containerd's handlers, if the runtime that they are modeled on has none.
     """
 
@@ -68,9 +64,7 @@ class EngineOptions:
     spec_dirs: tuple[str, ...] = ()
     config: str = ""
     drop_in: str | None = None
-    source: str = "file"
     executable: str = ""
-    hook: str = ""
     hooks_dir: str = ""
     dump: str = ""
     engine_version: tuple[int, ...] = ()
@@ -85,11 +79,9 @@ class State:
     """What an engine's files say.
 
     Attributes:
-        files: that were read, main file first.
         version: of the configuration's format (containerd), 0 if it has none.
         handlers: name → path of every registered runtime, ours or not; the path is "" if the
             engine looks the program up.
-        default: name of the default runtime, "" if none is named.
         cdi: whether CDI is on; None if that depends on the engine's version.
         spec_dirs: CDI folders that are named; () for the engine's defaults.
     """
@@ -118,13 +110,28 @@ class Change:
     Attributes:
         edits: in the order of writing; only files that differ.
         restart: a reload without a restart is not enough.
-        notes: sentences for the user, such as what else to do.
     """
 
     engine: str
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()
+
+
+def change_of(
+    engine: str,
+    path: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    restart: bool = False,
+    notes: Iterable[str] = (),
+) -> Change:
+    """Return a change of one file, without edits if it stays as it is."""
+    if after == before:
+        return Change(engine=engine, notes=tuple(notes))
+    edit = FileEdit(path=path, before=before, after=after)
+    return Change(engine=engine, edits=(edit,), restart=restart, notes=tuple(notes))
 
 
 def text_of(data: bytes) -> str:
@@ -135,6 +142,11 @@ def text_of(data: bytes) -> str:
 def data_of(text: str) -> bytes:
     """Return the bytes of a text; see `text_of`."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def without_var(path: str) -> str:
+    """Return a path with /run for /var/run, which is a link to it."""
+    return path.removeprefix("/var") if f"{path}/".startswith("/var/run/") else path
 
 
 class Files:
@@ -177,14 +189,11 @@ class Engine:
     """One engine of this host.
 
     Attributes:
-        engine: docker, containerd, crio or podman.
         pid: of its process, 0 if it does not run.
         binary: the program's path, in its own file system.
         version: such as "1.7.24", "" if the program is not run.
         unit: the systemd unit that runs it, or would start it; "" for none.
-        user_unit: whether that is a unit of a user's own service manager.
         path: the variable PATH of its process; None if that is unknown.
-        socket: path of its API, "" if it has none.
         config: the main file that it reads, whether it exists or not.
         config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
             file names them.
@@ -195,7 +204,6 @@ class Engine:
         leave: its files must not be edited; `advice` says what to do instead.
         restart: the command that makes it read its files again, () for its unit's restart.
         advice: sentences for users who want to change its configuration.
-        notes: sentences about unusual findings.
         foreign: it belongs to another user or file system, and cannot be trusted.
     """
 

@@ -27,10 +27,6 @@ class Module(Protocol):
     def plan(options: EngineOptions, files: Files) -> Change:
         """Return the smallest edit that configures the options."""
 
-    @staticmethod
-    def removal(options: EngineOptions, files: Files) -> Change:
-        """Return the smallest edit that removes our handlers."""
-
 
 ENGINES = ("docker", "containerd", "crio", "podman")
 CONFIG = {
@@ -54,7 +50,7 @@ PROGRAM = {"docker": "dockerd", "containerd": "containerd", "crio": "crio", "pod
 
 
 def of(engine: str) -> Module:
-    """Return an engine's module: state, plan and removal.
+    """Return an engine's module: state and plan.
 
     Raises:
         UsageError: there is no such engine.

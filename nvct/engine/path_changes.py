@@ -22,9 +22,7 @@ class PathChanges:
     """Changes of paths, with their journal.
 
     Args:
-        files: where the paths of entries are.
         follow: they are files that admins link and own, see `writing.put`.
-        refused: makes the error of a path that cannot be written.
     """
 
     def __init__(

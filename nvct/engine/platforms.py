@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recognizes the platform of an engine, which decides which file may be edited, if any.
 
-A rule takes an engine as its process shows it, and returns it with the changes for its platform,
-or None for an engine of another platform. Sources: the projects' documents and scripts (k3s
+`RULES` has a row for each platform. Sources: the projects' documents and scripts (k3s
 pkg/agent/containerd, k0s docs/runtime.md, MicroK8s run-containerd-with-args, docker-snap,
 amazon-eks-ami nodeadm, AgentBaker). Contract: only reads.
 """
@@ -127,14 +126,14 @@ def sentences(text: str, **values: str) -> tuple[str, ...]:
     return tuple(" ".join(paragraph.split()).format(**values) for paragraph in paragraphs)
 
 
-Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
+Applies: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], bool]
+Adapt: TypeAlias = Callable[[Engine, Files], Engine]
 
-MERGES_DEEPLY = (
-    2,
-    0,
-)  # from this release of containerd on, a drop-in adds to the root file's tables
+MERGES_DEEPLY = (2, 0)
+"""From this release of containerd on, a drop-in adds to the root file's tables."""
 K0S_MANAGED = "# k0s_managed=true"
 RANCHER_CONFIG = "/agent/etc/containerd/config.toml"
+K0S_CONFIG = "/etc/k0s/containerd.toml"
 K0S_DROP_INS = "/etc/k0s/containerd.d"
 MICROK8S_TEMPLATE = "/var/snap/microk8s/current/args/containerd-template.toml"
 DOCKER_CONTAINERD_CONFIG = "/docker/containerd/containerd.toml"
@@ -143,15 +142,14 @@ DESKTOPS = ("/opt/docker-desktop", "/mnt/wsl/docker-desktop")
 
 
 def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
-    """Return an engine with the changes for its platform.
-
-    Args:
-        engine: as its process or its unit shows it.
-    """
-    for rule in RULES:
-        adapted = rule(engine, files, env)
-        if adapted is not None:
-            return adapted
+    """Return an engine, as its process or its unit shows it, with the changes for its platform."""
+    for kind, is_here, change in RULES:
+        if kind in ("", engine.engine) and is_here(engine, files, env):
+            if callable(change):
+                return change(engine, files)
+            platform, text, leave = change
+            advice = (*engine.advice, *sentences(text, config=engine.config))
+            return replace(engine, platform=platform, leave=leave or engine.leave, advice=advice)
     return engine
 
 
@@ -163,18 +161,9 @@ def without_process(files: Files) -> list[Engine]:
     return [replace(desktop, advice=sentences(DOCKER_DESKTOP))]
 
 
-def _of_docker(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """A containerd that dockerd starts: dockerd writes its file at each start, without CRI."""
-    if engine.engine != "containerd" or not engine.config.endswith(DOCKER_CONTAINERD_CONFIG):
-        return None
-    return _with_advice_only(engine, "Docker", sentences(DOCKER_CONTAINERD))
-
-
-def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+def _rancher(engine: Engine, files: Files) -> Engine:
     """k3s and RKE2: the file comes from a template, which finds the NVIDIA runtime itself."""
     config = engine.config
-    if engine.engine != "containerd" or not config.endswith(RANCHER_CONFIG):
-        return None
     rke2 = "/rke2" in config or "/rke2" in engine.binary
     name, program = ("RKE2", "rke2") if rke2 else ("k3s", "k3s")
     folder = posixpath.dirname(config)
@@ -193,12 +182,8 @@ def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | 
     return _with_advice_only(engine, name, text)
 
 
-def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+def _k0s(engine: Engine, files: Files) -> Engine:
     """k0s: it manages its file unless its first line is removed, and imports a folder."""
-    if engine.engine != "containerd" or not (
-        engine.config == "/etc/k0s/containerd.toml" or "/k0s/" in engine.binary
-    ):
-        return None
     engine = replace(engine, platform="k0s")
     if _text(files, engine.config).splitlines()[:1] != [K0S_MANAGED]:
         return engine  # the admin's own
@@ -212,10 +197,8 @@ def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
     return _with_advice_only(engine, "k0s", sentences(K0S, config=engine.config, drop_in=drop_in))
 
 
-def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
+def _microk8s(engine: Engine, _files: Files) -> Engine:
     """MicroK8s: the file is generated at each start from a template, which is TOML, too."""
-    if engine.engine != "containerd" or "/snap/microk8s/" not in engine.config + engine.binary:
-        return None
     text = sentences(MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
     return replace(
         engine,
@@ -227,61 +210,10 @@ def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine 
     )
 
 
-def _snap_docker(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
-    if engine.engine != "docker" or not (
-        engine.binary.startswith("/snap/docker/") or env.get("SNAP_NAME") == "docker"
-    ):
-        return None
-    return _with_advice_only(engine, "snap", sentences(SNAP_DOCKER))
-
-
-def _rootless(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
-    """Rootless Docker has its own file and unit (rootlesskit sets the variable)."""
-    if engine.engine != "docker" or not (engine.uid or ROOTLESS in env):
-        return None
+def _rootless(engine: Engine, _files: Files) -> Engine:
+    """Rootless Docker has its own file and unit."""
     unit = engine.unit or "docker.service"
     return replace(engine, platform="rootless", restart=("systemctl", "--user", "restart", unit))
-
-
-def _nixos(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    store = engine.config.startswith("/nix/store/")
-    if not store and not os.path.exists(files.at("/etc/NIXOS")):
-        return None
-    return _with_advice_only(engine, "NixOS", sentences(NIXOS))
-
-
-def _appliance(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """Systems that generate the files from the settings of an API."""
-    system = _system(files)
-    text = {"talos": TALOS, "bottlerocket": BOTTLEROCKET}.get(system)
-    return _with_advice_only(engine, system.title(), sentences(text)) if text else None
-
-
-def _kind(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    if engine.engine != "containerd" or not os.path.isdir(files.at("/kind")):
-        return None
-    return _with_advice(engine, "kind", KIND)
-
-
-def _eks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    if engine.engine != "containerd" or not os.path.isdir(files.at("/etc/eks")):
-        return None
-    once = os.path.exists(files.at("/etc/eks/bootstrap.sh"))
-    return _with_advice(engine, "EKS", EKS_BOOTSTRAP if once else EKS_NODEADM)
-
-
-def _aks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    if engine.engine != "containerd" or not os.path.exists(files.at("/etc/kubernetes/azure.json")):
-        return None
-    return _with_advice(engine, "AKS", AKS)
-
-
-def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    if engine.engine != "containerd" or not (
-        _system(files) == "cos" or os.path.isdir(files.at("/home/kubernetes/bin"))
-    ):
-        return None
-    return _with_advice(engine, "GKE", GKE)
 
 
 def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
@@ -289,15 +221,38 @@ def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> E
     return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
 
 
-def _with_advice(engine: Engine, platform: str, text: str) -> Engine:
-    """Return an engine whose file may be edited, with advice on how long the edit lasts."""
-    advice_sentences = sentences(text, config=engine.config)
-    return replace(engine, platform=platform, advice=(*engine.advice, *advice_sentences))
+def _has(*paths: str) -> Applies:
+    """Return a condition: the host has one of these files or folders."""
+    return lambda _engine, files, _env: any(os.path.exists(files.at(path)) for path in paths)
 
 
-RULES: tuple[Rule, ...] = (
-    _of_docker, _rancher, _k0s, _microk8s, _snap_docker, _rootless, _nixos, _appliance,
-    _kind, _eks, _aks, _gke,
+def _is_system(*names: str) -> Applies:
+    return lambda _engine, files, _env: _system(files) in names
+
+
+# The first rule that applies counts: engine ("" for any), condition, and either platform, advice
+# and whether its files must be left, or a function that returns the engine.
+RULES: tuple[tuple[str, Applies, tuple[str, str, bool] | Adapt], ...] = (
+    ("containerd", lambda engine, *_: engine.config.endswith(DOCKER_CONTAINERD_CONFIG),
+     ("Docker", DOCKER_CONTAINERD, True)),
+    ("containerd", lambda engine, *_: engine.config.endswith(RANCHER_CONFIG), _rancher),
+    ("containerd", lambda engine, *_: engine.config == K0S_CONFIG or "/k0s/" in engine.binary,
+     _k0s),
+    ("containerd", lambda engine, *_: "/snap/microk8s/" in engine.config + engine.binary,
+     _microk8s),
+    ("docker", lambda engine, _files, env: engine.binary.startswith("/snap/docker/")
+     or env.get("SNAP_NAME") == "docker", ("snap", SNAP_DOCKER, True)),
+    ("docker", lambda engine, _files, env: bool(engine.uid) or ROOTLESS in env, _rootless),
+    ("", lambda engine, *_: engine.config.startswith("/nix/store/"), ("NixOS", NIXOS, True)),
+    ("", _has("/etc/NIXOS"), ("NixOS", NIXOS, True)),
+    ("", _is_system("talos"), ("Talos", TALOS, True)),
+    ("", _is_system("bottlerocket"), ("Bottlerocket", BOTTLEROCKET, True)),
+    ("containerd", _has("/kind"), ("kind", KIND, False)),
+    ("containerd", _has("/etc/eks/bootstrap.sh"), ("EKS", EKS_BOOTSTRAP, False)),
+    ("containerd", _has("/etc/eks"), ("EKS", EKS_NODEADM, False)),
+    ("containerd", _has("/etc/kubernetes/azure.json"), ("AKS", AKS, False)),
+    ("containerd", _is_system("cos"), ("GKE", GKE, False)),
+    ("containerd", _has("/home/kubernetes/bin"), ("GKE", GKE, False)),
 )  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import posixpath
 
 from nvct import paths
-from nvct.engine import syntax, toml_file
-from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, State
+from nvct.engine import toml_file
+from nvct.engine.model import Change, EngineOptions, Files, State, change_of
+from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import Change as Edit
-from nvct.engine.toml_file import Table
+from nvct.engine.toml_file import Table, table
 from nvct.errors import EngineConfigError, UsageError
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
@@ -32,7 +33,7 @@ WITH_SPEC_DIRS = (5, 5)
 STATIC_ALONE = ((5, 5), (5, 6))
 """Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
 HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
-SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
+SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 
 
 class Merged:
@@ -61,11 +62,11 @@ class Merged:
             EngineConfigError: a value in it has the wrong type.
         """
         self.files.append(path)
-        for name, programs in _table(document, RUNTIMES, path).items():
+        for name, programs in table(document, RUNTIMES, path).items():
             strings, _ = _strings(programs, f"engine.runtimes.{name}", path)
             self.handlers[name] = strings[0] if strings else ""
             self.sources[name] = path
-        engine = _table(document, ENGINE, path)
+        engine = table(document, ENGINE, path)
         default = engine.get(DEFAULT, "")
         if not isinstance(default, str):
             raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
@@ -127,44 +128,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         if key in changed and file in order[at:]
     )
     notes += _notes(options, current)
-    edit = FileEdit(path=target, before=before, after=after)
-    return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
-
-
-def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that removes what `plan` adds to its file.
-
-    A file of ours without further settings is removed.
-
-    Raises:
-        DocumentError: the file cannot be read.
-        EngineConfigError: it is malformed.
-    """
-    target = _target(options)
-    before = files.read(target)
-    if before is None:
-        return Change(engine=options.engine)
-    text = toml_file.decode(before, target)
-    document = toml_file.parse(text, target)
-    own_settings = Merged()
-    own_settings.add(document, target)
-    edits: list[Edit] = [
-        (RUNTIMES, handler.name, ABSENT)
-        for handler in options.handlers
-        if own_settings.handlers.get(handler.name) == handler.path
-    ]
-    if own_settings.default in {name for _, name, _ in edits}:
-        edits.append((ENGINE, DEFAULT, ABSENT))
-    is_drop_in = target != _config(options)
-    other_files = _merged(_order(options, files, target), files) if is_drop_in else None
-    edits += _without_folders(options, document, other_files)
-    after = toml_file.edit(text, edits, target)
-    remaining = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
-    if not remaining.strip() and is_drop_in:
-        edit = FileEdit(path=target, before=before, after=None)
-    else:
-        edit = FileEdit(path=target, before=before, after=after.encode())
-    return Change(engine=options.engine, edits=(edit,) if edit.after != before else ())
+    return change_of("podman", target, before, after, notes=notes)
 
 
 def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
@@ -218,33 +182,11 @@ def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> li
     return [*([] if earlier.append else earlier.hooks_dirs), options.hooks_dir]
 
 
-def _without_folders(
-    options: EngineOptions, document: Table, other_files: Merged | None
-) -> list[Edit]:
-    """Return the edits that remove the hook and spec folders that the target names for us.
-
-    `other_files` are the settings of the other files, if the target is a file of ours: an array
-    that adds nothing to them is removed completely.
-    """
-    edits: list[Edit] = []
-    folders = toml_file.find(document, (*ENGINE, HOOKS))
-    if isinstance(folders, list) and options.hooks_dir in folders:
-        remaining = [item for item in folders if item != options.hooks_dir]
-        is_default = other_files is not None and remaining == other_files.hooks_dirs
-        needless = not remaining or is_default
-        edits.append((ENGINE, HOOKS, ABSENT if needless else remaining))
-    spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
-    if options.spec_dirs and spec_dirs == list(options.spec_dirs):
-        edits.append((ENGINE, SPEC_DIRS, ABSENT))
-    return edits
-
-
 def _config(options: EngineOptions) -> str:
     return options.config or CONFIG
 
 
 def _target(options: EngineOptions) -> str:
-    """Return the file to write."""
     if options.drop_in == "":
         return _config(options)
     folder = f"{_config(options)}.d"
@@ -254,7 +196,7 @@ def _target(options: EngineOptions) -> str:
     return target
 
 
-def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]:
+def _order(options: EngineOptions, files: Files) -> list[str]:
     """Return the files in Podman's order, whether they exist or not."""
     order = [VENDOR_CONFIG]
     for config in dict.fromkeys((CONFIG, _config(options))):
@@ -262,7 +204,7 @@ def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]
         if config == _config(options):
             names = sorted({*names, _target(options)} - {config})
         order += [config, *names]
-    return [path for path in order if path != without]
+    return order
 
 
 def _merged(order: list[str], files: Files) -> Merged:
@@ -272,17 +214,6 @@ def _merged(order: list[str], files: Files) -> Merged:
         if data is not None:
             merged.add(toml_file.parse(data, path), path)
     return merged
-
-
-def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
-    """Return a table of a file, {} if it has none."""
-    value: object = document
-    for depth, name in enumerate(where):
-        value = value.get(name, {}) if isinstance(value, dict) else value
-        if not isinstance(value, dict):
-            name = ".".join(where[: depth + 1])
-            raise EngineConfigError(f"{path}: {name} is no table", hint="correct the file")
-    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:

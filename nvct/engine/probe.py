@@ -16,7 +16,6 @@ from typing import TypeAlias, TypeVar
 
 from nvct.engine import command
 from nvct.engine.command import Run
-from nvct.errors import EngineError
 
 Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
 Kind = TypeVar("Kind")
@@ -50,34 +49,22 @@ def ask(path: str, target: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def wait(
-    engine: str,
-    path: str,
-    names: Collection[str],
-    run: Run,
-    *,
-    timeout_s: float = TIMEOUT_S,
-) -> None:
-    """Wait until an engine answers and has these runtimes.
-
-    Args:
-        names: of the runtimes that it has to list, if it lists runtimes at all.
-
-    Raises:
-        EngineError: the time is over.
-    """
+def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
+    """Wait until there is no problem any more; return the one that is left when time is over."""
     end = time.monotonic() + timeout_s
-    while True:
-        problem = find_problem(engine, path, names, run)
-        if not problem:
-            return
+    while problem := find_problem():
         if time.monotonic() >= end:
-            raise EngineError(f"{engine} is not well after {timeout_s:g} s: {problem}")
+            break
         time.sleep(PAUSE_S)
+    return problem
 
 
 def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> str:
-    """Return what is wrong with an engine, "" if nothing is; see `wait`."""
+    """Return what is wrong with an engine, "" if nothing is.
+
+    Args:
+        names: of the runtimes that it has to list, if it lists runtimes at all.
+    """
     try:
         if engine == "docker":
             missing = sorted(set(names) - runtimes(path))
@@ -90,21 +77,11 @@ def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> st
         return f"{path}: {error.strerror or error}"
 
 
-def wait_for_reload(path: str, since: float, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait for dockerd's event that it has reloaded its files: it sends none if it refuses them.
+def reloaded(path: str, since: float) -> bool:
+    """Report whether dockerd has sent its event `reload` (Docker Engine API, GET /events).
 
-    Raises:
-        EngineError: the time is over.
+    It sends none if it refuses its files.
     """
-    end = time.monotonic() + timeout_s
-    while not _reloaded(path, since):
-        if time.monotonic() >= end:
-            raise EngineError(f"dockerd does not take its files within {timeout_s:g} s")
-        time.sleep(PAUSE_S)
-
-
-def _reloaded(path: str, since: float) -> bool:
-    """Report whether dockerd has sent its event `reload` (Docker Engine API, GET /events)."""
     filters = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
     try:
         status, body = ask(

@@ -12,6 +12,8 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nvct.host import procfs
+
 READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 DELETED = " (deleted)"
 PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
@@ -33,7 +35,6 @@ class Process:
         replaced: whether that program was replaced or removed since it started.
         cwd: its working directory, for relative paths; "" where it cannot be seen.
         unit: the systemd unit it runs in, "" where it runs in none.
-        user_unit: whether the unit is one of a user's own manager.
         container: whether its control group is a container's.
         root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
     """
@@ -86,7 +87,8 @@ def running(proc: str, host: str = "/") -> Iterator[Process]:
     Args:
         host: our own root directory, to recognize a process that has another.
     """
-    engines = (inspect(pid, proc, host) for pid in _pids(proc))
+    pids = sorted(int(name) for name in procfs.list_directory(proc) if name.isdecimal())
+    engines = (inspect(pid, proc, host) for pid in pids)
     return (process for process in engines if process is not None)
 
 
@@ -123,13 +125,6 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
         uid=uid,
         root="/" if is_ours else f"{folder}/root",
     )
-
-
-def _pids(proc: str) -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
-    except OSError:
-        return []
 
 
 def _engine(exe: str, args: tuple[str, ...]) -> str:

@@ -30,7 +30,6 @@ class Reload:
 
     Attributes:
         action: "signal", "restart" or "" for nothing.
-        note: what is left for the user to do.
     """
 
     action: str = ""
@@ -47,11 +46,7 @@ class Reloader(ABC):
 
     @abstractmethod
     def choose(self, *, restart: bool, removing: bool) -> Reload:
-        """Return what to do.
-
-        Args:
-            removing: runtimes are removed, not registered.
-        """
+        """Return what to do; `removing` if runtimes are removed, not registered."""
 
     @abstractmethod
     def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
@@ -86,92 +81,66 @@ class HostReloader(Reloader):
         runs = self.detected is not None and self.detected.pid > 0
         return "--reload=none" if runs and self.mode != "none" else ""
 
-    def choose(self, *, restart: bool, removing: bool) -> Reload:
+    def choose(self, *, restart: bool, removing: bool = False) -> Reload:
         """Return what to do."""
-        return choose(self.detected, self.engine, self.mode, restart=restart, removing=removing)
+        detected, engine, mode = self.detected, self.engine, self.mode
+        if engine == "podman":
+            return Reload()  # each run reads its files
+        if mode == "none":
+            return Reload(note=f"It is recommended that {engine} daemon be restarted.")
+        if detected is None or not detected.pid:
+            return Reload()  # it reads its files when it starts
+        if engine == "docker" and not restart and mode == "auto":
+            return Reload(action="signal")
+        if engine == "docker" and mode == "auto":
+            # A signal is enough for runtimes and the default, but not for CDI. Until a restart,
+            # dockerd refuses a file without its default.
+            return Reload(
+                action="" if removing else "signal",
+                note="dockerd reads this when it is restarted, which stops containers "
+                "(unless live-restore is on): --reload=restart does it",
+            )
+        user = ("--user",) if detected.user_unit else ()
+        if detected.restart:
+            return Reload(action="restart", argv=detected.restart)
+        if not detected.unit:
+            return Reload(note=f"{engine} (process {detected.pid}) runs in no unit: restart it")
+        return Reload(action="restart", argv=("systemctl", *user, "restart", detected.unit))
 
-    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool = False) -> str:
         """Reload the engine; return a note."""
         if self.detected is None:
             return ""
-        carry_out(decision, self.detected, self.find_process, run)
         name = f"{self.detected.engine} (process {self.detected.pid})"
-        if restored:
-            return ""
+        note = f"{name} was told to read its file again; its containers run on"
         if decision.action == "signal":
-            return f"{name} was told to read its file again; its containers run on"
-        return f"{self.detected.unit or name} was restarted"
+            _hang_up(self.detected, self.find_process)
+        elif decision.action == "restart":
+            completed = run(list(decision.argv), RESTART_TIMEOUT_S)
+            unit = self.detected.unit or self.detected.engine
+            if completed.status:
+                reason = self.last_error(run) or completed.reason
+                raise EngineError(f"{unit} does not start again: {reason}")
+            note = f"{self.detected.unit or name} was restarted"
+        return "" if restored else note
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart."""
         return self.find_engine() is not None
 
     def last_error(self, run: Run) -> str:
-        """Return the engine's last error from the system's journal."""
-        return last_error(self.detected, run) if self.detected else ""
+        """Return the engine's last error from the system's journal, "" if there is none.
 
-
-def choose(
-    detected: Engine | None, engine: str, mode: str, *, restart: bool, removing: bool = False
-) -> Reload:
-    """Return what to do about an engine after its files changed.
-
-    Args:
-        removing: runtimes are removed; until a restart, dockerd refuses a file without its
-            default.
-    """
-    if engine == "podman":
-        return Reload()  # each run reads its files
-    if mode == "none":
-        return Reload(note=f"It is recommended that {engine} daemon be restarted.")
-    if detected is None or not detected.pid:
-        return Reload()  # it reads its files when it starts
-    if engine == "docker" and not restart and mode == "auto":
-        return Reload(action="signal")
-    if engine == "docker" and mode == "auto":
-        # A signal is enough for runtimes and the default, but not for CDI.
-        return Reload(
-            action="" if removing else "signal",
-            note="dockerd reads this when it is restarted, which stops containers "
-            "(unless live-restore is on): --reload=restart does it",
-        )
-    user = ("--user",) if detected.user_unit else ()
-    if detected.restart:
-        return Reload(action="restart", argv=detected.restart)
-    if not detected.unit:
-        return Reload(note=f"{engine} (process {detected.pid}) runs in no unit: restart it")
-    return Reload(action="restart", argv=("systemctl", *user, "restart", detected.unit))
-
-
-def carry_out(
-    decision: Reload, detected: Engine, find_process: Callable[[int], Process | None], run: Run
-) -> None:
-    """Reload a running engine.
-
-    Raises:
-        EngineError: it is gone, or does not start again.
-    """
-    if decision.action == "signal":
-        _hang_up(detected, find_process)
-    elif decision.action == "restart":
-        completed = run(list(decision.argv), RESTART_TIMEOUT_S)
-        if completed.status:
-            reason = last_error(detected, run) or completed.reason
-            raise EngineError(f"{detected.unit or detected.engine} does not start again: {reason}")
-
-
-def last_error(detected: Engine, run: Run) -> str:
-    """Return the last error of an engine in the system's journal, "" if there is none.
-
-    `--unit` would also show the messages of systemd itself, which come later and say less.
-    """
-    if not detected.unit:
-        return ""
-    unit_filter = ["--user", f"_SYSTEMD_USER_UNIT={detected.unit}"]
-    unit_filter = unit_filter if detected.user_unit else [f"_SYSTEMD_UNIT={detected.unit}"]
-    argv = ["journalctl", *unit_filter, "--no-pager", "--output=cat"]
-    completed = run([*argv, "--lines=40"], 10.0)
-    return pick(completed.out.splitlines()) if completed.status == 0 else ""
+        `--unit` would also show the messages of systemd itself, which come later and say less.
+        """
+        if self.detected is None or not self.detected.unit:
+            return ""
+        unit_filter = [f"_SYSTEMD_UNIT={self.detected.unit}"]
+        if self.detected.user_unit:
+            unit_filter = ["--user", f"_SYSTEMD_USER_UNIT={self.detected.unit}"]
+        argv = ["journalctl", *unit_filter, "--no-pager", "--output=cat", "--lines=40"]
+        completed = run(argv, 10.0)
+        return pick(completed.out.splitlines()) if completed.status == 0 else ""
 
 
 def pick(lines: Sequence[str]) -> str:

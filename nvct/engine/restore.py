@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
 from nvct.engine.model import ABSENT, Absent
-from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
+from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, has_values, program
 from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)
@@ -33,11 +33,7 @@ class Versions:
 
 @dataclass(slots=True, kw_only=True)
 class Restored:
-    """A file without our changes.
-
-    Attributes:
-        data: its bytes, None for no file.
-    """
+    """A file without our changes."""
 
     data: bytes | None
     notes: list[str] = field(default_factory=list)
@@ -78,7 +74,7 @@ def restored(
         return Restored(data=None, notes=[note] if was_removed else [])
     work = _prepare(versions, syntax, handlers)
     if current == versions.original:
-        return Restored(data=current, has_settings=_has_values(work.current))
+        return Restored(data=current, has_settings=has_values(work.current))
     if versions.configured is None:
         return Restored(
             data=current, notes=[f"{path} was made by others: it stays"], has_settings=True
@@ -87,7 +83,7 @@ def restored(
     if current == versions.configured and toml_file.same(
         toml_file.pruned(work.result), toml_file.pruned(work.before)
     ):
-        return Restored(data=versions.original, has_settings=_has_values(work.before))
+        return Restored(data=versions.original, has_settings=has_values(work.before))
     return _result(work)
 
 
@@ -132,9 +128,8 @@ def _decide(work: _Work, remaining: Sequence[str]) -> None:
         # The helpers stay if others have registered a runtime since.
         if isinstance(siblings, dict) and set(siblings) <= expected:
             _revert(work, path, ABSENT, find(work.configured, path), remaining)
-    _drop_empty_tables(work)
     # Settings that others added may need this version, so it stays beside them.
-    if version and not _has_values({k: v for k, v in work.result.items() if k != "version"}):
+    if version and not has_values({k: v for k, v in work.result.items() if k != "version"}):
         _revert(work, ("version",), ABSENT, work.configured["version"], remaining)
 
 
@@ -177,7 +172,6 @@ def _revert(
 def _value(
     work: _Work, path: Path, values: tuple[object, object, object], remaining: Sequence[str]
 ) -> object:
-    """Return the restored value of a key."""
     before, configured, current = values
     if _is_runtime(path) and isinstance(before, Absent) and not isinstance(current, Absent):
         return ABSENT if path[-1] in work.removable else current
@@ -218,33 +212,6 @@ def _set(document: Table, path: Path, value: object) -> None:
         parent[path[-1]] = copy.deepcopy(value)
 
 
-def _drop_empty_tables(work: _Work) -> None:
-    """Remove the tables that we created and that are empty now."""
-    for path in list(_empty_tables(work.result, work.before, work.configured)):
-        _set(work.result, path, ABSENT)
-        work.edits = [edit for edit in work.edits if edit[0][: len(path)] != path]
-        work.edits.append((path, ABSENT))
-
-
-def _empty_tables(
-    table: Mapping[str, object], before: object, configured: object, prefix: Path = ()
-) -> Iterator[Path]:
-    for key, value in table.items():
-        configured_value = find(configured, (key,))
-        if not isinstance(value, dict) or not isinstance(configured_value, dict):
-            continue
-        old = find(before, (key,))
-        if isinstance(old, Absent) and not _has_values(value):
-            yield (*prefix, key)
-        else:
-            yield from _empty_tables(value, old, configured_value, (*prefix, key))
-
-
-def _has_values(table: Mapping[str, object]) -> bool:
-    """Report whether a table holds a value, at any depth."""
-    return any(_has_values(value) if isinstance(value, dict) else True for value in table.values())
-
-
 def _result(work: _Work) -> Restored:
     """Return the file with the result; the bytes of others are unchanged."""
     versions, syntax = work.versions, work.syntax
@@ -254,11 +221,10 @@ def _result(work: _Work) -> Restored:
     note = f"{versions.path} was changed by others: only our part is taken out"
     if not work.edits:
         note = f"{versions.path} was changed by others and holds nothing of ours: it is left alone"
-    has_settings = _has_values(work.result)
-    comments = b"#" in (data or b"").replace(syntax.header.encode(), b"")
-    if versions.original is None and not has_settings and not comments:
+    if versions.original is None and syntax.is_empty(data or b"", versions.path):
         data = None
-    return Restored(data=data, notes=[note, *work.notes], has_settings=has_settings)
+    notes = [note, *work.notes]
+    return Restored(data=data, notes=notes, has_settings=has_values(work.result))
 
 
 def _edited(work: _Work) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nvct.engine import crio, docker, probe
+from nvct.engine import crio, probe
 from nvct.engine.model import Engine, EngineOptions, State
 from nvct.engine.probe import Ask
 from nvct.errors import NvctError
@@ -35,7 +35,6 @@ class Running:
     Attributes:
         by: the source: "GET /info", "GET /config", or "its files".
         devices: names of the CDI devices that it has found; () if it lists none.
-        problem: why it could not be asked, "" if it could.
         younger: files that changed after it started, and that it has not read.
     """
 
@@ -55,7 +54,6 @@ def of(
     """Return what a running engine has in force; None if it does not run.
 
     Args:
-        engine: as it was detected; a foreign one is not asked.
         files: what its files say; None if they cannot be read.
         started: returns when a process started, in seconds of the epoch.
     """
@@ -169,12 +167,11 @@ def differences(
             f"the running {name} has {state.default or 'its own'} as the default runtime, "
             f"its files {files.default}: {_restart(engine)}"
         )
-    is_on = docker.cdi_is_on(engine.numbers, said=files.cdi) if name == "docker" else files.cdi
-    if state.cdi is not None and is_on is not None and state.cdi != is_on:
+    if state.cdi is not None and files.cdi is not None and state.cdi != files.cdi:
         labels = {True: "on", False: "off"}
         sentences.append(
-            f"CDI is {labels[state.cdi]} in the running {name} and {labels[is_on]} by its files: "
-            + _restart(engine)
+            f"CDI is {labels[state.cdi]} in the running {name} and {labels[files.cdi]} by its"
+            f" files: {_restart(engine)}"
         )
     elif state.cdi and files.spec_dirs and set(files.spec_dirs) != set(state.spec_dirs):
         folders = ", ".join(state.spec_dirs)

@@ -12,13 +12,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from nvct.kernel.calls import Kernel
 from nvct.linux import files
 
 DROP_IN = "99-nvidia."
 LINK_LIMIT = 40  # as the kernel's
-NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+NOT_HERE = (errno.EXDEV, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""Errors of a move from another mount, and of a file system without unnamed files."""
 
 
 def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
@@ -41,20 +44,56 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
         mode = stat.S_IMODE(old.st_mode)
     owner = None if old is None else (old.st_uid, old.st_gid)
     parent = os.path.dirname(folder)
+
+    def temporary(fd: int) -> str:
+        return files.write_temporary(fd, data, mode, owner=owner, sync=True, kernel=kernel)
+
+    def unnamed(fd: int) -> str:
+        return _write_unnamed(fd, folder, (data, mode, owner), kernel)
+
+    ways = [(folder, unnamed)]
     if os.access(parent, os.W_OK) and not _is_world_writable(parent):
+        ways.insert(0, (parent, temporary))
+    for stage, make in ways:
         try:
-            _write_in_parent(real, data, mode, owner, kernel)
+            move_in(stage, real, make, kernel)
         except OSError as error:
-            if error.errno != errno.EXDEV:
+            if error.errno not in NOT_HERE:
                 raise
         else:
             return
+    files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
+
+
+@contextmanager
+def opened(folder: str, kernel: Kernel) -> Iterator[int]:
+    """Open a folder for calls that change or sync it."""
+    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _write_unnamed(real, data, mode, owner, kernel)
-    except OSError as error:
-        if error.errno not in NO_UNNAMED_FILES:
+        yield fd
+    finally:
+        kernel.close(fd)
+
+
+def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -> None:
+    """Have a file made in a folder `stage`, move it to its path, and wait for the disk.
+
+    Args:
+        make: makes it in the open folder, and returns its name.
+    """
+    folder, name = files.split(path)
+    with ExitStack() as stack:
+        folder_fd = stage_fd = stack.enter_context(opened(folder, kernel))
+        if stage != folder:
+            stage_fd = stack.enter_context(opened(stage, kernel))
+        temporary = make(stage_fd)
+        try:
+            kernel.rename(temporary, name, source_dir_fd=stage_fd, target_dir_fd=folder_fd)
+        except BaseException:
+            files.discard(temporary, stage_fd, kernel)
             raise
-        files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
+        for fd in dict.fromkeys((folder_fd, stage_fd)):
+            kernel.fsync(fd)
 
 
 def target(path: str) -> str:
@@ -97,60 +136,28 @@ def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid in owners
 
 
-def _write_in_parent(
-    path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
-) -> None:
-    """Write a file in the parent folder, and move it."""
-    folder, name = os.path.split(path)
-    stage_fd = kernel.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        folder_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            temporary = files.write_temporary(
-                stage_fd, data, mode, owner=owner, sync=True, kernel=kernel
-            )
-            try:
-                kernel.rename(temporary, name, source_dir_fd=stage_fd, target_dir_fd=folder_fd)
-            except BaseException:
-                files.discard(temporary, stage_fd, kernel)
-                raise
-            kernel.fsync(folder_fd)
-            kernel.fsync(stage_fd)
-        finally:
-            kernel.close(folder_fd)
-    finally:
-        kernel.close(stage_fd)
-
-
 def _write_unnamed(
-    path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
-) -> None:
-    """Write a file that gets its name only when it is complete."""
-    folder, name = os.path.split(path)
-    folder_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    folder_fd: int,
+    folder: str,
+    content: tuple[bytes, int | None, tuple[int, int] | None],
+    kernel: Kernel,
+) -> str:
+    """Write a file that gets its name, which is returned, only when it is complete."""
+    data, mode, owner = content
+    fd = kernel.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666 if mode is None else 0o600)
     try:
-        fd = kernel.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666 if mode is None else 0o600)
-        try:
-            if owner is not None:
-                kernel.fchown(fd, *owner)
-            remaining = data
-            while remaining:
-                remaining = remaining[kernel.write(fd, remaining) :]
-            if mode is not None:
-                kernel.fchmod(fd, mode)
-            kernel.fsync(fd)
-            temporary = files.temporary_name()
-            kernel.link_open_file(fd, temporary, dir_fd=folder_fd)
-        finally:
-            kernel.close(fd)
-        try:
-            kernel.rename(temporary, name, source_dir_fd=folder_fd, target_dir_fd=folder_fd)
-        except BaseException:
-            files.discard(temporary, folder_fd, kernel)
-            raise
-        kernel.fsync(folder_fd)
+        if owner is not None:
+            kernel.fchown(fd, *owner)
+        while data:
+            data = data[kernel.write(fd, data) :]
+        if mode is not None:
+            kernel.fchmod(fd, mode)
+        kernel.fsync(fd)
+        temporary = files.temporary_name()
+        kernel.link_open_file(fd, temporary, dir_fd=folder_fd)
     finally:
-        kernel.close(folder_fd)
+        kernel.close(fd)
+    return temporary
 
 
 def _is_world_writable(folder: str) -> bool:

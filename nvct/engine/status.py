@@ -30,10 +30,6 @@ class Status:
         state: what its files say; None if they are not read or cannot be read.
         problem: why they cannot be used, "" if they can.
         is_closed: whether that is because this user may not read them.
-        registered: the names of those handlers whose program is NVIDIA's, sorted.
-        missing: of these, the names whose program does not exist.
-        running: what the running engine has in force; None if it does not run.
-        differences: sentences about settings of the files that are not in force.
         faults: of valid files that do not fit together.
     """
 
@@ -224,8 +220,7 @@ def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def _without_type(config: Config) -> Iterator[Fault]:
     for name, table in loading.runtimes(config.effective()).items():
-        program = posixpath.basename(loading.binary(table) or name)
-        if program.startswith((SHIM_PROGRAM, "nvidia")) and not table.get("runtime_type"):
+        if is_nvidia(name, loading.binary(table)) and not table.get("runtime_type"):
             text = f"its runtime {name} has no runtime_type: no container can be started by it"
             yield Fault(text, is_severe=True)
 

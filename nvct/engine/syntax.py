@@ -8,11 +8,11 @@ parent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.engine import json_file, toml_file
-from nvct.engine.model import ABSENT, data_of, text_of
+from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
 
 Path: TypeAlias = tuple[str, ...]
 Table: TypeAlias = dict[str, object]
@@ -23,38 +23,61 @@ ANY = "*"
 PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
 
 
-def _never(version: tuple[int, ...]) -> bool:
-    del version
-    return False
-
-
-def _keep_nothing(path: Path, item: object, remaining: Sequence[str]) -> bool:
-    del path, item, remaining
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """The files of one engine.
 
     Attributes:
-        parse: returns what a file says; raises EngineConfigError.
-        edit: returns a file with keys set or removed; raises EngineConfigError.
+        is_json: they are JSON; else they are TOML.
         parent: path of the table that holds `runtimes` and the default; * is any name.
         default: the key in it that names the default runtime; "" if there is none.
         header: the first line of a drop-in of ours.
         needed: reports whether the remaining files use an element that we added to a list.
         copies: reports whether an engine of this version uses only the tables of the last file,
             so that a drop-in of ours holds a copy of the others.
+        next_default: returns the default after a removal by the remaining runtimes, the engine's
+            version and the path of the table; ABSENT for the engine's own.
+        cleared: returns the edits of a removal with what goes beside our runtimes, such as an
+            import; None if that is only a drop-in without settings.
     """
 
-    parse: Callable[[bytes, str], Table]
-    edit: Callable[[bytes, Sequence[KeyEdit], str], bytes]
+    is_json: bool = False
     parent: Path = ()
     default: str = ""
     header: str = ""
-    needed: Callable[[Path, object, Sequence[str]], bool] = field(default=_keep_nothing)
-    copies: Callable[[tuple[int, ...]], bool] = field(default=_never)
+    needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
+    copies: Callable[[tuple[int, ...]], bool] = lambda _: False
+    next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT
+    cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
+        None
+    )
+
+    def parse(self, data: bytes, path: str) -> Table:
+        """Return what a file says.
+
+        Raises:
+            EngineConfigError: it is malformed.
+        """
+        if self.is_json:
+            return json_file.parse(data, path).data
+        # Some engines accept bytes that are not UTF-8; others have refused them before.
+        return toml_file.parse(text_of(data), path)
+
+    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+        """Return a file with keys set or removed.
+
+        Raises:
+            EngineConfigError: it is malformed, or cannot be edited.
+        """
+        if self.is_json:
+            return json_file.edit(data, edits, path) or b""
+        changes = [(where[:-1], where[-1], value) for where, value in edits]
+        return data_of(toml_file.edit(text_of(data), changes, path))
+
+    def is_empty(self, data: bytes, path: str) -> bool:
+        """Report whether a file has no settings, and no comments except ours."""
+        comments = b"#" in data.replace(self.header.encode(), b"")
+        return not comments and not has_values(self.parse(data, path))
 
     def parents(self, document: Table) -> list[tuple[Path, Table]]:
         """Return the tables that may hold `runtimes` and the default, with their paths."""
@@ -87,48 +110,11 @@ def program(runtime: object) -> str:
     return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
+def has_values(table: Table) -> bool:
+    """Report whether a table holds a value, at any depth."""
+    return any(has_values(value) if isinstance(value, dict) else True for value in table.values())
+
+
 def find(document: object, path: Path) -> object:
     """Return the value at a path, ABSENT if there is none."""
-    for name in path:
-        if not isinstance(document, dict) or name not in document:
-            return ABSENT
-        document = document[name]
-    return document
-
-
-def _parse_toml(data: bytes, path: str) -> Table:
-    # Some engines accept bytes that are not UTF-8; others have refused them before.
-    return toml_file.parse(text_of(data), path)
-
-
-def _edit_toml(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    changes = [(where[:-1], where[-1], value) for where, value in edits]
-    return data_of(toml_file.edit(text_of(data), changes, path))
-
-
-def _parse_json(data: bytes, path: str) -> Table:
-    document = json_file.parse(data, path).root.data
-    return document if isinstance(document, dict) else {}
-
-
-def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    return json_file.edit(data, edits, path) or b""
-
-
-def toml(
-    parent: Path,
-    default: str,
-    header: str,
-    needed: Callable[[Path, object, Sequence[str]], bool] = _keep_nothing,
-    copies: Callable[[tuple[int, ...]], bool] = _never,
-) -> Syntax:
-    """Return the syntax of an engine with TOML files."""
-    return Syntax(
-        parse=_parse_toml, edit=_edit_toml, parent=parent, default=default, header=header,
-        needed=needed, copies=copies,
-    )  # fmt: skip
-
-
-def json(parent: Path, default: str) -> Syntax:
-    """Return the syntax of an engine with a JSON file."""
-    return Syntax(parse=_parse_json, edit=_edit_json, parent=parent, default=default)
+    return toml_file.find(document, path, ABSENT)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads TOML files of container engines, and edits them in place: every other byte stays.
 
-tomlkit edits. Another parser reads the old and the new text: if the new one differs in anything
+`toml_edit` edits. A parser reads the old and the new text: if the new one differs in anything
 but the change, that is an error, and there is no result.
 """
 
@@ -117,7 +117,7 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
 
 
 def _edited(text: str, changes: Iterable[Change], path: str) -> str:
-    """Make changes, without the byte order mark and line ends that tomlkit would not keep."""
+    """Make changes, without the byte order mark and line ends, which `toml_edit` does not know."""
     from nvct.engine.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -128,21 +128,38 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
     plain += "\n" if open_end else ""
     for table, key, value in changes:
         if isinstance(value, Absent):
-            plain = delete(plain, (*table, key), path)
+            plain = delete(plain, (*table, key))
         else:
             plain = put(plain, table, key, value, path)
     plain = plain.removesuffix("\n") if open_end else plain
     return mark + (plain.replace("\n", "\r\n") if crlf else plain)
 
 
-def find(document: Table, path: Iterable[str]) -> object:
-    """Return the value at a path, None if there is none."""
-    value: object = document
+def find(document: object, path: Iterable[str], missing: object = None) -> object:
+    """Return the value at a path, `missing` if there is none."""
     for name in path:
-        if not isinstance(value, dict) or name not in value:
-            return None
-        value = value[name]
-    return value
+        if not isinstance(document, dict) or name not in document:
+            return missing
+        document = document[name]
+    return document
+
+
+def table(document: Table, path: Iterable[str], where: str) -> Table:
+    """Return the table at a path, {} if there is none.
+
+    Raises:
+        EngineConfigError: its name, or one above it, stands for another kind of value; `where` is
+            the file's path.
+    """
+    inner, names = document, []
+    for name in path:
+        names.append(name)
+        value = inner.get(name, {})
+        if not isinstance(value, dict):
+            message = f"{where}: {'.'.join(names)} is {value!r:.40}, not a table"
+            raise EngineConfigError(message, hint="correct the file")
+        inner = value
+    return inner
 
 
 def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits a TOML text into lines with a meaning: header, pair, comment or blank.
-
-tomlkit's tree tells the meaning, and changes members of inline tables. tomlkit does not write the
-file: that would change the indentation of some nested tables, and the order of some tables.
+"""Splits a TOML text into statements; writes values, and edits arrays and inline tables.
 
 Contract: a parser accepted the text, whose last line ends with a newline.
 """
@@ -10,131 +7,70 @@ Contract: a parser accepted the text, whose last line ends with a newline.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import AoT, Comment, InlineTable, Item, Key, Table
-
+from nvct.config import toml
+from nvct.engine import spans
+from nvct.engine.spans import Item, Path, after_space, items, value_end
 from nvct.engine.toml_file import same
 from nvct.errors import EngineConfigError
 
-Path: TypeAlias = tuple[str, ...]
-Body: TypeAlias = list[tuple[Key | None, Item]]
-
 GAPS = ("blank", "comment")
+HEADERS = ("table", "tables")
+_BLANKS = " \t"
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Node(NamedTuple):
-    """One header, pair, comment or blank line.
+    """One header, pair, comment or blank line: text[start:end], of whole lines.
 
     Attributes:
         kind: "table", "tables" ([[...]]), "pair", "comment" or "blank".
         path: of the key or table, from the root.
         spelled: the same path with the quotes of the text.
         table: path of the header above it, or of the header that it is.
-        text: its value and the rest of the line.
-        start: number of its first line.
-        end: number of the line after it.
+        value: where the value of a pair starts.
     """
 
     kind: str
-    path: Path
-    spelled: Path
-    table: Path
-    item: Item
-    text: str
-    start: int = 0
-    end: int = 0
-    indent: str = ""
-
-    @property
-    def is_header(self) -> bool:
-        """Whether it is the header of a table."""
-        return self.kind in ("table", "tables")
+    start: int
+    end: int
+    indent: str
+    path: Path = ()
+    spelled: Path = ()
+    table: Path = ()
+    value: int = 0
 
 
-class Source:
-    """The lines of a text and its nodes."""
-
-    def __init__(self, text: str, path: str) -> None:
-        """Parse a text.
-
-        Raises:
-            EngineConfigError: tomlkit does not keep the order of its lines.
-        """
-        self.lines = [f"{line}\n" for line in text.split("\n")[:-1]]
-        self.nodes: list[Node] = []
-        line_number = 0
-        for node in _parsed(text):
-            end = line_number + node.text.count("\n")
-            node_text = "".join(self.lines[line_number:end])
-            if not node_text.endswith(node.text.lstrip(" \t")):
-                break
-            indent = node_text[: len(node_text) - len(node_text.lstrip(" \t"))]
-            self.nodes.append(node._replace(start=line_number, end=end, indent=indent))
-            line_number = end
-        if line_number != len(self.lines):
-            raise EngineConfigError(
-                f"{path} cannot be edited without changing more than was asked for",
-                hint="edit it by hand; `plan` shows what is wanted",
-            )
-
-    @property
-    def text(self) -> str:
-        """Return the text."""
-        return "".join(self.lines)
-
-    def insert(self, line_number: int, lines: Sequence[str]) -> None:
-        """Insert lines before the line of a number."""
-        self.lines[line_number:line_number] = [f"{line}\n" for line in lines]
-
-    def remove(self, start: int, end: int) -> None:
-        """Remove lines from one number to before another."""
-        del self.lines[start:end]
-
-    def replace_value(self, node: Node, item: Item) -> None:
-        """Replace the value of a pair."""
-        pair_text = "".join(self.lines[node.start : node.end])
-        prefix = pair_text.removesuffix(node.text)
-        self.lines[node.start : node.end] = [prefix + item.as_string() + _trailing_text(item)]
-
-
-def _parsed(text: str) -> list[Node]:
-    """Return the nodes of a text, [] if tomlkit refuses a text that another parser accepted."""
-    try:
-        return list(_nodes(tomlkit.parse(text).body))
-    except (TOMLKitError, RecursionError):
-        return []
-
-
-def _nodes(body: Body, path: Path = (), spelled: Path = (), table: Path = ()) -> Iterator[Node]:
-    """Yield the nodes of a tree in the order of the text."""
-    for key, item in body:
-        if key is None:
-            kind = "comment" if isinstance(item, Comment) else "blank"
-            for line in item.as_string().split("\n")[:-1]:
-                yield Node(kind, path, spelled, table, item, f"{line}\n")
-            continue
-        inner, names = (*path, key.key), (*spelled, key.as_string().strip())
-        if isinstance(item, AoT):
-            for element in item.body:
-                yield Node("tables", inner, names, inner, element, _trailing_text(element))
-                yield from _nodes(element.value.body, inner, names, inner)
-        elif isinstance(item, Table):
-            header_path = table if key.is_dotted() else inner
-            if not key.is_dotted() and not item.is_super_table():
-                yield Node("table", inner, names, inner, item, _trailing_text(item))
-            yield from _nodes(item.value.body, inner, names, header_path)
+def statements(text: str) -> list[Node]:
+    """Return the statements of a text in their order."""
+    nodes: list[Node] = []
+    table: Path = ()
+    spelled: Path = ()
+    start = 0
+    while start < len(text):
+        at = after_space(text, start, _BLANKS)
+        indent = text[start:at]
+        end = text.index("\n", at) + 1
+        if text[at] in "\r\n#":
+            node = Node("comment" if text[at] == "#" else "blank", start, end, indent)
+        elif text[at] == "[":
+            is_array = text.startswith("[[", at)
+            table, spelled, at = spans.key(text, at + 1 + is_array)
+            kind = "tables" if is_array else "table"
+            node = Node(kind, start, end, indent, table, spelled, table)
         else:
-            text = item.as_string() + _trailing_text(item)
-            yield Node("pair", inner, names, table, item, text)
-
-
-def _trailing_text(item: Item) -> str:
-    return f"{item.trivia.comment_ws}{item.trivia.comment}{item.trivia.trail}"
+            names, parts, at = spans.key(text, at)
+            at = after_space(text, after_space(text, at) + 1)
+            end = text.index("\n", value_end(text, at)) + 1
+            where = (*table, *names), (*spelled, *parts)
+            node = Node("pair", start, end, indent, *where, table, at)
+        nodes.append(node)
+        start = end
+    return nodes
 
 
 def pair(nodes: Sequence[Node], path: Path) -> Node | None:
@@ -142,11 +78,11 @@ def pair(nodes: Sequence[Node], path: Path) -> Node | None:
     return next((node for node in nodes if node.kind == "pair" and node.path == path), None)
 
 
-def inline_above(nodes: Sequence[Node], path: Path) -> Node | None:
+def inline_above(text: str, nodes: Sequence[Node], path: Path) -> Node | None:
     """Return the pair whose inline table holds a path, or would hold it."""
-    for node in nodes:
-        is_parent = len(node.path) < len(path) and node.path == path[: len(node.path)]
-        if is_parent and node.kind == "pair" and isinstance(node.item, InlineTable):
+    for size in range(1, len(path)):
+        node = pair(nodes, path[:size])
+        if node and text[node.value] == "{":
             return node
     return None
 
@@ -155,109 +91,120 @@ def is_table(nodes: Sequence[Node], path: Path) -> bool:
     """Report whether a path has a header, or keys below it."""
     size = len(path)
     return any(
-        node.path[:size] == path and (node.is_header or len(node.path) > size)
+        node.path[:size] == path and (node.kind in HEADERS or len(node.path) > size)
         for node in nodes
-        if node.kind not in GAPS
     )
 
 
-def refuse_in_the_way(nodes: Sequence[Node], target: Path, path: str) -> None:
-    """Refuse a path that leads through a value or an array of tables.
+def data_of_value(text: str) -> object:
+    """Return the data of a value."""
+    return toml.loads(f"value = {text}")["value"]
+
+
+# Arrays and inline tables: `start` is where one starts
+
+
+def put_member(  # noqa: PLR0917  all of one call
+    text: str, start: int, path: Path, value: object, quote: str, where: str
+) -> str:
+    """Return a text in whose inline table a path has a value.
 
     Raises:
-        EngineConfigError: it does.
+        EngineConfigError: the member is of another kind; `where` is the name of the whole path.
     """
-    for size in range(1, len(target)):
-        parent = target[:size]
-        value = pair(nodes, parent)
-        if value and not isinstance(value.item, InlineTable):
-            raise EngineConfigError(
-                f"{path}: {'.'.join(parent)} is a value, not a table", hint="correct the file"
-            )
-        if any(node.kind == "tables" and node.path == parent for node in nodes):
-            raise EngineConfigError(
-                f"{path}: {'.'.join(parent)} is an array of tables, not a table",
-                hint="correct the file",
-            )
+    members = items(text, start)
+    for member in members:
+        rest = path[len(member.path) :]
+        if path[: len(member.path)] != member.path:
+            continue
+        if not rest:
+            return replaced(text, member.value, value, quote, where)
+        if text[member.value] != "{":
+            name = where.rsplit(".", len(rest))[0]
+            raise EngineConfigError(f"{name} is a value, not a table", hint="correct the file")
+        return put_member(text, member.value, rest, value, quote, where)
+    names = [key_text(name, quote) for name in path]
+    added = f"{names.pop()} = {value_text(value, quote)}"
+    is_dotted = any(member.path[0] == path[0] for member in members)
+    for name in reversed(names):
+        added = f"{name}.{added}" if is_dotted else f"{name} = {{ {added} }}"
+    if not members:
+        return f"{text[:start]}{{ {added} }}{text[value_end(text, start) :]}"
+    return f"{text[: members[-1].end]}, {added}{text[members[-1].end :]}"
 
 
-def put_member(table: Item, path: Path, value: object, quote: str, where: str) -> Item:
-    """Return an inline table in which a path has a value.
+def remove_member(text: str, start: int, path: Path) -> str:
+    """Return a text without a member of an inline table, if that has it."""
+    members = items(text, start)
+    for number, member in enumerate(members):
+        if member.path[: len(path)] == path:
+            return remove_member(_without(text, start, members, number), start, path)
+        if path[: len(member.path)] == member.path and text[member.value] == "{":
+            return remove_member(text, member.value, path[len(member.path) :])
+    return text
+
+
+def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
+    """Return a text with another value; elements of an array that stay keep their text.
 
     Raises:
-        EngineConfigError: the member is of another kind.
+        EngineConfigError: one of the two is a table, and the other is none.
     """
-    body: Body = table.value.body
-    plain = list(value) if isinstance(value, tuple) else value
-    for index, (key, item) in enumerate(body):
-        if key is None or key.key != path[0]:
-            continue
-        if isinstance(item, Table):  # a dotted key
-            break
-        if len(path) == 1 and isinstance(item, InlineTable):
-            if value == {}:
-                return table
-            raise EngineConfigError(f"{where} is a table, not a value")
-        if len(path) == 1 and same(item.unwrap(), plain):
-            return table
-        if len(path) == 1:
-            body[index] = (key, with_trivia_of(item, item_of(value_text(value, quote))))
-            return table
-        if not isinstance(item, InlineTable):
-            parent = where.rsplit(".", len(path) - 1)[0]
-            raise EngineConfigError(f"{parent} is a value, not a table", hint="correct the file")
-        body[index] = (key, put_member(item, path[1:], value, quote, where))
-        return table
-    return with_trivia_of(table, item_of(_with_member(table.as_string(), path, value, quote)))
+    end = value_end(text, start)
+    old, new = data_of_value(text[start:end]), list(value) if isinstance(value, tuple) else value
+    if same(old, new) or (isinstance(old, dict) and new == {}):
+        return text
+    if isinstance(old, dict):
+        raise EngineConfigError(f"{where} is a table, not a value")
+    if new == {}:
+        raise EngineConfigError(f"{where} is a value, not a table")
+    if isinstance(old, list) and isinstance(new, list):
+        if old and same(new[: len(old)], old):
+            for element in new[len(old) :]:
+                text = _appended(text, start, value_text(element, quote))
+            return text
+        removed = _removed_positions(old, new)
+        for number in reversed(removed):
+            text = _without(text, start, items(text, start), number)
+        if removed:
+            return text
+    return text[:start] + value_text(value, quote) + text[end:]
 
 
-def _with_member(text: str, path: Path, value: object, quote: str) -> str:
-    """Return the text of an inline table with a member after the others."""
-    inner = value_text(value, quote)
-    for name in reversed(path[1:]):
-        inner = f"{{ {key_text(name, quote)} = {inner} }}"
-    content = text[1:-1].rstrip()
-    if not content:
-        return f"{{ {key_text(path[0], quote)} = {inner} }}"
-    space = text[1 + len(content) : -1]
-    return f"{{{content}, {key_text(path[0], quote)} = {inner}{space}}}"
-
-
-def remove_member(table: Item, path: Path) -> None:
-    """Remove a member of an inline table, if it exists."""
-    body: Body = table.value.body
-    members = [n for n, (key, _item) in enumerate(body) if key is not None]
-    for number, index in enumerate(members):
-        key, item = body[index]
-        if key is None or key.key != path[0]:
-            continue
-        if len(path) > 1:
-            if isinstance(item, (InlineTable, Table)):
-                remove_member(item, path[1:])
-            continue
-        if number:  # with what separates it from the one before
-            body[members[number - 1]][1].trivia.trail = item.trivia.trail
-            del body[members[number - 1] + 1 : index + 1]
+def _removed_positions(old: Sequence[object], new: Sequence[object]) -> list[int]:
+    """Return the positions of removed elements if nothing else differs, else none."""
+    removed, position = [], 0
+    for number, element in enumerate(old):
+        if position < len(new) and same(new[position], element):
+            position += 1
         else:
-            del body[index : members[1] if len(members) > 1 else len(body)]
-        return
+            removed.append(number)
+    return removed if position == len(new) else []
 
 
-def with_trivia_of(old: Item, new: Item) -> Item:
-    """Return a value with the white space and the comment of another around it."""
-    new.trivia.indent = old.trivia.indent
-    new.trivia.comment_ws = old.trivia.comment_ws
-    new.trivia.comment = old.trivia.comment
-    new.trivia.trail = old.trivia.trail
-    return new
+def _appended(text: str, start: int, element: str) -> str:
+    """Return a text with an element after the last one of an array, on a line like that one."""
+    last = items(text, start)[-1]
+    line, line_end = text.rfind("\n", 0, last.start) + 1, text.find("\n", last.end) + 1
+    if line <= start or line_end > value_end(text, start):
+        return f"{text[: last.end]}, {element}{text[last.end :]}"
+    has_comma = text[after_space(text, last.end)] == ","
+    added = f"{text[line : after_space(text, line)]}{element}{',' * has_comma}\n"
+    comma = "" if has_comma else ","
+    return text[: last.end] + comma + text[last.end : line_end] + added + text[line_end:]
 
 
-def item_of(text: str) -> Item:
-    """Return a value from its text."""
-    return next(item for key, item in tomlkit.parse(f"key = {text}\n").body if key is not None)
+def _without(text: str, start: int, every: Sequence[Item], number: int) -> str:
+    """Return a text without an item of an array or inline table, nor its line if it has one."""
+    item = every[number]
+    line, line_end = text.rfind("\n", 0, item.start) + 1, text.find("\n", item.end)
+    rest = text[item.end : line_end].lstrip().removeprefix(",").lstrip()
+    if line > start and not text[line : item.start].strip() and rest[:1] in ("", "#"):
+        return text[:line] + text[line_end + 1 :]
+    return spans.without(text, start, every, number)
 
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# Values
 
 
 def key_text(name: str, quote: str = '"') -> str:
@@ -272,19 +219,20 @@ def value_text(value: object, quote: str = '"') -> str:
         EngineConfigError: TOML has no such value.
     """
     if isinstance(value, str):
-        literal = quote == "'" and "'" not in value and value.isprintable()
-        return tomlkit.string(str(value), literal=literal).as_string()
-    if isinstance(value, (bool, int, float, dt.datetime, dt.date, dt.time)):
-        return tomlkit.item(value).as_string()
+        if quote == "'" and "'" not in value and value.isprintable():
+            return f"'{value}'"
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return value.isoformat()
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(value_text(item, quote) for item in value) + "]"
     if isinstance(value, dict):
-        return _inline(value, quote)
+        pairs = [
+            f"{key_text(key, quote)} = {value_text(item, quote)}" for key, item in value.items()
+        ]
+        return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
     raise EngineConfigError(f"{value!r:.80} is no value that TOML has")
-
-
-def _inline(table: Mapping[str, object], quote: str) -> str:
-    pairs = [
-        f"{key_text(name, quote)} = {value_text(item, quote)}" for name, item in table.items()
-    ]
-    return "{ " + ", ".join(pairs) + " }" if pairs else "{}"

@@ -44,7 +44,6 @@ class Outcome:
 
     Attributes:
         edits: that were made; () if the files were already as they should be.
-        restart: the engine reads the edits only at a restart.
     """
 
     edits: tuple[FileEdit, ...] = ()

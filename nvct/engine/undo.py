@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.engine import restore
+from nvct.engine import restore, staging
 from nvct.engine.containerd_drop_in import EditedFiles
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import (
@@ -29,7 +29,10 @@ from nvct.engine.restore import Versions
 from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
 from nvct.paths import SHIM_PROGRAM
 
+OWN = "the engine's own"
 VENDORS = "/usr/"  # files of packages
+RESTARTED = ("containerd", "crio")
+"""dockerd reads its runtimes again on a signal, and Podman its files at each run."""
 
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
@@ -61,36 +64,41 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
 def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Change:
     """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
+    A default that is one of them goes, too, as do drop-ins that hold nothing else.
+
     Raises:
         DocumentError: a file cannot be read or understood.
     """
-    plain = replace(options, dump="", cdi=False, spec_dirs=(), hooks_dir="")
-    state = module.state(plain, files)
-    programs = {name: path for name, path in state.handlers.items() if is_nvidia_runtime(path)}
-    for path in state.files:
-        keys = _nvidia_runtimes(files.read(path) or b"", path, module.SYNTAX)
-        programs.update({where[-1]: path for where, path in keys.items()})
-    if not programs:
-        return Change(engine=options.engine)
-    handlers = tuple(Handler(name=name, path=path) for name, path in programs.items())
-    plain = replace(plain, handlers=handlers)
-    change = _in_all_files(module.removal(plain, files), plain, module, files)
-    return _with_defaults(change, plain, module, files, {})
+    plain, syntax = replace(options, dump="", handlers=()), module.SYNTAX
+    names: dict[str, str] = {}
+    edits: list[FileEdit] = []
+    notes: list[str] = []
+    for path in module.state(plain, files).files:
+        data = files.read(path) or b""
+        programs = _nvidia_runtimes(data, path, syntax)
+        names |= {where[-1]: program for where, program in programs.items()}
+        if programs and not path.startswith(VENDORS):
+            after = syntax.edit(data, [(where, ABSENT) for where in programs], path)
+            document = syntax.parse(after, path)
+            gone = {where[-1] for where in programs} - syntax.names(document)
+            keys = _default_edits(document, {}, gone, syntax, options.engine_version)
+            notes += _default_notes(path, document, keys)
+            edits.append(FileEdit(path=path, before=data, after=syntax.edit(after, keys, path)))
+    handlers = tuple(Handler(name=name, path=path) for name, path in names.items())
+    restart = bool(edits) and options.engine in RESTARTED
+    change = Change(engine=options.engine, edits=tuple(edits), restart=restart, notes=tuple(notes))
+    change = _with_defaults(change, replace(plain, handlers=handlers), module, files, {})
+    if syntax.cleared:
+        return replace(change, edits=syntax.cleared(plain, files, change.edits))
+    return replace(change, edits=tuple(_cleared(edit, plain, syntax) for edit in change.edits))
 
 
-def _in_all_files(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
-    """Return a removal that also covers the files that configure does not edit."""
-    after = EditedFiles(files, change.edits)
-    edits = list(change.edits)
-    for path in module.state(options, after).files:
-        data = after.read(path)
-        keys = _nvidia_runtimes(data or b"", path, module.SYNTAX)
-        if data is not None and keys and not path.startswith(VENDORS):
-            reduced = module.SYNTAX.edit(data, [(where, ABSENT) for where in keys], path)
-            edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=reduced))
-    return replace(
-        change, edits=tuple(edits), restart=change.restart or len(edits) > len(change.edits)
-    )
+def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit:
+    """Return an edit; it removes a drop-in of ours without settings."""
+    name = posixpath.basename(edit.path)
+    is_ours = edit.path == options.drop_in or name.startswith(staging.DROP_IN)
+    is_empty = is_ours and syntax.is_empty(edit.after or b"", edit.path)
+    return replace(edit, after=None) if is_empty else edit
 
 
 def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
@@ -245,9 +253,10 @@ def _with_defaults(
     unregistered.difference_update(*map(syntax.names, documents.values()))
     edits, notes = list(change.edits), list(change.notes)
     for path, document in documents.items():
-        keys = _default_edits(document, original_documents.get(path, {}), unregistered, syntax)
+        original = original_documents.get(path, {})
+        keys = _default_edits(document, original, unregistered, syntax, options.engine_version)
         if keys:
-            notes += [_default_note(path, find(document, where), new) for where, new in keys]
+            notes += _default_notes(path, document, keys)
             data = syntax.edit(after.read(path) or b"", keys, path)
             edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=data))
     restart = change.restart or any(_frees_default(edit, syntax) for edit in edits)
@@ -255,7 +264,11 @@ def _with_defaults(
 
 
 def _default_edits(
-    document: Table, original: Table, unregistered: Collection[str], syntax: Syntax
+    document: Table,
+    original: Table,
+    unregistered: Collection[str],
+    syntax: Syntax,
+    version: tuple[int, ...],
 ) -> list[KeyEdit]:
     """Return the edits of keys whose default is gone: to the former default, or to none."""
     edits: list[KeyEdit] = []
@@ -263,7 +276,13 @@ def _default_edits(
         where = (*path, syntax.default)
         if _is_among(table.get(syntax.default), unregistered):
             value = find(original, where)
-            edits.append((where, ABSENT if _is_among(value, unregistered) else value))
+            if _is_among(value, unregistered):
+                value = ABSENT
+            if value is ABSENT:
+                runtimes = table.get(RUNTIMES)
+                remaining = runtimes if isinstance(runtimes, dict) else {}
+                value = syntax.next_default(remaining, version, path)
+            edits.append((where, value))
     return edits
 
 
@@ -271,9 +290,12 @@ def _is_among(value: object, names: Collection[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
-def _default_note(path: str, old: object, new: object) -> str:
-    to = "the engine's own" if new is ABSENT else new
-    return f"{path}: the default runtime {old} is not registered any more: it is {to} again"
+def _default_notes(path: str, document: Table, keys: Sequence[KeyEdit]) -> list[str]:
+    return [
+        f"{path}: the default runtime {find(document, where)} is not registered any more: it is"
+        f" {OWN if new is ABSENT else new} again"
+        for where, new in keys
+    ]
 
 
 def _with_edit(edits: Sequence[FileEdit], addition: FileEdit) -> list[FileEdit]:

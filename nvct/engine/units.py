@@ -33,8 +33,6 @@ class Unit:
     """The program that a unit starts.
 
     Attributes:
-        name: such as docker.service.
-        files: the unit's file and its drop-ins, in the order of reading.
         args: the command line of the last ExecStart, with variables replaced.
     """
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from nvct.engine import staging
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError
-from nvct.kernel.calls import Kernel
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
 
 NEW_MODE = 0o644
@@ -142,7 +142,8 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
     elif follow:
         _put_file(path, state, kernel)
     else:
-        _put_aside(path, state, kernel)
+        folder, _ = files.split(path)
+        staging.move_in(folder, path, lambda fd: _make_aside(fd, state, kernel), kernel)
 
 
 def remove(path: str, kernel: Kernel) -> None:
@@ -152,8 +153,7 @@ def remove(path: str, kernel: Kernel) -> None:
         OSError: it cannot be removed.
     """
     folder, name = files.split(path)
-    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with staging.opened(folder, kernel) as dir_fd:
         try:
             kernel.unlink(name, dir_fd=dir_fd)
         except FileNotFoundError:
@@ -161,8 +161,6 @@ def remove(path: str, kernel: Kernel) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         kernel.fsync(dir_fd)
-    finally:
-        kernel.close(dir_fd)
 
 
 def _to_remove(path: str) -> str:
@@ -179,22 +177,6 @@ def _put_file(path: str, state: PathState, kernel: Kernel) -> None:
     status = os.stat(path)
     if new and (status.st_uid, status.st_gid) != (state.uid, state.gid):
         kernel.lchown(path, state.uid, state.gid)
-
-
-def _put_aside(path: str, state: PathState, kernel: Kernel) -> None:
-    """Make a file, link or node with a temporary name, and move it to the path."""
-    folder, name = files.split(path)
-    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        aside = _make_aside(dir_fd, state, kernel)
-        try:
-            kernel.rename(aside, name, source_dir_fd=dir_fd, target_dir_fd=dir_fd)
-        except BaseException:
-            files.discard(aside, dir_fd, kernel)
-            raise
-        kernel.fsync(dir_fd)
-    finally:
-        kernel.close(dir_fd)
 
 
 def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
@@ -228,6 +210,19 @@ def refused(error: OSError, path: str) -> EngineError:
     return EngineError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
 
 
+def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
+    """Write a file, and the folders above it; see `files.write_atomic`.
+
+    Raises:
+        EngineError: it cannot be written.
+    """
+    try:
+        make_folders(missing_folders(path), KERNEL)
+        files.write_atomic(path, data, mode=mode, follow=follow)
+    except OSError as error:
+        raise refused(error, path) from error
+
+
 # Folders
 
 
@@ -255,7 +250,8 @@ def make_folders(
         try:
             kernel.mkdir(folder, FOLDER_MODE)
             kernel.chmod(folder, FOLDER_MODE)  # the engine has to read there
-            _sync(os.path.dirname(folder), kernel)
+            with staging.opened(os.path.dirname(folder), kernel) as fd:
+                kernel.fsync(fd)
         except FileExistsError:
             pass
         except OSError as error:
@@ -269,11 +265,3 @@ def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
             kernel.rmdir(folder)
         except OSError:
             return  # it is not empty, or was removed
-
-
-def _sync(folder: str, kernel: Kernel) -> None:
-    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        kernel.fsync(fd)
-    finally:
-        kernel.close(fd)

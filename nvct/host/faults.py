@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
 from nvct.errors import DocumentError
-from nvct.host.nvml.sample_model import GpuCondition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.nvml.sample_model import GpuCondition  # 5 ms of a device plugin's start
 
 Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
 ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")

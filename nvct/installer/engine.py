@@ -17,8 +17,6 @@ from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL, Request
-from nvct.kernel.calls import KERNEL
-from nvct.linux.files import write_atomic
 from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 
 Say = Callable[[str], None]
@@ -92,7 +90,6 @@ def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
         drop_in=host.drop_in_of(request),
-        source="command" if dump else "file",
         executable=request.executable,
         dump=dump,
         runtime_type=request.runtime_type,
@@ -149,7 +146,8 @@ def configure(request: Request, engine_setup: Setup, say: Say) -> None:
         As `Transaction.configure`.
     """
     if request.hook_file:
-        write_hook(request)
+        hook = modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM))
+        writing.write_file(request.hook_file, hook, mode=0o644)
         say(f"wrote {request.hook_file}")
         return
     outcome = engine_setup.transaction().configure(engine_setup.options)
@@ -206,20 +204,6 @@ def _restore_default(engine_setup: Setup, say: Say) -> None:
     outcome = without_default.transaction().configure(without_default.options)
     for edit in outcome.edits:
         say(f"wrote {engine_setup.files.at(edit.path)}: the default runtime is its own again")
-
-
-def write_hook(request: Request) -> None:
-    """Write CRI-O's hook file.
-
-    Raises:
-        EngineError: it cannot be written.
-    """
-    path = request.hook_file
-    try:
-        writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(path, modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
-    except OSError as error:
-        raise writing.refused(error, path) from error
 
 
 def _remove_hook(request: Request) -> None:

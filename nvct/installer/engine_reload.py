@@ -121,7 +121,6 @@ class ContainerReloader(Reloader):
         mode: "signal", "systemd" or "none".
         socket: of the engine, as a path of this process.
         command: runs on the host in place of `mode`, unless that is "none".
-        patience: how long to wait for the socket and the process.
     """
 
     engine: str

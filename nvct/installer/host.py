@@ -86,12 +86,16 @@ def socket_of(request: Request) -> str:
     path = request.socket
     if not path or os.path.exists(path):
         return path
-    mounted = HostFiles(_root(request)).at(path)
+    mounted = here(request, path)
     return mounted if os.path.exists(mounted) else path
 
 
+def here(request: Request, path: str) -> str:
+    """Return a path of the host as a path of this process."""
+    return HostFiles(_root(request)).at(path)
+
+
 def _root(request: Request) -> str:
-    """Return where the host's root is mounted, "/" if this is no container."""
     return request.host_root if os.path.isdir(request.host_root) else "/"
 
 

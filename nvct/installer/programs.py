@@ -62,7 +62,6 @@ def source_root(option: str, package: str) -> str:
 
     Args:
         option: --toolkit-source-root, "" for the tree of this program.
-        package: a file of the package nvct.
 
     Raises:
         UsageError: there is no such tree.
@@ -122,7 +121,6 @@ def install(
 
 
 def _names(folder: str) -> list[str]:
-    """Return the programs of a tree."""
     names = []
     for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *COMMAND_LINES):
         if os.access(f"{folder}/{name}", os.X_OK):
@@ -217,7 +215,6 @@ def _remove_the_incumbents(toolkit: str) -> None:
 
 
 def _folder(root: str) -> str:
-    """Return the folder of a tree's programs, "" if it has none."""
     for folder in FOLDERS:
         if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
             return folder

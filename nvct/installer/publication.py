@@ -24,6 +24,7 @@ from nvct.cdi.types import Hook, Spec
 from nvct.engine.command import Completed, Run
 from nvct.errors import HostError
 from nvct.installer import host
+from nvct.installer.host import here
 from nvct.installer.request import Request
 from nvct.linux.files import read_bytes, write_atomic
 from nvct.paths import GPU_KIND
@@ -88,12 +89,6 @@ def _form(spec: Spec) -> str:
 def _hooks(spec: Spec) -> Iterator[Hook]:
     for edits in (spec.get("containerEdits", {}), *(d["containerEdits"] for d in spec["devices"])):
         yield from edits.get("hooks", ())
-
-
-def here(request: Request, path: str) -> str:
-    """Return a path of the host as a path of this process."""
-    root = request.host_root if os.path.isdir(request.host_root) else "/"
-    return host.HostFiles(root).at(path)
 
 
 FOLDER = "/run/systemd/system"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,9 +19,10 @@ from nvct.engine import command, detect, processes
 from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
 from nvct.engine.detect import Ask
-from nvct.engine.model import Engine, Files
+from nvct.engine.model import Engine, Files, without_var
 from nvct.engine.modules import check_absolute, check_drop_in, check_name
 from nvct.errors import EngineError, NvctError, UsageError
+from nvct.host import procfs
 
 ENGINES = ("containerd", "crio", "docker")
 RESTART_MODES = ("signal", "systemd", "none")
@@ -43,7 +43,6 @@ class Request:
     Attributes:
         toolkit: the folder for the programs; the same path here and on the host.
         pid_file: locked while the installer runs.
-        state_dir: where the engine's former files are kept.
         driver_root: of the host; driver_root_mount is the same as a path of this process.
         dev_root: of the host, "" for the driver root's; dev_root_mount is the same here.
         settings: keys of config.toml and their values, in order.
@@ -54,19 +53,13 @@ class Request:
         config: the engine's main file, as a path of this process.
         drop_in: the same for the drop-in; "" is none, None is the engine module's choice.
         drop_in_host: the drop-in's path on the host, "" where it is the same.
-        executable: the engine's program on the host.
         socket: the engine's, as a path of this process.
         restart: how it is reloaded: signal, systemd or none.
-        cdi: switch the engine's own CDI on.
-        host_root: where the host's root directory is mounted.
-        default: make the runtime of that name the engine's default.
         sources: of the configuration in force; the first available one is used: "file" is the
             engine's own files, "command" asks the engine, a path is that file; () is "file".
         runtime_type: of containerd's handlers if its own runtime has none.
         annotations: patterns of container annotations that containerd passes to the runtimes.
         hook_file: with CRI-O, write a hook there instead of registering runtimes.
-        ignore_errors: warn about errors of the programs' installation, and continue.
-        publish: have the host publish its CDI specification.
         paths_are_of_host: the paths of the engine's files are those of the host.
         restart_command: runs on the host to have the engine read its files; () is by `restart`.
         leave_engine: its files are not edited, because its platform makes them.
@@ -187,7 +180,6 @@ def _check_kind(kind: str) -> None:
 
 SHIM, MONITOR = "containerd-shim", "conmon"
 DOCKERS_NAMESPACE = "moby"
-LIMIT = 1 << 16
 HINT = "name it: --runtime=containerd, crio or docker"
 
 
@@ -237,38 +229,19 @@ def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
 def _is(engine: Engine, starter: Starter) -> bool:
     if engine.engine != starter.engine:
         return False
-    return not starter.socket or _usual(engine.socket) == _usual(starter.socket)
-
-
-def _usual(path: str) -> str:
-    """Return a path with the usual name of /run."""
-    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+    return not starter.socket or without_var(engine.socket) == without_var(starter.socket)
 
 
 def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
     """Yield the command lines of a process's ancestors, the nearest one first."""
     seen = set[int]()
-    while pid := _parent(pid, proc):
+    while pid := procfs.parent(f"{proc}/{pid}"):
         if pid in seen:  # numbers were reused meanwhile
             return
         seen.add(pid)
-        words = _read(f"{proc}/{pid}/cmdline").decode(errors="replace").split("\0")
+        words = (procfs.read_text(f"{proc}/{pid}/cmdline") or "").split("\0")
         if words[0]:
             yield words
-
-
-def _parent(pid: int, proc: str) -> int:
-    """Return the parent of a process, 0 if there is none: field 4 of proc_pid_stat(5)."""
-    fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(LIMIT)
-    except OSError:
-        return b""
 
 
 def _asking(root: str) -> Ask:
@@ -279,14 +252,10 @@ def _asking(root: str) -> Ask:
         os.chdir("/")
 
     def ask(program: str, argv: list[str]) -> str:
+        path = program.removeprefix(root.rstrip("/"))
         try:
-            return subprocess.run(
-                argv, executable=program.removeprefix(root.rstrip("/")), check=False,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                timeout=detect.VERSION_TIMEOUT_S, env=command.ENV, text=True, errors="replace",
-                preexec_fn=enter,
-            ).stdout  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
+            return command.run(argv, detect.VERSION_TIMEOUT_S, enter=enter, executable=path).out
+        except OSError:  # of `enter`
             return ""
 
     return ask

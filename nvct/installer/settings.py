@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from nvct import paths
-from nvct.config import editing
+from nvct.config import editing, toml
 from nvct.config.editing import Setting
 from nvct.config.load import KEYS
 from nvct.errors import DocumentError, HostError, UsageError
@@ -55,16 +55,13 @@ def read_policy(path: str) -> str:
     Raises:
         UsageError: it cannot be read, or has something else.
     """
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
     option = f"--policy-file {path}"
     try:
         text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")
-        tables = tomlkit.parse(text).unwrap()
+        tables = toml.loads(text)
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise UsageError(f"{option} cannot be read: {error}") from error
-    except (TOMLKitError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{option} is not TOML: {error}") from error
     others = [f"nvct.{key}" for key in tables.pop("nvct", {}) if key != "policy"]
     if others := [*tables, *others]:

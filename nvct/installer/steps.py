@@ -7,23 +7,29 @@ import contextlib
 import glob
 import os
 import shutil
+import signal
 from collections.abc import Callable
+from types import FrameType, TracebackType
 from typing import TypeAlias
+
+from typing_extensions import Self
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
-from nvct.installer import engine, instance, programs, publication, ready, settings
+from nvct.installer import engine, programs, publication, ready, settings
 from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL, Kernel
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 from nvct.paths import AGENT_DIR
 
 Say: TypeAlias = Callable[[str], None]
@@ -40,7 +46,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     Raises:
         NvctError: a step failed; the engine has its former configuration.
     """
-    with instance.Instance(request.pid_file):
+    with Instance(request.pid_file):
         engine_setup: Setup | None = None
         try:
             configures = request.engine and not request.leave_engine
@@ -54,8 +60,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             if not daemon:
                 return
             say("waiting for a signal")
-            instance.wait()
-        except instance.Stopped:
+            wait_for_signal()
+        except Stopped:
             say("told to end")
         if request.publish and daemon:
             publication.stop_watch(request, say)
@@ -183,7 +189,7 @@ def uninstall(request: Request, say: Say) -> None:
         say(f"nothing is installed: {request.toolkit} has no programs of nvct")
         _remove_empty(folder)
         return
-    with instance.Instance(request.pid_file):
+    with Instance(request.pid_file):
         publication.stop_watch(request, say)
         publication.withdraw(request, say)
         users = []
@@ -225,11 +231,7 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove(toolkit: str) -> None:
-    """Remove the programs.
-
-    Raises:
-        HostError: they cannot be removed.
-    """
+    """Remove the programs."""
     try:
         shutil.rmtree(toolkit)
     except OSError as error:
@@ -247,3 +249,80 @@ def _remove_ready(files: HostFiles) -> None:
 def _remove_empty(folder: str) -> None:
     with contextlib.suppress(OSError):  # it has something else
         os.rmdir(folder)
+
+
+# One installer at a time
+
+TRIES = 3
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """The program got a signal to end."""
+
+
+class Instance:
+    """The lock that an installer holds: one runs at a time, and a file has its process number.
+
+    Contract: the lock, not the file's content, shows that an installer runs. It belongs where only
+    root writes: in the agent's folder, the agent's container could hold it. The first signal
+    raises `Stopped`; later ones are ignored, so that they do not interrupt the undo.
+
+    Raises (on entering):
+        HostError: another installer runs, or the file cannot be created, as where a link is.
+        UnsafePathError: the folder is a link or a file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder, self._name = split(path)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        try:
+            with SharedFolder.open(self._folder, create=0o755) as folder:
+                # Another one that ends just now removes the file, and a new one is made.
+                tries = (folder.try_lock(self._name) for _ in range(TRIES))
+                self._fd = next((fd for fd in tries if fd >= 0), -1)
+            if self._fd >= 0:
+                os.ftruncate(self._fd, 0)
+                os.write(self._fd, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise HostError(f"{self._path} cannot be made: {error.strerror}") from error
+        if self._fd < 0:
+            raise HostError(f"another installer runs: it holds {self._path}", hint="end it first")
+        for number in SIGNALS:
+            signal.signal(number, _stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        with (
+            contextlib.suppress(OSError, UnsafePathError),
+            SharedFolder.open(self._folder) as folder,
+        ):
+            folder.unlink(self._name)
+        os.close(self._fd)
+
+
+def wait_for_signal() -> None:
+    """Wait for a signal.
+
+    Raises:
+        Stopped: always.
+    """
+    while True:
+        signal.pause()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
+    raise Stopped

@@ -7,6 +7,7 @@ and errors, and the same tests. Contract: only the first call imports cffi.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from nvct.linux.constants import OPEN_TREE_CLOEXEC
@@ -147,3 +148,20 @@ def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
     query.prog_ids, query.prog_cnt = int(ffi.cast("uintptr_t", ids)), MAX_PROGRAMS
     call(system_call("bpf"), lib.BPF_PROG_QUERY, attributes, ffi.sizeof(attributes[0]))
     return query.attach_flags, list(ids[0 : query.prog_cnt])
+
+
+def give_up_capabilities() -> None:
+    """Drop every capability of this process for good; without any, it can gain none.
+
+    Other processes of its user cannot trace it, either.
+    """
+    from nvct.kernel.library import call, ffi, lib
+
+    call(lib.prctl, lib.PR_SET_DUMPABLE, 0, 0, 0, 0)
+    call(lib.prctl, lib.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    with contextlib.suppress(OSError):  # past the last one, or without CAP_SETPCAP
+        for number in range(64):
+            call(lib.prctl, lib.PR_CAPBSET_DROP, number, 0, 0, 0)
+    header = ffi.new("struct __user_cap_header_struct *")
+    header.version = lib._LINUX_CAPABILITY_VERSION_3  # noqa: SLF001 - a name of the kernel
+    call(lib.capset, header, ffi.new("struct __user_cap_data_struct[2]"))

@@ -5,6 +5,20 @@
  * `make golden KIND=kernel`.
  */
 
+/* linux/capability.h */
+#define _LINUX_CAPABILITY_VERSION_3 0x20080522
+
+struct __user_cap_header_struct {
+    uint32_t version;
+    int pid;
+};
+
+struct __user_cap_data_struct {
+    uint32_t effective;
+    uint32_t permitted;
+    uint32_t inheritable;
+};
+
 /* Functions of the C library, glibc 2.34 or later and musl. */
 int mount(const char *source, const char *target, const char *type, unsigned long flags,
           const void *data);
@@ -16,6 +30,8 @@ int prctl(int option, unsigned long arg2, unsigned long arg3, unsigned long arg4
 int inotify_init1(int flags);
 int inotify_add_watch(int fd, const char *path, uint32_t mask);
 int inotify_rm_watch(int fd, int watch);
+
+int capset(struct __user_cap_header_struct *header, const struct __user_cap_data_struct *data);
 
 /* System calls that such a C library has no function for: types of syscall(2) for one number. */
 long syscall(long number, ...);
@@ -47,7 +63,9 @@ struct mount_attr {
 
 /* linux/prctl.h */
 #define PR_SET_DUMPABLE 4
+#define PR_CAPBSET_DROP 24
 #define PR_SET_CHILD_SUBREAPER 36
+#define PR_SET_NO_NEW_PRIVS 38
 
 /* linux/inotify.h */
 #define IN_CLOEXEC 02000000

@@ -21,6 +21,7 @@ import contextlib
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from errno import ELOOP, ENOTDIR, ENXIO
 
@@ -32,6 +33,7 @@ FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_MAY_WRITE = 0o022
 NAMES = 10_000
 """More names are not listed."""
+ABANDONED_S = 60.0
 
 
 class SharedFolder:
@@ -173,6 +175,18 @@ class SharedFolder:
         """
         with self._told(name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
+
+    def remove_abandoned(self) -> None:
+        """Remove temporary files that killed writers left, ABANDONED_S ago or earlier.
+
+        What cannot be removed stays: others may make names that nobody can remove.
+        """
+        for name in names_in(self.fd, NAMES) or ():
+            if name.startswith(files.TEMPORARY_PREFIX):
+                with contextlib.suppress(OSError):
+                    status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+                    if time.time() - status.st_mtime > ABANDONED_S:
+                        os.unlink(name, dir_fd=self.fd)
 
     def listen(self, name: str) -> socket.socket:
         """Return a socket that listens, for this user alone, in place of what had its name.

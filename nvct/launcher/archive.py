@@ -21,14 +21,13 @@ import importlib.util
 import marshal
 import os
 import sys
+from pathlib import Path
+from types import CodeType
 
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-    from types import CodeType
-
     from nvct.launcher.finder import Module
 
 ENTRIES = ("nvct.container.shim", "nvct.container.cdi_hook", "nvct.container.prestart")
@@ -95,11 +94,7 @@ class _Source:
         self.tree = _Strip().visit(ast.parse(self.text, self.path))
 
     def imports(self, *, at_once: bool) -> list[str]:
-        """Return the distinct imported names, modules or not, in order.
-
-        Args:
-            at_once: without imports in functions.
-        """
+        """Return the distinct imported names, in order; `at_once`: without those in functions."""
         names: dict[str, None] = {}
         for node in self.tree.body if at_once else ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -204,14 +199,7 @@ def _extension(name: str) -> str:
 
 
 def write(packages: Path, path: str = "") -> str:
-    """Make the archive and write it; return its path.
-
-    Args:
-        path: of the archive; "" for the __pycache__ of nvct.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Make the archive and write it, by default in the __pycache__ of nvct; return its path."""
     path = path or f"{packages}/nvct/__pycache__/hot-{sys.implementation.cache_tag}.bin"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     write_atomic(path, make(packages), mode=0o644)

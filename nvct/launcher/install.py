@@ -26,12 +26,9 @@ from nvct.linux.files import write_atomic
 
 RUNTIMES = paths.SHIM_PROGRAMS
 HOOKS = (
-    paths.HOOK_PROGRAM,
-    paths.RUNTIME_HOOK_PROGRAM,
-    paths.RUNTIME_HOOK_ALIAS,
-    paths.CTK_PROGRAM,
+    paths.HOOK_PROGRAM, paths.RUNTIME_HOOK_PROGRAM, paths.RUNTIME_HOOK_ALIAS, paths.CTK_PROGRAM,
     "nvct",
-)
+)  # fmt: skip
 """Programs that CDI specs or engines use as hooks, with the environment of an image. Only a static
 program is safe: a shell or a dynamic program loads LD_PRELOAD before its first line. nvidia-ctk
 and nvct are the command line; the launcher handles their command `hook`."""
@@ -95,11 +92,7 @@ class Built:
     hot: str = ""
 
     def check(self) -> None:
-        """Refuse relative paths, and paths that need quoting.
-
-        Raises:
-            UsageError: a path is not allowed.
-        """
+        """Raise UsageError for a relative path, or one that needs quoting."""
         optional = (self.archive or "/", self.hot or "/")
         for path in (self.python, self.packages, self.cold, *optional):
             if not path.startswith("/") or any(c in path for c in "\"'\\\n$`|&"):
@@ -142,9 +135,8 @@ def install(
             is written into the __pycache__ of nvct if possible.
         archive: make the archive now; a package makes it at installation.
 
-    Returns:
-        The form, and the paths of the programs and the archive. If no static program can be made,
-        HOOKS are not installed, and launchers of hooks that are not static are removed.
+    It returns the form, and the paths of the programs and the archive. If no static program can be
+    made, HOOKS are not installed, and launchers of hooks that are not static are removed.
 
     Raises:
         UsageError: a path is not allowed.
@@ -274,11 +266,8 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
             "no C compiler on PATH", hint="install gcc and libc6-dev, or use --form sh"
         )
     boot = built.boot().replace("\n", "\\n")
-    defines = [
-        f'-DNVCT_PYTHON="{built.python}"',
-        f'-DNVCT_BOOT="{boot}"',
-        f'-DNVCT_COLD="{built.cold}"',
-    ]
+    paths_of = {"PYTHON": built.python, "BOOT": boot, "COLD": built.cold}
+    defines = [f'-DNVCT_{name}="{path}"' for name, path in paths_of.items()]
     if built.hot:
         defines += [f'-DNVCT_HOT="{built.hot}"', f'-DNVCT_HOT_DIGEST="{hot_digest()}"']
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:

@@ -21,9 +21,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #define CONF_LIMIT 65536
 #define MAX_WORDS 64
+#define MAX_SOURCES 256
+#define CGROUP2_MAGIC 0x63677270 /* linux/magic.h */
+#ifndef NVCT_CONFIG
+#define NVCT_CONFIG "/etc/nvidia-container-runtime/config.toml"
+#endif
 
 #include "hook.h"
 
@@ -32,6 +38,7 @@ static size_t word_sizes[MAX_WORDS];
 static int word_count;
 static char *runtimes[16];
 static int runtime_count;
+static int checks_host;
 static char conf[CONF_LIMIT + 1];
 
 /* --- the way to Python ------------------------------------------------------------------------- */
@@ -223,19 +230,44 @@ static void parse(int argc, char **argv, struct invocation *said)
 
 /* --- launcher.conf ------------------------------------------------------------------------------- */
 
+/* Whether the policy of the host's config.toml holds: `keeps_policy` in nvct/config/model.py. */
+static int keeps_policy(void)
+{
+	static char text[1 << 20];
+	struct stat s;
+	ssize_t size;
+	int fd;
+	if (stat("/", &s) || s.st_uid != geteuid())
+		return 0;
+	fd = open(NVCT_CONFIG, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return errno != ENOENT && errno != ENOTDIR;
+	size = read(fd, text, sizeof text);
+	close(fd);
+	return size < 0 || memmem(text, (size_t)size, "policy", 6) != NULL;
+}
+
+/* A variable by which a caller would choose another config.toml or launcher.conf; NULL if it has no value, or
+ * does not count: Podman starts its runtime with its caller's environment. */
+static const char *chosen(const char *name)
+{
+	const char *value = getenv(name);
+	return value && *value && !keeps_policy() ? value : NULL;
+}
+
 static int config_is(const char *path, const char *signature)
 {
-	const char *named = getenv("NVIDIA_CTK_CONFIG_FILE_PATH"), *xdg = getenv("XDG_CONFIG_HOME");
+	const char *named = chosen("NVIDIA_CTK_CONFIG_FILE_PATH"), *xdg = chosen("XDG_CONFIG_HOME");
 	char expected[4096], now[128];
 	struct stat s;
 	int n;
-	if (named && *named)
+	if (named)
 		n = snprintf(expected, sizeof expected, "%s", named);
 	else
 		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
-			     xdg && *xdg == '/' ? xdg : "/etc"); /* the XDG specification wants it absolute */
-	if (!(named && *named) && stat(expected, &s)) /* Podman 5 names a folder that has none */
-		n = snprintf(expected, sizeof expected, "/etc/nvidia-container-runtime/config.toml");
+			     xdg ? xdg : ""); /* the XDG specification wants it absolute */
+	if (!named && (!xdg || *xdg != '/' || stat(expected, &s))) /* Podman 5 names a folder that has none */
+		n = snprintf(expected, sizeof expected, "%s", NVCT_CONFIG);
 	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
 		return 0;
 	if (stat(expected, &s))
@@ -248,12 +280,12 @@ static int config_is(const char *path, const char *signature)
 
 static int read_conf(void)
 {
-	const char *dir = getenv("NVCT_RUN_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
+	const char *dir = chosen("NVCT_RUN_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
 	char path[4096];
 	struct stat s;
 	ssize_t size;
 	int fd, conf_fd;
-	if (!dir || !*dir) {
+	if (!dir) {
 		dir = "/run/nvct";
 		/* A user who does not own /, such as root in the user namespace of a rootless engine. */
 		if (xdg && *xdg && !stat("/", &s) && s.st_uid != geteuid()) {
@@ -289,7 +321,7 @@ static int parse_conf(void)
 			return 0;
 		*next++ = 0;
 		if (first) {
-			if (strcmp(line, "nvct-launcher 1"))
+			if (strcmp(line, "nvct-launcher 2"))
 				return 0;
 			first = 0;
 			continue;
@@ -315,6 +347,8 @@ static int parse_conf(void)
 		} else if (!strcmp(line, "word") && word_count < MAX_WORDS && *value) {
 			word_sizes[word_count] = strlen(value);
 			words[word_count++] = value;
+		} else if (!strcmp(line, "host")) {
+			checks_host = 1;
 		} else {
 			return 0;
 		}
@@ -392,6 +426,66 @@ static int may_request(const char *text, size_t size)
 	return 0;
 }
 
+/* Whether one of two paths is in the folder that is the other, or they are the same. */
+static int overlap(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return (!*a || !*b) && (*a == *b || *a == '/' || *b == '/' || a[-1] == '/');
+}
+
+/* Whether one of these real paths is, holds or lies in a mount of control groups or processes. */
+static int any_shows_host(char **paths, int count)
+{
+	FILE *mounts = fopen("/proc/self/mountinfo", "re");
+	char *line = NULL, *type, point[4096];
+	size_t room = 0;
+	int shows = !mounts;
+	while (!shows && getline(&line, &room, mounts) > 0) {
+		type = strstr(line, " - ");
+		if (!type || sscanf(line, "%*s %*s %*s %*s %4095s", point) != 1)
+			shows = 1;
+		else if (!strncmp(type, " - cgroup", 9) || !strncmp(type, " - proc ", 8))
+			for (int i = 0; i < count; i++)
+				shows |= strchr(point, '\\') || overlap(paths[i], point);
+	}
+	return shows;
+}
+
+/* Whether root may reach the host's control groups or processes, so that nvct/container/host_view.py has to look:
+ * the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
+static int sees_host(const char *text, size_t size)
+{
+	static const char *const keys[] = { "\"source\":\"", "\"path\":\"" }; /* of mounts, and of the root */
+	char path[4096], *paths[MAX_SOURCES];
+	struct statfs fs;
+	int count = 0;
+	if (!memmem(text, size, "{\"type\":\"pid\"}", 14) ||
+	    (!memmem(text, size, "{\"type\":\"cgroup\"}", 17) && !statfs("/sys/fs/cgroup", &fs) &&
+	     fs.f_type == CGROUP2_MAGIC))
+		return 1;
+	for (int key = 0; key < 2; key++) {
+		const char *p = text, *stop;
+		while ((p = memmem(p, size - (size_t)(p - text), keys[key], strlen(keys[key])))) {
+			p += strlen(keys[key]);
+			stop = memchr(p, '"', size - (size_t)(p - text));
+			if (!stop || stop - p >= (ssize_t)sizeof path || count == MAX_SOURCES)
+				return 1;
+			snprintf(path, sizeof path, "%.*s", (int)(stop - p), p);
+			if (strchr(path, '\\'))
+				return 1;
+			if (*path != '/')
+				continue; /* such as proc and tmpfs */
+			paths[count] = realpath(path, NULL);
+			if (paths[count])
+				count++;
+			else if (errno != ENOENT && errno != ENOTDIR) /* a device's path is in the container */
+				return 1;
+		}
+	}
+	return any_shows_host(paths, count);
+}
+
 static int file_may_request(const struct invocation *said)
 {
 	char path[4096];
@@ -417,7 +511,8 @@ static int file_may_request(const struct invocation *said)
 	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
 		size += part;
 	close(fd);
-	return !text || size != s.st_size || may_request(text, (size_t)size);
+	return !text || size != s.st_size || may_request(text, (size_t)size) ||
+	       (checks_host && sees_host(text, (size_t)size));
 }
 
 #ifdef NVCT_EMBEDDED

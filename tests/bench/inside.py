@@ -258,6 +258,8 @@ def _burst(bench: Bench, count: int = 50) -> None:
     name = "nvidia-container-runtime"
     rows = [("bare exec", str(bench.noop), {"PATH": "/usr/bin"})]
     rows.append(("nvct (C)", str(bench.c / name), bench.env("c", str(bench.noop))))
+    if bench.hot:
+        rows.append(("nvct (static)", str(bench.hot / name), bench.env("st", str(bench.noop))))
     if bench.peer:
         env = bench.peer_env("pj", str(bench.noop), "auto")
         rows.append(("peer default", str(bench.peer / name), env))

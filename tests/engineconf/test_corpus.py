@@ -6,24 +6,19 @@ from __future__ import annotations
 import difflib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.engine import containerd_load, modules, toml_file
 from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files, Handler
-from nvct.engine.transaction import Transaction
+from nvct.engine.transaction import Outcome, Transaction
 from nvct.errors import DocumentError
 from tests.support.memory import in_memory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from nvct.engine.transaction import Outcome
 
 HERE = Path(__file__).parent
 SUFFIXES = (".toml", ".json", ".conf")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,11 +17,6 @@ from nvct.engine.model import Files
 from nvct.errors import ContainerNotPossibleError
 from tests.engineconf.test_corpus import CASES, HERE, Case
 from tests.engines import crio_program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 SCHEMA = json.loads((HERE / "crio.schema.json").read_text())
 TREES = [case for case in CASES if case.engine == "crio"]

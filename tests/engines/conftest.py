@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -13,18 +15,10 @@ from nvct_sim import rootfs, tree
 from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.configs import PAUSE
-from tests.engines.engines import Containerd, Docker
+from tests.engines.engines import Containerd, Docker, Engine
 from tests.engines.releases import FULL, NOT_TESTED, of_release
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import TypeVar
-
-    from tests.engines.engines import Engine
-
-    Kind = TypeVar("Kind", bound=Engine)
+Kind = TypeVar("Kind", bound=Engine)
 
 
 class Case(NamedTuple):

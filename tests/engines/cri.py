@@ -11,18 +11,15 @@ import json
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+import grpc
 
-    import grpc
-
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 SOCKET = "/run/containerd/containerd.sock"
 CRIO_SOCKET = "/run/crio/crio.sock"

@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -247,9 +248,9 @@ class Podman(Daemon):
     def _command(self) -> list[str]:
         raise AssertionError("Podman has no daemon to start")
 
-    def podman(self, *arguments: str) -> Done:
+    def podman(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
         """Run Podman."""
-        env = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        env = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1", **(env or {})}
         return self.box.call("/usr/bin/podman", "--storage-driver=overlay", *arguments, env=env)
 
     def _answers(self) -> bool:

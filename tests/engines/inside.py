@@ -113,3 +113,6 @@ def _cgroups(stage: Path) -> None:
             (shown / path.name).mkdir()
             KERNEL.mount(str(path), str(shown / path.name), None, MS_BIND)
     KERNEL.mount(str(shown), str(both.parent), None, MS_BIND | MS_REC)
+    for path in shown.iterdir():  # elsewhere, a machine has no control groups
+        if os.path.ismount(path):
+            subprocess.run(["umount", str(path)], check=True)

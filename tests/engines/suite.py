@@ -16,13 +16,10 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import mmdebstrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CACHE_ENV = "NVCT_TEST_TREES"
 """Variable that names the folder of the trees, instead of one in the user's cache."""

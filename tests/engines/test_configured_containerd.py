@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from nvct.agent.device_plugin.list_strategy import Engine, features
 from nvct.agent.nvml import engine_question
 from tests.engines import configured, crash
+from tests.engines.box import Box
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd
 from tests.engines.releases import in_full, of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 CONFIG = "/etc/containerd/config.toml"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pprint
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,7 @@ from nvct.engine import command, containerd, containerd_load, containerd_switche
 from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineConfigError
 from tests.engines import releases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 CORPUS = Path(__file__).parents[1] / "engineconf/containerd"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,16 +18,10 @@ from nvct_sim import tree
 from tests.engines import checks, docker_program
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 from tests.engines.conftest import prepare
-from tests.engines.docker_ways import EVERY, ROOTLESS_WAYS
-from tests.engines.engines import CONFIG, SHIM
-from tests.engines.test_docker_today import CHECKED, DENY, NEW_S, OF_DEV, usable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.docker_ways import Way
-    from tests.engines.engines import Done
+from tests.engines.docker_ways import EVERY, ROOTLESS_WAYS, Way
+from tests.engines.engines import CONFIG, SHIM, Done
+from tests.engines.test_docker_today import CHECKED, DENY, NEW_S, usable
+from tests.engines.ways_out import of_volume
 
 pytestmark = pytest.mark.slow
 UID = "5001"
@@ -63,7 +58,7 @@ true
 ATTACKS = {
     "a folder by a link": (f"--volume={STATE}/links/folder:/x",),
     "a node by a link": (f"--volume={STATE}/links/node:/node1",),
-    "a volume": (OF_DEV.replace("o=bind", "o=rbind"),),
+    "a volume": (of_volume("type=none", "o=rbind", "device=/dev"),),
     "the host's root": ("--volume=/:/x",),
 }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,11 @@ import pytest
 from nvct.container.settings import ENGINE_DEVICES
 from nvct.errors import ContainerNotPossibleError
 from nvct_sim import tree
-from tests.engines import checks, docker_program
+from tests.engines import checks, docker_program, ways_out
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 from tests.engines.conftest import prepare
-from tests.engines.docker_ways import COMPOSE, EVERY, TABLE, WAYS
-from tests.engines.engines import CONFIG, Docker, Want
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.docker_ways import Way
-    from tests.engines.engines import Done
+from tests.engines.docker_ways import COMPOSE, EVERY, TABLE, WAYS, Way
+from tests.engines.engines import CONFIG, Docker, Done, Want
 
 pytestmark = pytest.mark.slow
 USABLE = f"""\
@@ -190,9 +184,6 @@ def test_every_form_of_gpus(docker: DockerToday) -> None:
         assert usable(done) == gpus, (asks, done)
 
 
-OF_DEV = "--mount=type=volume,dst=/x,volume-driver=local," + ",".join(
-    f"volume-opt={word}" for word in ("type=none", "o=bind", "device=/dev")
-)
 ATTACKS = {
     "a node under another name": ("--device=/run/other:/dev/null2",),
     "a GPU's node under a GPU's name": ("--device=/dev/nvidia1:/dev/nvidia7:r",),
@@ -217,16 +208,21 @@ ATTACKS = {
     "CAP_SYS_ADMIN": ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined"),
     "/dev": ("--volume=/dev:/x", "--cap-add=MKNOD"),
     "the host's root, read-only": ("--volume=/:/x:ro", "--pid=host"),
-    "a volume": (OF_DEV,),
+    "a volume": (ways_out.of_volume("type=none", "o=bind", "device=/dev"),),
+    "settings of the kernel": ("--volume=/proc/sys/kernel:/x",),
+    **ways_out.DOCKER,
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
 HARMLESS = ("/dev", "the host's root, read-only", "a volume")
 """The control group refuses the nodes."""
-LEAVES = """\
+LEAVES = f"""\
 mkdir -p /x/sys/fs/cgroup/devices; mount -t cgroup -o devices c /x/sys/fs/cgroup/devices
-echo $$ > /x/sys/fs/cgroup/devices/cgroup.procs
+{ways_out.LEAVES}
 """
-WAYS_OUT = ("the host's control groups", "the host's /sys", "the host's root", "CAP_SYS_ADMIN")
+WAYS_OUT = (
+    "the host's control groups", "the host's /sys", "the host's root", "CAP_SYS_ADMIN",
+    *ways_out.DOCKER,
+)  # fmt: skip
 """Here root can leave the control group. `ignore` does not hold it; see docs/policy.md."""
 OTHER_KIND = """\
 cdiVersion: 0.5.0
@@ -243,6 +239,7 @@ devices:
 def test_no_attack_reaches_a_gpu(attack: str, default: str, docker: DockerToday) -> None:
     docker.serve(by_hook=False)
     docker.settle(default)
+    ways_out.prepare(docker.box)
     docker.box.call("mknod", "/run/other", "c", "195", "1")
     docker.box.write("/etc/cdi/other.yaml", OTHER_KIND)
     nodes = "(: < /x/nvidia1) 2>&1; (: < /x/dev/nvidia1) 2>&1; ls /dev; true"
@@ -269,7 +266,9 @@ def test_without_a_policy_a_way_out_of_the_control_group_is_one(
     attack: str, docker: DockerToday
 ) -> None:
     """Else the test above would pass for want of an attack."""
+    docker.serve(by_hook=False)
     docker.rules("")
+    ways_out.prepare(docker.box)
     flags = ("--runtime=nvidia", "--security-opt=apparmor=unconfined", *ATTACKS[attack])
     done = docker.run(LEAVES + USABLE, Want(env=(), flags=flags))
     assert usable(done) == EVERY, done
@@ -290,8 +289,15 @@ def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
     """The launcher finds none of its words in Docker's own config.json."""
     docker.serve(by_hook=False)
     docker.settle()
-    done = docker.run("true; echo started", Want(env=()))
+    compiled = "/run/nvct/config.json"
+    assert docker.box.call("rm", compiled).returncode == 0
+    flags = ("--runtime=nvidia", "--volume=/run/x:/x", "--volume=data:/y", "--cap-add=SYS_PTRACE")
+    done = docker.run("true; echo started", Want(env=(), flags=flags))
     assert done.stdout == "started\n", done
+    assert docker.box.call("test", "-e", compiled).returncode  # Python would write it
+    done = docker.run("true; echo started", Want(env=(), flags=(*flags, "--pid=host")))
+    assert "denies engine devices" in done.stderr, done
+    assert docker.box.call("test", "-e", compiled).returncode == 0
     conf = docker.box.read("/run/nvct/launcher.conf")
     words = [line.partition("\t")[2] for line in conf.splitlines() if line.startswith("word")]
     name = docker.keep(Want(env=()))

@@ -4,29 +4,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
-from tests.engines import configured, releases
-from tests.engines.box import PROGRAMS
-from tests.engines.daemons import Podman
+from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from tests.engines import configured, releases, ways_out
+from tests.engines.box import PROGRAMS, Box
+from tests.engines.daemons import IMAGE, Done, Podman
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Done
 
 pytestmark = pytest.mark.slow
 SHIM = PROGRAMS / "nvidia-container-runtime"
 NEW_S = 2.1
 """After it, the launcher trusts a file's times."""
 POLICY = '[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n'
-USABLE = """\
-(mkdir -p /x/sys/fs/cgroup/devices; mount -t cgroup -o devices c /x/sys/fs/cgroup/devices
-echo $$ > /x/sys/fs/cgroup/devices/cgroup.procs) 2>/dev/null
+USABLE = f"""\
+(mkdir -p /x/sys/fs/cgroup/devices; mount -t cgroup -o devices c /x/sys/fs/cgroup/devices) 2>/dev/null
+{ways_out.LEAVES}
 mknod /n1 c 195 1 2>/dev/null
 for node in /n1 /dev/nvidia1 /x/nvidia1 /x/dev/nvidia1 /dev/null2; do
   [ -e $node ] && (: < $node) 2>&1 | grep -q 'No such device' && echo "usable $node"
@@ -42,6 +37,7 @@ ATTACKS = {
     "a rule for one minor of every major": ("--device-cgroup-rule=c *:1 rw", "--cap-add=MKNOD"),
     "the host's control groups": ("--volume=/sys/fs/cgroup:/x/sys/fs/cgroup", "--cap-add=MKNOD"),
     "the host's root, read-only": ("--volume=/:/x:ro", "--cap-add=MKNOD"),
+    **{name: (*flags, "--cap-add=MKNOD") for name, flags in ways_out.PODMAN.items()},
     "CAP_SYS_ADMIN": ("--cap-add=SYS_ADMIN,MKNOD",),
     "--privileged": ("--privileged",),
     "--privileged, served already": ("--privileged", "--env=NVIDIA_VISIBLE_DEVICES=void"),
@@ -50,27 +46,89 @@ ATTACKS = {
 
 @pytest.fixture(scope="module", params=[releases.of_release("trixie"), *releases.in_full("forky")])
 def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Podman:
-    return configured.started(lambda: Podman(machine_of(request.param)))
+    podman = configured.started(lambda: Podman(machine_of(request.param)))
+    ways_out.prepare(podman.box)
+    groups = ("--opt=type=none", "--opt=o=rbind", f"--opt=device={ways_out.GROUPS}")
+    of_type = ("--opt=type=cgroup", "--opt=o=devices", "--opt=device=cgroup")
+    for words in (
+        ("volume", "create", *groups, "groups"),
+        ("volume", "create", *of_type, "of-type"),
+        ("create", "--name=holder", "--volume=/run/root:/x", IMAGE, "true"),
+    ):
+        done = podman.podman(*words)
+        assert done.returncode == 0, done
+    return podman
+
+
+def configuration(podman: Podman, policy: str = "") -> None:
+    """Write config.toml; with a policy, also have the launcher's words written."""
+    lines = podman.box.read(CONFIG).partition("[nvct.policy]")[0].splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("debug"))  # or no word is used
+    podman.box.write(CONFIG, text + policy)
+    if policy:
+        time.sleep(NEW_S)
+        podman.run("true", f"--runtime={SHIM}", "--device=nvidia.com/gpu=1")
+
+
+def is_refused(done: Done) -> None:
+    assert "usable" not in done.stdout, done
+    assert "policy rule 'default' denies engine devices" in done.stderr, done
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_podman_gives_no_gpu(attack: str, podman: Podman) -> None:
-    lines = podman.box.read(CONFIG).partition("[nvct.policy]")[0].splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith("debug"))  # or no word is used
-
     def run() -> Done:
         return podman.run(USABLE, f"--runtime={SHIM}", *ATTACKS[attack])
 
-    podman.box.write(CONFIG, text)
+    configuration(podman)
     free = run()
     assert free.returncode == 0, free
     assert "usable" in free.stdout, free
-    podman.box.write(CONFIG, text + POLICY)
-    time.sleep(NEW_S)
-    podman.run("true", f"--runtime={SHIM}", "--device=nvidia.com/gpu=1")  # the launcher's words
-    done = run()
-    assert "usable" not in done.stdout, done
-    assert "policy rule 'default' denies engine devices" in done.stderr, done
+    configuration(podman, POLICY)
+    is_refused(run())
+
+
+def test_the_hosts_processes_are_a_way_only_beside_a_weaker_one_of_root(podman: Podman) -> None:
+    def run() -> Done:
+        words = (f"--runtime={SHIM}", *ways_out.WEAKER, "--cap-add=MKNOD")
+        return podman.run(f"{USABLE}echo started", *words)
+
+    configuration(podman, POLICY)
+    assert run().stdout == "started\n"
+    ways_out.start_weaker(podman.box)
+    is_refused(run())
+    configuration(podman)
+    assert "usable" in run().stdout
+
+
+@pytest.mark.parametrize("name", [CONFIG_ENV, "XDG_CONFIG_HOME", RUN_DIR_ENV])
+def test_who_calls_podman_cannot_choose_another_policy(name: str, podman: Podman) -> None:
+    """The folder is one of root's, as a container can make it in a volume."""
+    configuration(podman)
+    free = "/run/free/nvidia-container-runtime/config.toml"
+    podman.box.write(free, podman.box.read(CONFIG))
+    podman.box.call("mkdir", "-p", "-m", "700", "/run/free/nvct")
+    configuration(podman, POLICY)
+    values = {CONFIG_ENV: free, "XDG_CONFIG_HOME": "/run/free", RUN_DIR_ENV: "/run/free/nvct"}
+    words = podman.words(USABLE, f"--runtime={SHIM}", "--device=nvidia.com/gpu=1")
+    if name == RUN_DIR_ENV:
+        conf = podman.box.read("/run/nvct/launcher.conf")
+        lines = [line for line in conf.splitlines() if not line.startswith(("word", "host"))]
+        podman.box.write(
+            "/run/free/nvct/launcher.conf",
+            "\n".join([*lines[:-1], "word\tnothing-has-it", "end\n"]),
+        )
+    is_refused(podman.podman(*words, env={name: values[name]}))
+
+
+def test_an_ordinary_container_starts_without_python(podman: Podman) -> None:
+    configuration(podman, POLICY)
+    compiled = "/run/nvct/config.json"
+    assert podman.box.call("rm", compiled).returncode == 0
+    words = (f"--runtime={SHIM}", "--volume=/etc:/x", "--volume=data:/y", "--cap-add=SYS_PTRACE")
+    done = podman.run("echo started", *words)
+    assert done.stdout == "started\n", done
+    assert podman.box.call("test", "-e", compiled).returncode  # Python would write it
 
 
 def test_podman_makes_no_container_without_a_cgroup_by_this_runtime(podman: Podman) -> None:

@@ -62,10 +62,6 @@ class BadContainerd:
         return containerd_files.state(options, files)
 
     @staticmethod
-    def removal(options: EngineOptions, files: Files) -> Change:
-        return containerd_files.removal(options, files)
-
-    @staticmethod
     def plan(options: EngineOptions, files: Files) -> Change:
         change = containerd_files.plan(replace(options, default="nvidia"), files)
         edits = [
@@ -84,10 +80,6 @@ class BadDocker:
     @staticmethod
     def state(options: EngineOptions, files: Files) -> State:
         return docker_files.state(options, files)
-
-    @staticmethod
-    def removal(options: EngineOptions, files: Files) -> Change:
-        return docker_files.removal(options, files)
 
     @staticmethod
     def plan(options: EngineOptions, files: Files) -> Change:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
+from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC
 from tests.integration.inside import make
 
@@ -26,6 +27,25 @@ CONFIG = '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driv
 PRIVATE_MOUNTS = "warning: private mounts in chroot not implemented"
 """What rpm from 4.20 on says whenever it gets --root."""
 RPMS = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
+DRIVER_SPEC = r"""
+Name: kmod-nvidia
+Version: @
+Release: 1
+Summary: the driver
+License: none
+BuildArch: noarch
+%description
+It shows what its scripts see.
+%install
+mkdir -p %{buildroot}/usr/lib/modules/0
+echo @ > %{buildroot}/usr/lib/modules/0/nvidia.ko
+%pre
+cd /run/nvct-agent && ls driver* > /tmp/pre-@ 2>&1 || :
+%post
+cd /run/nvct-agent && ls driver* > /tmp/post-@ 2>&1 || :
+%files
+/usr/lib/modules/0/nvidia.ko
+"""
 NOT_OURS = (
     "proc", "sys", "dev", "run", "tmp", "var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache",
 )  # fmt: skip
@@ -60,6 +80,7 @@ def rpm_installed(work: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (work / "said").write_text(done.stdout, encoding="utf-8")
     changed = _rpm(tree, "-V", *RPMS, check=False)
+    driver = _rpm_driver(work, tree)
     _rpm(tree, "-e", "nvct-sim")
     missing = _inside(tree, ["nvct", "sim", "list"]).stderr
     _rpm(tree, "-e", *(name for name in RPMS if name != "nvct-sim"))
@@ -68,8 +89,27 @@ def rpm_installed(work: Path) -> None:
     # Folders that are other packages' in a distribution of rpms stay behind here.
     left = [p for p in left if not p.startswith("var/lib/rpm/") and not (tree / p).is_dir()]
     seen = {"left": left, "changed": changed, "kept": kept, "spec": os.path.exists(PUBLISHED)}
-    seen["missing"] = missing
+    seen |= {"missing": missing, "driver": driver}
     (work / "seen").write_text(json.dumps(seen), encoding="utf-8")
+
+
+def _rpm_driver(work: Path, tree: Path) -> dict[str, str]:
+    """Install, upgrade and erase a driver's package; return what its scripts see of a release."""
+    with SharedFolder.open("/run/nvct-agent", create=0o700) as folder:
+        folder.listen("agent.sock").close()  # of an agent that has just ended
+        for version in ("1", "2"):
+            spec = work / f"kmod-{version}.spec"
+            spec.write_text(DRIVER_SPEC.replace("@", version), encoding="utf-8")
+            command = ["rpmbuild", "-bb", "--define", f"_topdir {work}/rpmbuild", str(spec)]
+            subprocess.run(command, check=True, capture_output=True)
+            (rpm,) = (work / "rpmbuild/RPMS/noarch").glob(f"kmod-nvidia-{version}-*.rpm")
+            _rpm(tree, "-U", str(rpm))
+            names = " ".join(name for name in folder.names() if name.startswith("driver"))
+            (tree / f"tmp/end-{version}").write_text(names, encoding="utf-8")
+        _rpm(tree, "-e", "kmod-nvidia")
+        folder.unlink("agent.sock")
+    found = sorted((tree / "tmp").glob("*-[12]"))
+    return {path.name: path.read_text(encoding="utf-8").strip() for path in found}
 
 
 def _rpm(tree: Path, *words: str, check: bool = True) -> str:

@@ -390,6 +390,9 @@ def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
     assert seen["kept"] == [packages.CONFIG]
     assert not seen["spec"]
     assert "nvct sim needs the package nvct-sim" in seen["missing"]
+    released = {f"{when}-{version}" for when in ("pre", "post") for version in (1, 2)}
+    over = {"end-1": "", "end-2": ""}
+    assert seen["driver"] == dict.fromkeys(released, "driver-release.json") | over
 
 
 @pytest.mark.engine

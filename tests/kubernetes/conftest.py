@@ -17,7 +17,7 @@ from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
 
-collect_ignore = [] if FULL else ["test_dra_two_nodes.py"]
+collect_ignore = [] if FULL else ["test_dra_two_nodes.py", "test_nri_claims.py"]
 CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
     "trixie": ("trixie", lambda box: SupervisedContainerd(box, 2)),
     "forky": ("forky", lambda box: SupervisedContainerd(box, 3)),

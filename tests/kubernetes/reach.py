@@ -53,6 +53,7 @@ GAINS = {
     AGENT: f"{ROOT}, by what it tells the kubelet for pods",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
+    "`nri`": f"{ROOT}, by what it tells the engine",
     "`toolkit`": ROOT,
     f"uninstallation, {AGENT}": f"{ROOT}: it writes to the host's root",
     "uninstallation, `toolkit`": ROOT,
@@ -61,7 +62,7 @@ GAINS = {
     "`helm test`, `test`": "one GPU, as each pod that requests one",
 }
 """By container, as the table names it: what somebody gains who runs code in it."""
-CDI = "/var/run/cdi"
+CDI, NRI = "/var/run/cdi", "/var/run/nri"
 ROOTS = ("/", "/dev", "/etc", "/run", CDI, "/usr/local/nvidia")
 """Folders of the host by which whoever writes to them becomes root there."""
 OF = {
@@ -102,7 +103,11 @@ def is_root(placed: Placed) -> bool:
     """Report whether a container's facts alone make an attacker root of the node."""
     written = set(folders(placed).values())
     tells_kubelet = any(folder.endswith("/device-plugins") for folder in written)
-    return bool(placed.context.get("privileged") or written & {*ROOTS} or tells_kubelet)
+    tells_engine = any(
+        each["mountPath"] == NRI for each in placed.container.get("volumeMounts", ())
+    )
+    root = placed.context.get("privileged") or written & {*ROOTS}
+    return bool(root or tells_kubelet or tells_engine)
 
 
 def folders(placed: Placed) -> dict[str, str]:

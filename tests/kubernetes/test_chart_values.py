@@ -114,6 +114,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "privileged": {"agent": {"privileged": True}},
     "older": {"agent": {"hiddenHostPaths": ["/proc"]}, "nvmlWorker": {"resources": None}},
     "taint": TAINT,
+    "nri": {"nri": {"enabled": True, "givenByKubelet": "enforce", "exemptNamespaces": ["a", "b"]}},
     "openshift": {"platform": {"openshift": True}},
     "volumes": {
         "agent": {
@@ -662,3 +663,42 @@ def test_pods_go_with_the_label_on_which_the_driver_manager_waits() -> None:
             for objects in (before, after)
         ]
         assert allows == [values is changing, False]
+    claims = rendered({"dra": {"enabled": True}, "driverUpgrades": True})
+    for name in ("nvct", WORKER):  # a pod that has a claim could not end without them
+        assert client not in pod_of(claims, name)["nodeSelector"]
+    assert env_of(agent_of(pod_of(claims)))["NVCT_DRIVER_UPGRADES"] == "true"
+
+
+@pytest.mark.parametrize(
+    "values", [MATRIX["nri"], {"cdi": {"enabled": True, "nriPluginEnabled": True}}]
+)
+def test_with_the_nri_plugin_no_file_of_the_engine_changes(values: Mapping[str, Any]) -> None:
+    objects = rendered(values)
+
+    assert not [name for kind, name in objects if kind == "RuntimeClass"]
+    (installer,) = pod_of(objects, WORKER)["initContainers"]
+    assert env_of(installer)["NO_RUNTIME_CONFIG"] == "true"
+    assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "false"
+    (plugin,) = pod_of(objects, "nvct-nri")["containers"]
+    given = values.get("nri", {}).get("givenByKubelet", "off")
+    assert env_of(plugin)["NRI_GIVEN_BY_KUBELET"] == given
+    assert all(mount["readOnly"] for mount in plugin["volumeMounts"])
+    assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"deviceListStrategy": "envvar"}, "deviceListStrategy=cdi-cri"),
+        ({"cdi": {"enabled": False}}, "deviceListStrategy=cdi-cri"),
+        ({"nri": {"env": True}}, "toolkit.policy=auto, which lets no pod ask by a variable"),
+    ],
+)
+def test_the_nri_plugin_is_refused_where_it_has_no_effect(
+    values: Mapping[str, Any], sentence: str
+) -> None:
+    nri = {"nri": {**values.get("nri", {}), "enabled": True}}
+    done = helm("template", "nvct", str(CHART), values={**values, **nri})
+
+    assert done.returncode != 0
+    assert sentence in done.stderr

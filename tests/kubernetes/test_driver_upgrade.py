@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
@@ -28,12 +29,6 @@ from tests.kubernetes.device_plugin import (
 )
 from tests.kubernetes.driver_manager import DEPLOY, VERSIONS, KilledError, Manager
 from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +74,7 @@ def state(cluster: Cluster) -> str:
     return f"{cluster.box.call('nvct', 'agent', '--status').stdout}\n{log(cluster)}"
 
 
-@pytest.mark.parametrize("killed_before", range(-1, 7))
+@pytest.mark.parametrize("killed_before", range(-1, 8))
 def test_the_driver_is_replaced(killed_before: int, agent: Cluster) -> None:
     (newer,) = set(VERSIONS) - {simulated(agent).state().driver}
     before = run(agent.api, "before", asks(1))

@@ -26,6 +26,7 @@ DIFFERING: Mapping[str, Mapping[str, Any]] = {
     "dra.enabled": {"dra": {"enabled": True}},
     "migManager.config.name": {"migManager": {"config": {"name": "mig-parted"}}},
     "migManager.evictPods": {"migManager": {"evictPods": True}},
+    "nri.enabled": {"nri": {"enabled": True}},
 }
 """Values that give containers more, or less."""
 

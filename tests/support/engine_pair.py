@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
@@ -29,16 +30,18 @@ def starts(main: bytes | None, extra: bytes | None) -> bool:
     return not (main and IMPORT in main and extra is None)
 
 
-def _parse(data: bytes, path: str) -> Table:
-    if b"broken" in data:
-        raise EngineConfigError(f"{path} is broken")
-    return {"imports": data.decode().splitlines(keepends=True)}
+class _Syntax(Syntax):
+    """One list of lines."""
 
+    def parse(self, data: bytes, path: str) -> Table:
+        if b"broken" in data:
+            raise EngineConfigError(f"{path} is broken")
+        return {"imports": data.decode().splitlines(keepends=True)}
 
-def _edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    del data, path
-    lines = edits[-1][1]
-    return "".join(lines).encode() if isinstance(lines, list) else b""
+    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+        del data, path
+        lines = edits[-1][1]
+        return "".join(lines).encode() if isinstance(lines, list) else b""
 
 
 def _needed(key: Path, item: object, left: Sequence[str]) -> bool:
@@ -48,7 +51,7 @@ def _needed(key: Path, item: object, left: Sequence[str]) -> bool:
 class Pair:
     """The fake engine's module."""
 
-    SYNTAX = Syntax(parse=_parse, edit=_edit, needed=_needed)
+    SYNTAX: ClassVar[Syntax] = _Syntax(needed=_needed)
 
     @staticmethod
     def state(options: EngineOptions, files: Files) -> State:
@@ -70,20 +73,6 @@ class Pair:
         if options.default:
             new += f"default {options.default}\n".encode()
         return _change([(EXTRA, extra, text), (options.config, main, new)])
-
-    @staticmethod
-    def removal(options: EngineOptions, files: Files) -> Change:
-        main, extra = files.read(options.config), files.read(EXTRA)
-        text, new = extra, main
-        for handler in options.handlers:
-            line = f"handler {handler.name}={handler.path}\n".encode()
-            text = text.replace(line, b"") if text is not None else None
-            if new is not None:
-                new = new.replace(f"default {handler.name}\n".encode(), b"")
-        if not text:
-            text = None
-            new = new.replace(IMPORT, b"") if new is not None else None
-        return _change([(options.config, main, new), (EXTRA, extra, text)])
 
 
 def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:

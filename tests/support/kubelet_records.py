@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvct.agent.kubelet import deviceplugin_pb2 as api
-from nvct.container.request.kubelet_record import FILE, FOLDER
+from nvct.container.request.kubelet_record import CLAIMS, FILE, FOLDER
 
 UID = "ac09af53-227b-4283-9cf2-f39c6824a7ee"
 CONTAINER = "main"
@@ -41,6 +41,20 @@ class Given:
             "DeviceIDs": {"0": list(self.devices)},
             "AllocResp": base64.b64encode(answer.SerializeToString()).decode(),
         }  # fmt: skip
+
+
+def write_claims(kubelet: Path, *names: str, uid: str = UID) -> None:
+    """Write the record of a claim that a DRA driver prepared with some CDI names."""
+    device = {"PoolName": "node", "DeviceName": "gpu-0", "ShareID": None,
+              "RequestNames": ["gpu"], "CDIDeviceIDs": list(names)}  # fmt: skip
+    claim = {
+        "ClaimUID": "1", "ClaimName": "gpu", "Namespace": "default", "PodUIDs": {uid: {}},
+        "DriverState": {"gpu.nvidia.com": {"Devices": [device]}},
+    }  # fmt: skip
+    data = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+            "ClaimInfoStateList": [claim]}  # fmt: skip
+    text = json.dumps({"Data": json.dumps(data), "Checksum": 1})
+    (kubelet / CLAIMS).write_text(text)
 
 
 def write(kubelet: Path, *given: Given) -> Path:

@@ -43,6 +43,8 @@ LOOK_S = 1.0
 """How often /status is read."""
 SETTLE_S = 3.0
 """How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
+START_S = 10.0
+"""The same at the start: until this agent has offered its devices, an older one may offer them."""
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
@@ -136,7 +138,8 @@ class NodeCondition(Task):
             return current
         now = time.monotonic()
         self._fault_since = self._fault_since or now
-        return current if now - self._fault_since >= SETTLE_S else self._written
+        lasts_s = SETTLE_S if self._written else START_S
+        return current if now - self._fault_since >= lasts_s else self._written
 
     def _is_due(self, current: Condition | None) -> bool:
         is_late = time.monotonic() >= self._due

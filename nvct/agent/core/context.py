@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from nvct.agent.core.logs import Log
 from nvct.agent.core.program import SOCKET_ENV
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nvct.agent.nvml.client import NvmlClient
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 def node_name(env: Mapping[str, str]) -> str:
@@ -37,11 +39,23 @@ class Shared:
         mode: which task offers the GPUs; None if only one of them can.
         health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
         clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
+        has_successor: whether tasks end because another instance serves this node next.
+        handing: what they still do until it serves.
     """
 
     mode: ResourcesMode | None = None
     health: HealthEngine | None = None
     clusters: dict[str, Cluster] = field(default_factory=dict)
+    has_successor: bool = False
+    handing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def hands_over(self, work: Work) -> bool:
+        """Begin a task's last work if another instance serves next; return whether it does."""
+        if self.has_successor:
+            task = asyncio.create_task(work())
+            self.handing.add(task)
+            task.add_done_callback(self.handing.discard)
+        return self.has_successor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One agent serves a node: a lock, and how a newer instance takes it over.
 
-The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
-takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
+The instance that serves holds the lock and answers on the socket. A newer one asks it to hand
+over, takes the lock, and serves. The older one runs on without tasks: if it ended, its container
 would be started again, and would ask in turn. It serves again when nobody holds the lock,
 because the newer one was killed. Programs with fewer rights may change the folder, see
 `shared_folder`.
@@ -34,6 +34,9 @@ LOOK_S, LOOKS = 0.25, 5
 """How often the kubelet is asked: it knows a pod when that has been scheduled."""
 FOLDER = AGENT_DIR
 LOCK, SOCKET = "agent.lock", "agent.sock"
+YIELD, HAND_OVER = "/yield", "/hand-over"
+"""Requests to an instance; the second one if the asking instance serves next."""
+OK = 200
 YIELD_S = 15.0
 """How long the older instance may take to end its tasks."""
 POLL_S = 0.05
@@ -54,13 +57,17 @@ class Instance:
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        SharedFolder.open(folder, create=0o700).close()
+        with SharedFolder.open(folder, create=0o700) as shared:
+            shared.remove_abandoned()
         self.socket = f"{folder}/{SOCKET}"
         self._folder = folder
         self._fd = -1
 
-    async def take(self) -> None:
+    async def take(self, *, to_serve: bool = True) -> None:
         """Take the lock; an older instance is asked to yield.
+
+        Args:
+            to_serve: what it offers to the kubelet may stay there until this one offers it.
 
         Raises:
             HostError: it does not, or the lock is a link or no regular file of one name.
@@ -76,18 +83,22 @@ class Instance:
                 )
             if now > ask_at:
                 with contextlib.suppress(OSError):
-                    await http.ask(self.socket, "POST", "/yield")
+                    if not to_serve or (await http.ask(self.socket, "POST", HAND_OVER))[0] != OK:
+                        await http.ask(self.socket, "POST", YIELD)  # an agent of before
                     ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
 
-    async def stand_by(self) -> None:
-        """Wait until nobody has the lock, and take it.
+    async def stand_by(self, *, in_pod: bool) -> bool:
+        """Wait until nobody has the lock, and take it; return False if nvct has left this node.
 
-        This never ends if the folder was removed: nvct leaves this node.
+        In a pod this then never ends: the kubelet would start the container again.
         """
         await asyncio.sleep(GRACE_S)
-        while not self._try(create=False):  # noqa: ASYNC110 - nothing reports a file lock
+        while not self._try(create=False):
+            if not (in_pod or os.path.lexists(f"{self._folder}/{LOCK}")):  # noqa: ASYNC240
+                return False
             await asyncio.sleep(STANDBY_S)
+        return True
 
     def release(self) -> None:
         """Let another instance serve."""

@@ -6,10 +6,12 @@ The agent's own variables are here too; docs/agent.md explains them.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import NoReturn
 
 from nvct.agent.task_table import PROGRAMS, Entry
@@ -21,15 +23,21 @@ if TYPE_CHECKING:
     from nvct.agent.core.logs import Log
     from nvct.agent.core.settings import Program
     from nvct.agent.core.task import Task
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.process import WorkerProcess
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 """Signals that end a program."""
+ASKED_S = 0.005
+"""After which the first request to NVML has been sent."""
+GARBAGE = 10_000
+"""Objects between two searches for cycles; with the usual 700 a start takes a twentieth longer."""
 
 
 def main() -> NoReturn:
     """Run the program that this process was started as."""
+    gc.set_threshold(GARBAGE)
     name, words = _called(sys.argv)
     entry = PROGRAMS[name]
     early = EarlySignals()
@@ -122,10 +130,11 @@ def run(
 
     words, log_settings = logs.from_command_line(words)
     journal = logs.from_environment({**env, **log_settings})
-    entry.module("settings").resolve(words, env)  # an error comes before slow modules are loaded
+    # An error comes before slow modules are loaded.
+    settings, _ = entry.module("settings").resolve(words, env)
     import asyncio
 
-    asyncio.run(_serve(entry, words, env, supervisor, journal, early=early))
+    asyncio.run(_serve(entry, words, env, supervisor, journal, settings=settings, early=early))
 
 
 async def _serve(
@@ -135,6 +144,7 @@ async def _serve(
     supervisor: WorkerProcess,
     journal: Log,
     *,
+    settings: object,
     early: EarlySignals,
 ) -> None:
     import asyncio
@@ -144,6 +154,7 @@ async def _serve(
 
     journal.info(f"Starting {entry.program} {__version__}")
     client = NvmlClient(supervisor.connection)
+    _ = await begin_nvml(client, settings)
     work: Task = entry.module("task").make(
         Context(env=env, client=client, journal=journal, words=words)
     )
@@ -160,6 +171,41 @@ async def _serve(
         journal.info("Received a signal, shutting down.")
     finally:
         client.disconnect()
+
+
+async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
+    """Have NVML start while the caller imports modules; return what waits for its first report.
+
+    Nobody has to wait: a task that asks for a report before gets the same one.
+    """
+    import asyncio
+
+    async def report() -> None:
+        with contextlib.suppress(NvctError):  # a task tells
+            if client.chooses_library:
+                client.library = _library(settings)
+            if not client.chooses_library or client.library:
+                await client.report()
+
+    asking = asyncio.ensure_future(report())
+    await asyncio.wait([asking], timeout=ASKED_S)
+    return asking
+
+
+def _library(settings: object) -> str:
+    """Return the path of NVML by a program's settings, "" where it does without.
+
+    Raises:
+        DriverNotFoundError: there is none.
+        UsageError: the driver root is no path.
+    """
+    from nvct.host import modes
+    from nvct.host.nvml.library import nvml_library
+    from nvct.host.roots import Roots
+
+    root: str = getattr(settings, "container_driver_root", "")
+    roots = Roots(driver_root=root if os.path.isdir(root) else "/")
+    return nvml_library(roots) if root and modes.mode_and_reason(roots)[0] == "nvml" else ""
 
 
 if __name__ == "__main__":

@@ -159,12 +159,16 @@ def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
     return Family(name=name, help=help_text, samples=(Sample(value=1, labels=labels),))
 
 
-def with_yield(status: Status, stop: Callable[[], None]) -> http.Server:
-    """Return the server for the agent's own socket, where another instance can ask it to yield."""
+def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:
+    """Return the server for the agent's own socket, where another instance can ask it to yield.
+
+    Args:
+        ends: what is done at a POST, by its path.
+    """
 
     def answer(request: Request) -> Answer:
-        if (request.method, request.path) == ("POST", "/yield"):
-            stop()
+        if request.method == "POST" and request.path in ends:
+            ends[request.path]()
             return Answer(200, "it yields\n")
         return status.answer(request)
 

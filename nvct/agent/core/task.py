@@ -34,7 +34,10 @@ class Task(ABC):
 
     Attributes:
         reload: set it to have the settings read again.
+        is_settled: whether it has done what other tasks wait for before they start.
     """
+
+    is_settled = True
 
     def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
         self.reload = asyncio.Event()

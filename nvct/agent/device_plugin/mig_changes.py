@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nvct.agent.core.instance import FOLDER
 from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.mig import pause
 from nvct.mig.pause import Paused
+from nvct.paths import AGENT_DIR
 
 LOOK_S = 0.2
 """How often the announcement is looked at while there is one, or where nothing reports one."""
@@ -25,7 +25,7 @@ REASON = "MIG devices of this GPU are being changed"
 class MigChanges:
     """The change of MIG that is announced now."""
 
-    def __init__(self, changed: Callable[[], None], folder: str = FOLDER) -> None:
+    def __init__(self, changed: Callable[[], None], folder: str = AGENT_DIR) -> None:
         self._changed = changed
         self._folder = folder
         self._paused: Paused = {}

@@ -60,6 +60,7 @@ class Registration:
 
     Attributes:
         reason: why it is in this state, a sentence or "".
+        is_handed_over: whether another instance is to take the socket: that is no news.
 
     Args:
         kubelet: path of the kubelet's socket; "" serves without registration.
@@ -78,6 +79,7 @@ class Registration:
     ) -> None:
         self._ask = host.ask if host else None
         self.reason = ""
+        self.is_handed_over = False
         self.name = content.resource.name
         self._wake = asyncio.Event()
         self._counts = Counts() if counts is None else counts
@@ -130,6 +132,8 @@ class Registration:
         """Serve and register until canceled, or until another process owns the socket."""
         try:
             while True:
+                if self.endpoint.is_taken() and self.is_handed_over:
+                    return
                 if self.endpoint.is_taken():
                     path = self.endpoint.path
                     owner = socket_owner.find(path)

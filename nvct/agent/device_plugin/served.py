@@ -15,26 +15,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from nvct import typed
 from nvct.agent.core.logs import Log
-from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.health.store import Store
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
+from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
+LAST = "devices.json"
+"""The file of what was offered last: a process that starts while the driver is being replaced
+cannot see what there is."""
 BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
 KUBELET_S = 10.0
 """Between two questions to the kubelet."""
+HAND_OVER_S = 20.0
+"""How long another instance may take until it serves: NVML answers it already."""
 
 
 @dataclass
@@ -50,8 +58,11 @@ class Entry:
 class ServedResources:
     """What this process offers to the kubelet."""
 
-    def __init__(self, log: Log, counts: Counts, host: Host | None = None) -> None:
+    def __init__(
+        self, log: Log, counts: Counts, host: Host | None = None, store: Store | None = None
+    ) -> None:
         self._host = host
+        self._store = store
         self._log = log
         self._counts = counts
         self._entries: dict[str, Entry] = {}
@@ -71,11 +82,24 @@ class ServedResources:
     def offer(self, contents: Iterable[Content]) -> None:
         """Offer these resources, and withdraw all others."""
         wanted = {content.resource.name: content for content in contents}
+        if wanted and self._store:
+            found = tuple(content.resource for content in wanted.values())
+            self._store.write({"resources": typed.dump(found)})
         for name in self.current.keys() - wanted.keys():
             entry = self._entries[name]
             entry.leaving = asyncio.create_task(self._leave(name, entry), name=f"{name} leaves")
         for name, content in wanted.items():
             self._serve(name, content)
+
+    def offer_last(self, content_of: Callable[[Resource], Content]) -> None:
+        """Offer what a process has offered before in this boot, if that is known."""
+        document = self._store.read() if self._store else None
+        try:
+            known = document.get("resources") if isinstance(document, dict) else None
+            found = typed.load(tuple[Resource, ...], known, LAST)
+        except typed.MalformedError:
+            return
+        self.offer(map(content_of, found))
 
     def show_health(self, unhealthy: Callable[[Resource], Mapping[str, str]]) -> None:
         """Tell the kubelet which devices are unhealthy, by a function of their resource."""
@@ -84,6 +108,21 @@ class ServedResources:
             registration.endpoint.update(
                 replace(content, unhealthy=dict(unhealthy(content.resource)))
             )
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the metrics of what is offered."""
+        devices, listed = [], []
+        for registration in self.current.values():
+            content, labels = registration.endpoint.content, {"resource": registration.name}
+            unhealthy = sum(id_ in content.unhealthy for id_ in content.resource.devices)
+            healthy = len(content.resource.devices) - unhealthy
+            devices.append(Sample(value=healthy, labels={**labels, "health": "healthy"}))
+            devices.append(Sample(value=unhealthy, labels={**labels, "health": "unhealthy"}))
+            listed.append(Sample(value=int(registration.state == "listed"), labels=labels))
+        name, text = f"{PREFIX}_devices", "Devices that are offered to the kubelet."
+        yield Family(name=name, help=text, samples=tuple(devices))
+        name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
+        yield Family(name=name, help=text, samples=tuple(listed))
 
     async def watch(self) -> None:
         """Notice changes of the sockets until canceled.
@@ -105,6 +144,24 @@ class ServedResources:
         ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
         await asyncio.gather(*(canceled(task) for task in ending))
         await asyncio.gather(*(canceled(entry.task) for entry in entries))
+
+    async def hand_over(self) -> None:
+        """Serve on until another instance has put its sockets in place of these, then stop.
+
+        The kubelet has no device between the end of a stream and the next list.
+        """
+        for registration in self.all:
+            registration.is_handed_over = True
+        looking = asyncio.create_task(self.watch())
+        tasks = [entry.task for entry in self._entries.values()]
+        try:
+            _, left = await asyncio.wait(tasks, timeout=HAND_OVER_S) if tasks else ((), ())
+            if left:
+                self._log.warning("no other agent offers the devices: they are withdrawn")
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self.stop()
 
     def _serve(self, name: str, content: Content) -> None:
         entry = self._entries.get(name)

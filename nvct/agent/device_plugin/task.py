@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nvct.agent.core import logs, waiting
-from nvct.agent.core.context import Context
+from nvct.agent.core.context import Context, Work
 from nvct.agent.core.logs import Log
+from nvct.agent.core.program import ASKED_S
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
-from nvct.agent.device_plugin.counts import PREFIX, Counts
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
@@ -37,10 +38,11 @@ from nvct.agent.device_plugin.startup_taint import StartupTaint
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.board import Change
 from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.store import Store
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
 
 BROKEN_S = 2.0
 """Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
-ASKED_S = 0.005
-"""After which the first request to NVML has been sent."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 LATER = ("device_plugin.registration",)
@@ -82,6 +82,8 @@ def make(context: Context) -> DevicePlugin:
         lambda: context.load(settings.resolve), discovery, health, context.journal,
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
         taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
+        store=Store(context.folder, name=served.LAST) if context.in_agent else None,
+        hands_over=context.shared.hands_over,
     )  # fmt: skip
 
 
@@ -92,6 +94,7 @@ class DevicePlugin(Task):
 
     Args:
         starts_mps: whether it starts the control daemons of MPS; else another program does.
+        hands_over: begins some work and returns True if another agent serves this node next.
     """
 
     def __init__(
@@ -106,6 +109,8 @@ class DevicePlugin(Task):
         starts_mps: bool = False,
         mode: ResourcesMode | None = None,
         taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
+        store: Store | None = None,
+        hands_over: Callable[[Work], bool] = lambda _: False,
     ) -> None:
         super().__init__(log)
         self._load = load
@@ -117,13 +122,14 @@ class DevicePlugin(Task):
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = taint(self._settings)
+        self._hands_over = hands_over
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._is_first = True
         self._offered: tuple[object, ...] | None = None
         self._failure: NvctError | None = None
         self._counts = Counts()
-        self._served = ServedResources(log, self._counts, self._discovery.host)
+        self._served = ServedResources(log, self._counts, self._discovery.host, store)
         self._health = health(self._settings)
         self._mig_changes = MigChanges(self._show_health)
         self._mps = MpsWatch(log, self._show_health, starts=starts_mps)
@@ -132,6 +138,13 @@ class DevicePlugin(Task):
     def registrations(self) -> Mapping[str, Registration]:
         """Return the registrations by resource name."""
         return self._served.current
+
+    @property
+    def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
+        """Return whether the kubelet has its first list, or will not have it soon."""
+        states = [registration.state for registration in self.registrations.values()]
+        has_looked = bool(states or self._offered or self._failure)
+        return has_looked and not set(states) & {"absent", "serving", "registering"}
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each resource, as JSON data; and why there is none."""
@@ -160,18 +173,7 @@ class DevicePlugin(Task):
 
     def metrics(self) -> Iterator[Family]:
         """Yield the plugin's own metrics: what it offers now, and what it has counted."""
-        devices, listed = [], []
-        for registration in self.registrations.values():
-            content, labels = registration.endpoint.content, {"resource": registration.name}
-            unhealthy = sum(id_ in content.unhealthy for id_ in content.resource.devices)
-            healthy = len(content.resource.devices) - unhealthy
-            devices.append(Sample(value=healthy, labels={**labels, "health": "healthy"}))
-            devices.append(Sample(value=unhealthy, labels={**labels, "health": "unhealthy"}))
-            listed.append(Sample(value=int(registration.state == "listed"), labels=labels))
-        name, text = f"{PREFIX}_devices", "Devices that are offered to the kubelet."
-        yield Family(name=name, help=text, samples=tuple(devices))
-        name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
-        yield Family(name=name, help=text, samples=tuple(listed))
+        yield from self._served.metrics()
         yield from self._counts.families()
         yield from self._health.metrics()
 
@@ -199,7 +201,8 @@ class DevicePlugin(Task):
         try:
             await waiting.together(*works)  # none ends without an error
         finally:
-            await self._served.stop()
+            if not self._hands_over(self._served.hand_over):
+                await self._served.stop()
 
     async def _follow(self) -> None:
         """Offer what there is, again after each change."""
@@ -233,7 +236,6 @@ class DevicePlugin(Task):
         return SETTLE_S if is_change else PERIOD_S
 
     async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
-        """Return the settings with the device list strategies that are in force."""
         choice = await list_strategy.choose(settings, self._ask_engine)
         if settings.device_list_strategy != choice.strategies:
             self._log.info(f"device list strategy {','.join(choice.strategies)}, {choice.reason}")
@@ -256,7 +258,6 @@ class DevicePlugin(Task):
             self._health.forget()
 
     async def _offer(self) -> Inventory:
-        """Offer what the inventory has, and return that."""
         if self._strategy.problem:  # the engine may have changed since
             self._settings, self._strategy = await self._chosen(self._settings)
             list_strategy.check(self._strategy)
@@ -285,15 +286,7 @@ class DevicePlugin(Task):
             self._log.info("No devices found. Waiting indefinitely.")
         self._mig_changes.looked(ended)
         self._served.offer(
-            Content(
-                resource=resource,
-                settings=self._settings,
-                node=node,
-                scores=scores,
-                unhealthy=self._unhealthy(resource),
-                mode=self._mode,
-                check=self._discovery.nvml.check,
-            )
+            self._content(resource, node, scores)
             for name, resource in found.items()
             if name not in waiting
         )
@@ -301,8 +294,15 @@ class DevicePlugin(Task):
         self._offered = None if unwritten else offered
         return inventory
 
+    def _content(
+        self, resource: Resource, node: Node, scores: Mapping[tuple[str, str], int]
+    ) -> Content:
+        return Content(
+            resource=resource, settings=self._settings, node=node, scores=scores, mode=self._mode,
+            unhealthy=self._unhealthy(resource), check=self._discovery.nvml.check,
+        )  # fmt: skip
+
     def _others(self) -> tuple[object, ...]:
-        """Return what else decides whether devices can be given."""
         return self._mps.has_run, self._mode and self._mode.plugin_state()
 
     async def _look(self) -> Inventory:
@@ -334,15 +334,17 @@ class DevicePlugin(Task):
         self._failure = error
         is_loaded = isinstance(error, ReleasedError) or self._discovery.has_driver()
         if isinstance(error, NvmlError) and is_loaded:
-            if self.registrations:
+            is_new = isinstance(error, ReleasedError) and not self.registrations
+            if is_new or self.registrations:
                 self._health.set_nvml_problem("look", error.message)
+            if is_new and (self._mode is None or self._mode.plugin_state()[0]):
+                self._served.offer_last(lambda known: self._content(known, Node(), {}))
             return BROKEN_S
         self._offered = None
         self._served.offer(())
         return RETRY_S
 
     def _watched(self) -> NvmlClient | None:
-        """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
 
     def _listed(self) -> list[str]:
@@ -364,7 +366,6 @@ class DevicePlugin(Task):
         return {**of_mps, **of_cdi, **of_mig, **known}
 
     def _withheld(self, resource: Resource) -> list[str]:
-        """Return the ids of unhealthy devices that come back by themselves."""
         health = self._health
         changing = self._mig_changes.unhealthy(resource)
         return [

@@ -98,7 +98,11 @@ class Offer:
                 and the ids of instances.
             drops: leave out the devices that have one.
         """
-        marked = (replace(d, unhealthy=problem(d.gpu, d.instance)) for d in self.devices)
+        marked = (  # each second: a copy of all takes ten times as long
+            device if (why := problem(device.gpu, device.instance)) == device.unhealthy
+            else replace(device, unhealthy=why)
+            for device in self.devices
+        )  # fmt: skip
         kept = tuple(device for device in marked if not (drops and device.unhealthy))
         return replace(self, devices=kept)
 

@@ -37,15 +37,8 @@ class Endpoint:
         pod_uid: str,
         host: Host | None = None,
     ) -> None:
-        """Serve nothing yet.
-
-        Args:
-            driver: answers the kubelet.
-            registry: the kubelet's folder of registration sockets.
-            plugins: its folder of plugins' own files.
-            pod_uid: part of the names, "" outside of a pod.
-            host: tells what has a socket, if this process does not see it.
-        """
+        # registry, plugins: the kubelet's folders of registration sockets and of plugins' files.
+        # host: tells what has a socket, if this process does not see it.
         self._ask = host.ask if host else None
         suffix = f"-{pod_uid}" if pod_uid else ""
         self.socket = f"{plugins}/{DRIVER}/dra{suffix}.sock"

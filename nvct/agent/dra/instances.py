@@ -43,13 +43,8 @@ class Instances:
         look: Callable[[], Awaitable[Mapping[tuple[str, int], str]]],
         log: Log,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            nvml: which makes them.
-            look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
-                devices by the UUID of the GPU and the id of the GPU instance.
-        """
+        # look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
+        # devices by the UUID of the GPU and the id of the GPU instance.
         self._nvml = nvml
         self._look = look
         self._log = log
@@ -75,16 +70,17 @@ class Instances:
             await self._nvml.call("mig_create_compute", int, arguments)
 
     async def destroy(self, gpu: str, place: Place) -> None:
-        """Destroy the MIG device at a place, if there is one.
+        """Destroy the MIG device at a place, if there is one, also while the driver is let go.
 
         Raises:
             NvctError: NVML refuses: a process uses it.
         """
-        state = await self._state(gpu)
-        instance = instance_at(state, place) if state else None
-        if instance is not None:
-            await self._destroy(gpu, instance)
-            self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
+        with self._nvml.ending():
+            state = await self._state(gpu)
+            instance = instance_at(state, place) if state else None
+            if instance is not None:
+                await self._destroy(gpu, instance)
+                self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
 
     async def uuids(self) -> Uuids:
         """Look at the machine, and return the MIG devices that can be given to containers.

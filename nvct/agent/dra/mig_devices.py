@@ -37,14 +37,20 @@ def existing(
 
 
 def possible(
-    gpu: Gpu, state: MigGpu, machine: Machine, foreign: Sequence[GpuInstance]
+    gpu: Gpu,
+    state: MigGpu,
+    machine: Machine,
+    foreign: Sequence[GpuInstance],
+    *,
+    profiles: Collection[str] = (),
+    made: Collection[tuple[int, int, int]] = (),
 ) -> tuple[tuple[Device, ...], Mapping[str, int]]:
     """Return the MIG devices that a GPU could have, and the counters that they share.
 
     Args:
-        gpu: in MIG mode.
-        state: NVML's of the GPU.
         foreign: its GPU instances that no claim has; what they overlap is not possible.
+        profiles: that are offered; () is all.
+        made: what claims have is offered, too: its profile, first memory slice and their number.
     """
     devices = []
     total: dict[str, int] = {}
@@ -58,7 +64,10 @@ def possible(
             for name, number in counters.items():
                 total[name] = max(total.get(name, 0), number)
             kind = COMPUTE_KINDS.get(profile.slices)
-            if kind is None or any(_overlap(placement, one.placement) for one in foreign):
+            is_free = not any(_overlap(placement, one.placement) for one in foreign)
+            is_offered = not profiles or profile.name in profiles
+            is_claimed = (profile.kind, *placement) in made
+            if kind is None or not (is_free and (is_offered or is_claimed)):
                 continue
             place = Place(profile.kind, placement.start, placement.size, kind)
             devices.append(replace(device, place=place, counters=counters))
@@ -69,7 +78,41 @@ def possible(
         capacity = _capacity(profile_of) if profile_of else {}
         for name, number in capacity.items():
             left[_counter(name)] = max(left.get(_counter(name), 0) - number, 0)
-    return tuple(devices), left if devices else {}
+    kept = _needed(devices, left)
+    return tuple(
+        replace(device, counters={n: device.counters[n] for n in device.counters if n in kept})
+        for device in devices
+    ), {name: left[name] for name in left if name in kept}
+
+
+def _needed(devices: Sequence[Device], left: Mapping[str, int]) -> set[str]:
+    """Return the counters that refuse something: the scheduler's time grows with their number.
+
+    The others follow from these. A memory slice follows from one that all of its devices use, too.
+    Anything else follows from the memory slices if no devices that fit beside each other take more
+    of it than there is.
+    """
+    users = {
+        name: {device.name for device in devices if name in device.counters}
+        for name in left
+        if name.startswith("memory-slice-")
+    }
+    needed = {
+        name
+        for name, own in users.items()
+        if own and not any(own < more or (own == more and n < name) for n, more in users.items())
+    }
+    return needed | {n for n in left.keys() - users.keys() if _most(devices, n) > left[n]}
+
+
+def _most(devices: Iterable[Device], name: str) -> int:
+    """Return the most that devices in different memory slices take of a counter."""
+    places = [(device.place, device.counters.get(name, 0)) for device in devices if device.place]
+    most = [0]  # of devices that end at or before a memory slice
+    for end in range(1, max((place.start + place.size for place, _ in places), default=0) + 1):
+        ending = (most[p.start] + number for p, number in places if p.start + p.size == end)
+        most.append(max([most[-1], *ending]))
+    return most[-1]
 
 
 def instance_at(state: MigGpu, place: Place) -> GpuInstance | None:
@@ -130,12 +173,20 @@ def _counter(capacity: str) -> str:
     return CAPITAL.sub(lambda match: f"-{match[0].lower()}", capacity)
 
 
-def offer(machine: Machine, claimed: Mapping[str, Collection[Place]], *, on_demand: bool) -> Offer:
+def offer(
+    machine: Machine,
+    claimed: Mapping[str, Collection[Place]],
+    *,
+    on_demand: bool,
+    profiles: Collection[str] = (),
+) -> Offer:
     """Return the devices of a node, and the counters that they share.
 
     Args:
         claimed: the places of MIG devices that were made for claims, by the UUID of the GPU.
         on_demand: whether MIG devices are made when a claim is prepared.
+        profiles: of which they are made; () is all. What a claim has stays, or the scheduler would
+            not know that its place is taken.
     """
     found: list[Device] = list(devices(machine))
     counters: dict[str, Mapping[str, int]] = {}
@@ -147,7 +198,7 @@ def offer(machine: Machine, claimed: Mapping[str, Collection[Place]], *, on_dema
         foreign = [one for one in state.instances if (one.kind, *one.placement) not in made]
         found += existing(gpu, foreign, state, machine)
         if on_demand:
-            could_be, shared = possible(gpu, state, machine, foreign)
+            could_be, shared = possible(gpu, state, machine, foreign, profiles=profiles, made=made)
             found += sorted(could_be, key=lambda device: device.capacity["memory"])
             if shared:
                 counters[counter_set(gpu)] = shared

@@ -12,6 +12,7 @@ from nvct.agent.core.settings import Program, option
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.mps.place import DEFAULT_ROOT
 from nvct.errors import UsageError
+from nvct.mig.layout import parse_profile
 from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
 
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -30,6 +31,7 @@ class Settings:
         dev_root: the root with /dev, on the host; "" is the driver's root.
         container_driver_root: where the driver root is mounted here.
         pod_uid: part of the sockets' names, so that two pods do not share them.
+        mig_profiles: that are offered on demand; () is all of them.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
     """
 
@@ -68,6 +70,9 @@ class Settings:
         "Offer the MIG devices that exist, or make them for claims on GPUs in MIG mode",
         flags="mig-devices", env="MIG_DEVICES", choices=(EXISTING, ON_DEMAND),
     )  # fmt: skip
+    mig_profiles: tuple[str, ...] = option(
+        (), "The MIG profiles that are made on demand, separated by commas; default: all"
+    )
     mps_root: str = option(
         DEFAULT_ROOT, "The folder of MPS on the host, for claims that share by MPS"
     )
@@ -134,4 +139,6 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     for name in FOLDERS:
         if not os.path.isabs(known.get(name, "/")):
             raise UsageError(f"{known[name]!r} is no absolute path of a folder")
+    for name in known.get("mig_profiles", ()):
+        parse_profile(name)
     return Settings(**known), document.warnings

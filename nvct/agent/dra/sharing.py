@@ -89,7 +89,6 @@ def daemon(
     """Return the MPS control daemon that a claim asks for, None if it asks for none.
 
     Args:
-        found: the claim's configurations.
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
 

@@ -117,7 +117,7 @@ def _placement(spec: Mapping[str, Any], generation: int) -> tuple[object, ...]:
     """Return what can change only with the generation of a pool."""
     pool = spec["pool"]
     entries = [*spec.get("devices", ()), *spec.get("sharedCounters", ())]
-    names = [entry["name"] for entry in entries]
+    names = [(entry["name"], sorted(entry.get("counters", ()))) for entry in entries]
     return pool.get("generation") or generation, pool["resourceSliceCount"], names
 
 

@@ -302,7 +302,9 @@ class DraDriver(Task):
             self._log.warning(warning)
         kept = {g.uuid for g in machine.inventory.gpus if not is_excluded(g, excluded)}
         places = self._journal.places(before)  # a claim may have begun or ended meanwhile
-        self._all = offer(machine, places, on_demand=self._is_on_demand).of_gpus(kept)
+        profiles = self._settings.mig_profiles
+        on_demand = self._is_on_demand
+        self._all = offer(machine, places, on_demand=on_demand, profiles=profiles).of_gpus(kept)
         self._preparer.devices = {device.name: device for device in self._all.devices}
         self._made = made
         return True

@@ -186,12 +186,7 @@ class HealthEngine:
         self._note(self._board.forget_instance(gpu, gi, time.monotonic()))
 
     def set_nvml_problem(self, source: str, problem: str) -> None:
-        """Make all devices unhealthy while NVML does not answer one who asks it.
-
-        Args:
-            source: who asks.
-            problem: a sentence, "" if NVML answers.
-        """
+        """Make all devices unhealthy while NVML does not answer a source; "" ends that."""
         before = self.nvml_problem
         self._problems.pop(source, None)
         if problem:

@@ -12,10 +12,10 @@ from nvct.agent.health.board import GpuLook
 from nvct.agent.health.machine import Look
 from nvct.host import faults
 from nvct.host.faults import RESET_REQUIRED, Fault
-from nvct.host.nvml.sample_model import GpuCondition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
     from nvct.oci.jsontext import Json
 
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
@@ -27,7 +27,6 @@ def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True)
     """Return what a look at a GPU has found.
 
     Args:
-        gpu: the answer of NVML.
         before: values of the look before, {} if there was none.
         counts: whether faults count; False where all checks are switched off.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of a node in a file, for the next start of the agent in the same boot.
+"""What an agent knows of its node, in a file for its next start in the same boot: health, devices.
 
 The file is in /run, which a boot empties; it also names the boot. A file that is damaged, or that
 another user could have written, counts as none.
@@ -29,7 +29,7 @@ class Store:
         problem: why the file cannot be written, "" if it can.
     """
 
-    def __init__(self, folder: str, boot_id: str = BOOT_ID) -> None:
+    def __init__(self, folder: str, boot_id: str = BOOT_ID, name: str = NAME) -> None:
         """Keep the paths.
 
         Args:
@@ -37,14 +37,14 @@ class Store:
             boot_id: the kernel's file that names the boot.
         """
         self.problem = ""
-        self._folder = folder
+        self._folder, self._name = folder, name
         self._boot = _line(boot_id)
 
     def read(self) -> Json:
         """Return what was written in this boot, None if there is nothing."""
         try:
             with SharedFolder.open(self._folder) as folder:
-                document = json.loads(folder.read(NAME, LIMIT))
+                document = json.loads(folder.read(self._name, LIMIT))
         except (OSError, NvctError, ValueError, RecursionError):
             return None
         if not isinstance(document, dict) or document.get("boot") != self._boot:
@@ -56,9 +56,9 @@ class Store:
         data = json.dumps({"boot": self._boot, **document}, indent=1).encode()
         try:
             with SharedFolder.open(self._folder, create=0o700) as folder:
-                folder.write(NAME, data)
+                folder.write(self._name, data)
         except OSError as error:
-            self.problem = f"cannot write {self._folder}/{NAME}: {error.strerror}"
+            self.problem = f"cannot write {self._folder}/{self._name}: {error.strerror}"
         except NvctError as error:
             self.problem = error.message
         else:

@@ -88,7 +88,7 @@ class ClusterError(HostError):
 
 
 class Cluster:
-    """The API server of one cluster.
+    """The API server of one cluster. Each request raises ClusterError as `find` does.
 
     Raises:
         ClusterError: the configuration does not work.
@@ -126,11 +126,7 @@ class Cluster:
     async def find_all(
         self, kind: Kind, namespace: str = "", labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """Return the objects of a kind, or those of a namespace that have some labels.
-
-        Raises:
-            ClusterError: as `find`.
-        """
+        """Return the objects of a kind, or those of a namespace that have some labels."""
         return (await self.list(kind, namespace, labels)).objects
 
     async def list(
@@ -140,11 +136,7 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         fields: Mapping[str, str] | None = None,
     ) -> Listing:
-        """Return the objects of a kind that have some labels and fields, and the list's version.
-
-        Raises:
-            ClusterError: as `find`.
-        """
+        """Return the objects of a kind with some labels and fields, and the list's version."""
         try:
             found: Any = self._client.list(
                 _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
@@ -181,9 +173,6 @@ class Cluster:
 
         Args:
             part: status, or all but that.
-
-        Raises:
-            ClusterError: as `find`.
         """
         return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
@@ -196,11 +185,7 @@ class Cluster:
         return await self._patch(kind, manifest, PatchType.MERGE, manager)
 
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Delete an object, if there is one.
-
-        Raises:
-            ClusterError: as `find`.
-        """
+        """Delete an object, if there is one."""
         client: Any = self._client
         try:
             await client.delete(_resource(kind), name, namespace=namespace or None)

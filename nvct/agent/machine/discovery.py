@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -33,7 +34,8 @@ HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 """Device numbers of a node that cannot be seen; the agent does not use them."""
 SAME_S = 0.1
 """How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
-_signatures: dict[Roots, tuple[float, Signature]] = {}
+_signatures: dict[Roots, tuple[float, asyncio.Future[Signature]]] = {}
+"""The last look at a machine, and when it began."""
 
 
 class Discovery:
@@ -65,15 +67,15 @@ class Discovery:
 
         No GPU is woken, and no library is loaded. Tasks that look at the same moment share it.
         """
-        at, found = _signatures.get(self.roots, (0.0, ()))
-        if time.monotonic() - at > SAME_S:
-            with contextlib.suppress(NvctError):  # those before, until somebody answers again
-                self._names = await self.host.ask(NodeNames(), tuple[str, ...])
-            found = self._signature()
-            _signatures[self.roots] = time.monotonic(), found
-        return found
+        at, looking = _signatures.get(self.roots, (0.0, None))
+        if looking is None or looking.cancelled() or time.monotonic() - at > SAME_S:
+            looking = asyncio.ensure_future(self._signature())
+            _signatures[self.roots] = time.monotonic(), looking
+        return await asyncio.shield(looking)
 
-    def _signature(self) -> Signature:
+    async def _signature(self) -> Signature:
+        with contextlib.suppress(NvctError):  # those before, until somebody answers again
+            self._names = await self.host.ask(NodeNames(), tuple[str, ...])
         roots = self.roots
         names = procfs.list_directory(f"{roots.proc}/driver/nvidia/capabilities")
         minors = [int(n[3:]) for n in names if n.startswith("gpu") and n[3:].isdigit()]

@@ -111,11 +111,7 @@ def from_json(value: object) -> Daemon:
 def wanted(
     resources: Iterable[Resource], attributes: Mapping[str, GpuAttributes]
 ) -> dict[str, Daemon]:
-    """Return the daemons by resource.
-
-    Args:
-        resources: those of a node that shares by MPS.
-        attributes: of GPUs, by UUID.
+    """Return the daemons by resource, for those of a node that shares by MPS.
 
     Raises:
         HostError: a device cannot be shared by MPS, or not by so many.

@@ -55,14 +55,8 @@ class Keeper:
     """
 
     def __init__(self, place: Place, changed: Callable[[], None] = lambda: None) -> None:
-        """Keep nothing yet.
-
-        Args:
-            place: where they run.
-            changed: called in any thread when the state may be another one.
-        """
         self._place = place
-        self._changed = changed
+        self._changed = changed  # called in any thread when the state may be another one
         self._kept: dict[str, Kept] = {}
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._last: dict[str, Future[None]] = {}

@@ -50,11 +50,6 @@ class MpsDaemons(Task):
     def __init__(
         self, load: Callable[[], Settings], discovery: Discovery, folder: str, log: Log
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            load: returns the settings.
-        """
         super().__init__(log, problems_are_errors=True)
         self._load = load
         self._settings = load()

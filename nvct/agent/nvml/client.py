@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import NoneType
 
 from nvct import typed
-from nvct.agent.mps.daemons import Wanted
+from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
@@ -24,17 +26,14 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
-from nvct.host.nvml.sample_model import NvmlConditions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import AsyncIterator, Iterable, Mapping
     from typing import Literal, TypeVar
 
-    from nvct.agent.mps.daemons import Daemon
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -53,6 +52,8 @@ WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NV
 STOP_S, STOP_LOOK_S = 8.0, 0.2
 """How long MPS control daemons may take to end, and how often that is looked at."""
 CHUNK = 1 << 16
+_ends = contextvars.ContextVar("ends", default=False)
+"""Whether this task may ask NVML though the driver is let go, see `NvmlClient.ending`."""
 
 
 class SupervisorEndedError(NvmlError):
@@ -64,7 +65,7 @@ class ReleasedError(NvmlError):
 
 
 class NvmlClient:
-    """One library of NVML; one request at a time.
+    """One library of NVML; one request at a time. Each question raises NvmlError as `report` does.
 
     A GPU that hangs stays in the answers as it was reported last.
 
@@ -79,7 +80,7 @@ class NvmlClient:
     problem: str | None = None
     busy_s = 0
     refusal = ""
-    is_let_go = False
+    is_let_go = _was_asked = False
     chooses_library = True
     """Whether this side names the library."""
 
@@ -94,6 +95,7 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
+        self._first: asyncio.Future[NvmlReport] | None = None
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
@@ -104,11 +106,21 @@ class NvmlClient:
         Raises:
             ReleasedError: it is.
         """
-        if self.refusal:
+        if self.refusal and not _ends.get():
             raise ReleasedError(
                 self.refusal,
                 hint="a release ends by `nvct agent resume`, a label's pause by itself",
             )
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Ask NVML here though the driver is let go; `Release` closes it again soon."""
+        token = _ends.set(True)
+        try:
+            yield
+        finally:
+            _ends.reset(token)
+            self.is_let_go, self._was_asked = False, True
 
     async def let_go(self, reason: str) -> None:
         """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
@@ -116,7 +128,7 @@ class NvmlClient:
         Raises:
             NvctError: the worker or a daemon does not end.
         """
-        self.refusal = reason
+        self.refusal, self._was_asked = reason, False
         async with self._lock:
             await self._request(CLOSE, {}, CALL_S)
         end = time.monotonic() + STOP_S
@@ -124,7 +136,7 @@ class NvmlClient:
             if time.monotonic() > end:
                 raise HostError(f"the MPS control daemon of {min(left)} does not end")
             await asyncio.sleep(STOP_LOOK_S)
-        self.problem, self.is_let_go = None, bool(self.refusal)
+        self.problem, self.is_let_go = None, bool(self.refusal) and not self._was_asked
 
     async def why_apart(self, release: str) -> str:
         """Return "": this side's NVML is of its own release."""
@@ -134,46 +146,38 @@ class NvmlClient:
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
+        Those who ask before NVML has answered anything share its first report.
+
         Raises:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
+        first = self._first
+        if first is None or first.done() or self._has_answered:
+            first = self._first = asyncio.ensure_future(self._report())
+        return await asyncio.shield(first)
+
+    async def _report(self) -> NvmlReport:
         report = await self._ask("report", NvmlReport)
         if not self._last.is_of(report):
             self._attributes, self._properties = {}, {}
         return self._last.in_report(report)
 
     async def topology(self) -> NvmlTopology:
-        """Return how the GPUs are connected.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return how the GPUs are connected."""
         return await self._ask("topology", NvmlTopology)
 
     async def attributes(self) -> dict[str, GpuAttributes]:
-        """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return memory, compute capability, ECC and so on of each GPU, by its UUID."""
         self._attributes |= await self._ask("attributes", dict[str, GpuAttributes])
         return self._of_reported(self._attributes)
 
     async def properties(self) -> dict[str, GpuProperties]:
-        """Return brand and architecture of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return brand and architecture of each GPU, by its UUID."""
         self._properties |= await self._ask("properties", dict[str, GpuProperties])
         return self._of_reported(self._properties)
 
     async def events(self) -> NvmlEvents:
-        """Return the XID errors since the last call.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return the XID errors since the last call."""
         events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
@@ -183,29 +187,19 @@ class NvmlClient:
         return replace(events, unanswered=named)
 
     async def conditions(self) -> NvmlConditions:
-        """Return what tells whether each GPU is well; one that hangs is missing.
+        """Return what tells whether each GPU is well; one that hangs is missing."""
+        from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
 
-        Raises:
-            NvmlError: as `report`.
-        """
         return await self._ask("conditions", NvmlConditions)
 
     async def samples(self) -> NvmlSamples:
-        """Return what all GPUs report now, for monitoring.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return what all GPUs report now, for monitoring."""
         from nvct.host.nvml.sample_model import NvmlSamples  # one task needs it
 
         return await self._ask("samples", NvmlSamples)
 
     async def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         from nvct.host.nvml.mig_model import MigState  # one task needs it
 
         return await self._ask("mig", MigState)

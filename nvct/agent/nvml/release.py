@@ -26,6 +26,7 @@ from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, NvctError, NvmlError, UnsafePathError
 from nvct.host import procfs
+from nvct.host.nvml.messages import REPLACED
 from nvct.host.roots import Roots
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig import pause
@@ -35,6 +36,7 @@ LOOK_S = 0.2
 RETRY_S = 5.0
 LIMIT_S = 300
 """How long a change may keep others waiting; the reset of a GPU takes most of it."""
+NOT_YET = f"{REPLACED}: NVML does not answer yet"
 FILE = "driver-release.json"
 LONGEST_S = 24 * 3600
 """How long a request may last: the option --limit has no more."""
@@ -42,6 +44,9 @@ FILE_LIMIT = 1 << 10
 """Bytes of the file that are read."""
 LOADING_S = 900.0
 """How long a driver is waited for: a driver container may compile its modules."""
+FILES_S, FILES_LOOK_S = 120.0, 1.0
+"""How long NVML is waited for with a loaded module: a driver container that keeps the module takes
+its folder away and brings it again; and how often NVML is asked."""
 DEPLOY = "nvidia.com/gpu.deploy."
 PAUSED = "paused-for-driver-upgrade"
 """The value of a label that was "true"; another value, but "false", has it as a suffix after _."""
@@ -68,7 +73,7 @@ class Release:
         self._node: dict[str, Any] | None = None
         self._loading_until = 0.0
         self._is_replaced = False
-        self._retry_at = 0.0
+        self._retry_at = self._ask_at = 0.0
 
     def see(self, node: dict[str, Any] | None) -> None:
         """Take what a Node is now; None, if it is deleted, changes nothing."""
@@ -89,13 +94,16 @@ class Release:
         if reason and not client.refusal and pause.read(self._folder):
             return  # a change of MIG ends first: half of it would be worse
         if not reason and client.refusal:
+            reason = await self._why_not_yet()
+        if not reason and client.refusal:
             self._journal.info("a driver is there again: NVML is used from now on")
         client.refusal, client.is_let_go = reason, client.is_let_go and bool(reason)
         if not reason or client.is_let_go or self._clock() < self._retry_at:
             return
         try:
             await client.let_go(reason)
-            self._journal.info(f"NVML is closed: {reason}")
+            if reason != NOT_YET:
+                self._journal.info(f"NVML is closed: {reason}")
         except NvctError as error:
             self._journal.warning(f"the driver is still in use by this agent: {error.message}")
             self._retry_at = self._clock() + RETRY_S
@@ -110,10 +118,28 @@ class Release:
             self._loading_until = now + LOADING_S
             self._is_replaced |= not is_loaded
         elif self._client.refusal and not is_loaded and now < self._loading_until:
-            return "the driver is being replaced: none is loaded yet"
+            return f"{REPLACED}: none is loaded yet"
         elif self._node and not of_labels(self._node, by_state=True):
             self._is_replaced = False
         return reason
+
+    async def _why_not_yet(self) -> str:
+        """Return why a driver whose module is loaded is not used yet, "" if NVML answers.
+
+        Where this side names the library, a task does that when it looks at the machine.
+        """
+        if self._client.chooses_library:
+            return ""
+        now = self._clock()
+        if now < self._ask_at:
+            return NOT_YET
+        try:
+            with self._client.ending():
+                await self._client.report()
+        except NvctError:
+            self._ask_at = now + FILES_LOOK_S
+            return NOT_YET if now < self._loading_until - LOADING_S + FILES_S else ""
+        return ""
 
     async def _release_gpu(self) -> None:
         """Release NVML for the change of MIG that is announced."""
@@ -144,7 +170,7 @@ def request(limit_s: int, folder: str) -> None:
         with SharedFolder.open(folder, create=0o700) as shared:
             shared.write(FILE, document.encode())
     except OSError as error:
-        raise HostError(f"{folder}/{FILE} cannot be written: {error.strerror}") from error
+        raise _failure(f"{folder}/{FILE} cannot be written", error) from error
 
 
 def withdraw(folder: str) -> bool:
@@ -161,8 +187,13 @@ def withdraw(folder: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise HostError(f"{folder}/{FILE} cannot be removed: {error.strerror}") from error
+        raise _failure(f"{folder}/{FILE} cannot be removed", error) from error
     return True
+
+
+def _failure(what: str, error: OSError) -> HostError:
+    hint = "run it as root" if isinstance(error, PermissionError) else ""
+    return HostError(f"{what}: {error.strerror}", hint=hint)
 
 
 def of_file(folder: str, now: float) -> str:
@@ -179,7 +210,7 @@ def of_file(folder: str, now: float) -> str:
         return ""
     except (OverflowError, RecursionError):  # of a file that nvct has not written
         return ""
-    return "the driver is being replaced, as `nvct agent release` says" if is_now else ""
+    return f"{REPLACED}, as `nvct agent release` says" if is_now else ""
 
 
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
@@ -196,9 +227,9 @@ def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
         if key.startswith(DEPLOY) and (value == PAUSED or value.endswith(f"_{PAUSED}"))
     )
     if paused:
-        return f"the driver is being replaced: label {paused[0]} is {labels[paused[0]]}"
+        return f"{REPLACED}: label {paused[0]} is {labels[paused[0]]}"
     if by_state and labels.get(STATE) in UPGRADING:
-        return f"the driver is being replaced: label {STATE} is {labels[STATE]}"
+        return f"{REPLACED}: label {STATE} is {labels[STATE]}"
     return ""
 
 

@@ -66,15 +66,8 @@ class Worker:
         grace_s: int = GRACE_S,
         own_path: str = "",
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            listener: is listening.
-            supervisor: answers.
-            log: gets what happens.
-            grace_s: how long the pod may take to end.
-            own_path: of the socket, if this is a pod without the agent; else "".
-        """
+        # grace_s: how long the pod may take to end. own_path: of the socket, if this is a pod
+        # without the agent; else "".
         self._own_path = own_path
         self._file = _file(own_path)
         self._end_s = max(1, grace_s - MARGIN_S)

@@ -170,18 +170,12 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
     from nvct.engine import modules, writing
-    from nvct.kernel.calls import KERNEL
-    from nvct.linux.files import write_atomic
 
     data = modules.hook_file(invocation.hook)
     if dry_run or not invocation.hook_file:
         sys.stdout.write(data.decode())
         return
-    try:
-        writing.make_folders(writing.missing_folders(invocation.hook_file), KERNEL)
-        write_atomic(invocation.hook_file, data, follow=True)
-    except OSError as error:
-        raise writing.refused(error, invocation.hook_file) from error
+    writing.write_file(invocation.hook_file, data, follow=True)
     say(f"Wrote {invocation.hook_file}")
 
 

@@ -148,7 +148,6 @@ def _engine_options(
         cdi=cdi,
         config=os.path.abspath(values["config"] or modules.CONFIG[engine]),
         drop_in=_drop_in(engine, values["drop_in"]),
-        source=source,
         executable=executable,
         dump=command.dump(engine, program) if source == "command" else "",
         engine_version=command.version(program),

@@ -15,7 +15,7 @@ import click
 from nvct.cli.options import GoStyle, format_option, say
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor.model import Finding
-from nvct.engine.model import Engine, State
+from nvct.engine.model import Engine
 from nvct.engine.status import Status
 from nvct.errors import printable
 
@@ -119,7 +119,7 @@ def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
         ]
         yield "runtimes", ", ".join(names) or "none of NVIDIA's"
         yield "default", state.default or "the engine's own"
-        yield "CDI", ANSWERS[_cdi(engine_status.engine, state)]
+        yield "CDI", ANSWERS[state.cdi]
         if state.spec_dirs:
             yield "CDI from", ", ".join(state.spec_dirs)
     yield from _in_force(engine_status)
@@ -151,15 +151,6 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
         yield "problem", text
 
 
-def _cdi(engine: Engine, state: State) -> bool | None:
-    """Return whether CDI is on, by the engine's files, else by its version."""
-    from nvct.engine import docker
-
-    if engine.engine == "docker":
-        return docker.cdi_is_on(engine.numbers, said=state.cdi)
-    return state.cdi
-
-
 def _engine(engine: Engine) -> dict[str, Any]:
     return {key: value for key, value in asdict(engine).items() if key not in ("root", "path")}
 
@@ -173,7 +164,7 @@ def document(engine_status: Status) -> dict[str, Any]:
             "version": engine_status.state.version,
             "runtimes": dict(engine_status.state.handlers),
             "default": engine_status.state.default,
-            "cdi": _cdi(engine_status.engine, engine_status.state),
+            "cdi": engine_status.state.cdi,
             "specDirs": engine_status.state.spec_dirs,
         }
     return {

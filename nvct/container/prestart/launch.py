@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def main(cold: str) -> NoReturn:
     """Run the hook and leave without finalising the interpreter."""
+    from nvct.config.model import without_choice
     from nvct.container.prestart.main import main as run
 
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
-    status = run(sys.argv[2:], env, cold, program=sys.argv[1])
+    status = run(sys.argv[2:], without_choice(env), cold, program=sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
     posix._exit(status)

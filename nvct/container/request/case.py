@@ -124,8 +124,15 @@ class Case:
         name = self.annotations.get(CRIO_NAME, self.annotations.get(CONTAINERD_NAME))
         try:
             answers = kubelet_record.read(folder, uid)
+            claimed = kubelet_record.claimed(folder, uid)
             if isinstance(name, str):
-                self.given = self.parse(answers[name]) if name in answers else None
+                answers = {name: answers.get(name, kubelet_record.Answer())}
+            elif claimed and not answers:
+                answers = {"": kubelet_record.Answer()}
+            for answer in answers.values():
+                answer.names += claimed
+            if isinstance(name, str):
+                self.given = self.parse(answers[name])
                 return ""
             for answer in answers.values():  # Docker names no container
                 self.given = self.parse(answer)

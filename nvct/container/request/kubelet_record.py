@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What device plugins answered for a container of a pod, from the kubelet's own record of it.
+"""What the kubelet gave a container of a pod, from its own records.
 
-Hot; loaded only for a policy rule that needs it. The kubelet writes each answer to Allocate into
-its checkpoint, which only root can read, before it has the engine create the container
-(pkg/kubelet/cm/devicemanager of Kubernetes). So neither an image nor the author of a pod can write
-it, and a pod cannot have the entry of another one. Contract: what cannot be read is an error; a
-pod that has got nothing has no entry.
+Hot; loaded only for a policy rule that needs it. The kubelet writes each answer of a device plugin
+to Allocate, and of a DRA driver to NodePrepareResources, into checkpoints that only root can read,
+before it has the engine create the container (pkg/kubelet/cm/devicemanager and dra of Kubernetes).
+So neither an image nor the author of a pod can write it, and a pod cannot have the entry of
+another one. Contract: what cannot be read is an error; a pod that has got nothing has no entry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FOLDER = "device-plugins"
 FILE = "kubelet_internal_checkpoint"
+CLAIMS = "dra_manager_state"
+"""In the kubelet's folder itself."""
 LIMIT = 64 << 20
 UID_LENGTH = 32
 """Of a UID without its dashes."""
@@ -117,6 +119,32 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
     try:
         return _answers(jsontext.parse(text, path), uid)
     except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
+
+
+def claimed(folder: str, uid: str) -> list[str]:
+    """Return the CDI names that DRA drivers gave for the claims of a pod, of all its containers.
+
+    Raises:
+        DocumentError: the record cannot be read.
+    """
+    path = f"{folder}/{CLAIMS}"
+    try:
+        record: Any = jsontext.parse(read_bytes(path, LIMIT).decode(), path)
+        document: Any = jsontext.parse(record["Data"], path)
+        return [
+            name
+            for claim in document["ClaimInfoStateList"] or ()
+            if uid in (claim["PodUIDs"] or ())
+            for state in (claim["DriverState"] or {}).values()
+            for device in state["Devices"] or ()
+            for name in device["CDIDeviceIDs"] or ()
+        ]
+    except FileNotFoundError:
+        return []  # a kubelet without DRA
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be read: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
 
 

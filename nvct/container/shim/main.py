@@ -12,6 +12,7 @@ import posix
 import sys
 import time
 
+from nvct.config.model import without_choice
 from nvct.errors import NvctError, RuntimeNotFoundError, unexpected
 from nvct.oci import argv
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
@@ -34,6 +35,7 @@ def main(cold: str) -> NoReturn:
     invocation = argv.parse(sys.argv[2:])
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
+    env = without_choice(env)
     progress = Progress(invocation.log)
     try:
         _run(program, invocation, env, cold, progress)

@@ -38,6 +38,8 @@ HANG = "NVML does not answer"
 """How the message of an error begins that is about a hang."""
 WORKER_AWAY = "NVML's worker (container nvml-worker)"
 """How the message of an error begins that is about another process than NVML's."""
+REPLACED = "the driver is being replaced"
+"""How the reason begins by which a driver is left alone."""
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 

@@ -45,6 +45,8 @@ DMESG = "dmesg tells which GPU hangs"
 class NvmlSession:
     """NVML through nvidia-ml-py and one library file, in a worker process.
 
+    Each question raises NvmlError as `report` does.
+
     The worker starts with the first call, and again with the first call after a crash or a
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
@@ -84,27 +86,15 @@ class NvmlSession:
         return self._ask_complete("report", NvmlReport)
 
     def check(self) -> None:
-        """Load and initialize the library.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Load and initialize the library."""
         self._ask("check", NoneType)
 
     def properties(self) -> dict[str, GpuProperties]:
-        """Return brand and architecture of each GPU, by its UUID.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return brand and architecture of each GPU, by its UUID."""
         return self._ask_complete("properties", dict[str, GpuProperties])
 
     def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         from nvct.host.nvml.mig_model import MigState  # few callers change MIG
 
         return self._ask("mig", MigState)
@@ -118,19 +108,11 @@ class NvmlSession:
         return self._ask(verb, answer, arguments)
 
     def ask(self, verb: str, kind: type[T]) -> T:
-        """Return the answer to a verb without arguments, of a type.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return the answer to a verb without arguments, of a type."""
         return self._ask(verb, kind)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
-        """Return the value of a verb as the worker sends it, for a process that passes it on.
-
-        Raises:
-            NvmlError: as `report`.
-        """
+        """Return the value of a verb as the worker sends it, for a process that passes it on."""
         value: Json = self._ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import os
@@ -21,9 +22,9 @@ from prometheus_client import parser
 
 from nvct.agent import main, task_table
 from nvct.agent.core import logs, status
-from nvct.agent.core.instance import Instance
+from nvct.agent.core.instance import YIELD, Instance
 from nvct.agent.core.logs import Log, from_environment
-from nvct.agent.core.status import Status
+from nvct.agent.core.status import Status, with_yield
 from nvct.agent.core.task import KeptTask
 from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import ClusterError
@@ -33,6 +34,7 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
 from nvct.cli import agent as cli
+from nvct.cli import doctor
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
@@ -63,6 +65,9 @@ class Folder:
 
     def module(self, _name: str) -> Folder:
         return self
+
+    def resolve(self, _words: object, _env: object) -> tuple[None, tuple[()]]:
+        return None, ()
 
 
 class Unused:
@@ -115,7 +120,7 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
 ) -> None:
     """Both start at once; without the wait, each start of the agent would log failures."""
     path, began = f"{folder}/config.yaml", list[str]()
-    monkeypatch.setattr(main, "CONFIG_S", limit_s)
+    monkeypatch.setattr(main, "SOON_S", limit_s)
 
     def factory(name: str) -> Entry:
         class Work:
@@ -136,6 +141,45 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
                 await until(lambda: began == ["config-manager"])
                 os.close(os.open(path, os.O_CREAT))
             await until(lambda: sorted(began) == sorted(names))
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-offers", "it-does-not"])
+def test_other_tasks_start_once_the_devices_are_offered(
+    limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they import would delay the kubelet's first list; it came after all of them."""
+    began = list[str]()
+    monkeypatch.setattr(main, "SOON_S", limit_s)
+
+    class Work:
+        is_settled = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def run(self) -> None:
+            began.append(self.name)
+            await forever()
+
+    works = {name: Work(name) for name in ("labels", "device-plugin", "config-manager")}
+    entries = {
+        name: cast("Entry", Folder(lambda _context, work=work: work))
+        for name, work in works.items()
+    }
+    monkeypatch.setattr(main, "TASKS", entries)
+    monkeypatch.setattr(task_table, "load", list)
+    log = Log(target=io.StringIO())
+    made = Agent(list(works), {}, cast("Any", Unused()), log, lambda: True)
+
+    async def test() -> None:
+        async with serving(made, folder):
+            if limit_s:
+                await until(lambda: bool(began))
+                assert began == ["device-plugin"]
+                works["device-plugin"].is_settled = True
+            await until(lambda: sorted(began) == sorted(works))
 
     asyncio.run(test())
 
@@ -217,6 +261,7 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
                 await until(lambda: newer.tasks[0].state == "running")
                 assert older.tasks[0].state == "stopped"
                 assert older.status.part == "standby"
+                assert older.shared.has_successor
                 assert probe(newer, "/readyz") == (200, "ok\n")
                 assert probe(older, "/readyz") == (
                     503, "failed: another agent serves this node\n"
@@ -227,6 +272,64 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
                 assert json.loads(body)["state"] == "serving"
             await until(lambda: older.tasks[0].state == "running")
             assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
+            assert not older.shared.has_successor
+
+    asyncio.run(test())
+
+
+def test_an_agent_whose_pod_ends_serves_until_the_sockets_are_taken(folder: str) -> None:
+    async def test() -> None:
+        taken, stopped = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            await taken.wait()
+
+        async def serves() -> None:
+            try:
+                await forever()
+            finally:
+                assert older.shared.hands_over(wait)
+
+        older, newer = agent(serves), agent(forever)
+        runs = asyncio.create_task(older.serve(Instance(folder), stopped))
+        await until(lambda: older.tasks[0].state == "running")
+        older.is_ending = True
+        async with serving(newer, folder):
+            await until(lambda: newer.tasks[0].state == "running")
+            await asyncio.sleep(0.1)
+            assert not runs.done()
+            taken.set()
+            await asyncio.wait_for(runs, 10)
+
+    asyncio.run(test())
+
+
+def test_an_agent_that_leaves_the_node_has_no_successor(folder: str) -> None:
+    async def test() -> None:
+        made, leaves = agent(forever), Instance(folder)
+        async with serving(made, folder):
+            await until(lambda: made.tasks[0].state == "running")
+            await leaves.take(to_serve=False)
+            assert (made.tasks[0].state, made.shared.has_successor) == ("stopped", False)
+            leaves.release()
+
+    asyncio.run(test())
+
+
+def test_an_agent_that_knows_no_hand_over_yields(folder: str) -> None:
+    """Those of before."""
+
+    async def test() -> None:
+        older, newer, yielded = Instance(folder), Instance(folder), asyncio.Event()
+        await older.take()
+        server = with_yield(Status(()), {YIELD: yielded.set})
+        await server.listen_unix(older.socket)
+        taken = asyncio.create_task(newer.take())
+        await asyncio.wait_for(yielded.wait(), 10)
+        await server.close()
+        older.release()
+        await taken
+        newer.release()
 
     asyncio.run(test())
 
@@ -266,6 +369,53 @@ def test_the_driver_is_released_and_taken_again_by_commands(
     assert command("resume")[0] == 0
     assert "no agent serves this node" in command("release")[1]
     assert os.path.exists(f"{folder}/driver-release.json")
+    assert "as `nvct agent release` says" in doctor._released()
+    assert command("resume")[1] == "the release is over: no agent serves this node\n"
+    assert doctor._released() == ""
+
+
+def test_a_host_without_what_an_agent_needs_has_nothing_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvct.agent.core.instance", None)
+    monkeypatch.delattr("nvct.agent.core.instance")
+    assert doctor._released() == ""
+
+
+def test_another_user_learns_why_the_agent_does_not_answer(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
+
+    async def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(http, "ask", refuse)
+    with pytest.raises(HostError, match=r"agent\.sock answers root alone") as raised:
+        cli.status_of_agent()
+    assert raised.value.hint == "run it as root"
+
+
+@pytest.mark.parametrize("in_pod", [True, False])
+def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> None:  # noqa: FBT001
+    made = agent(forever)
+    made.env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if in_pod else {}
+
+    async def test() -> None:
+        async with serving(made, folder):
+            await until(lambda: made.status.part == "serving")
+            taker = Instance(folder)
+            await taker.take()
+            os.unlink(f"{folder}/agent.lock")
+            taker.release()
+            await until(lambda: made.status.part == "standby")
+            await asyncio.sleep(1.5)
+            said = made.journal.target
+            assert isinstance(said, io.StringIO)
+            assert ("nvct has left this node" in said.getvalue()) is not in_pod
+            assert "another agent serves" not in said.getvalue()
+
+    asyncio.run(test())
 
 
 def test_labels_of_the_node_release_the_driver(folder: str) -> None:
@@ -532,3 +682,15 @@ def test_nvmls_process_is_forked_while_this_one_is_small(module: str) -> None:
     code = f"import sys, {module}, nvct.agent.nvml.supervisor; sys.exit('asyncio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_first_list_loads_nothing_that_comes_after_it() -> None:
+    """Values of GPUs and the HTTP server took 10 ms before the kubelet knew of any device."""
+    code = (
+        "import sys, nvct.agent.device_plugin.task, nvct.agent.device_plugin.registration\n"
+        "print(*sorted(sys.modules.keys() & set(sys.argv)))"
+    )
+    later = ["nvct.agent.web.http", "nvct.host.nvml.sample_model", "nvct.agent.kubernetes.cluster"]
+    command = [sys.executable, "-I", "-c", code, *later]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

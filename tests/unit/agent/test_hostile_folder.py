@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from nvct.agent import leave
-from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
@@ -37,8 +37,8 @@ from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
 from nvct.doctor import decisions
 from nvct.errors import NvctError
-from nvct.installer import instance as installer
 from nvct.installer import ready
+from nvct.installer import steps as installer
 from nvct.mig import journal as mig
 from nvct.mig import pause
 from tests.support.forked import run_forked
@@ -115,7 +115,7 @@ def serve(folder: Path) -> None:
 
     async def run() -> None:
         await asyncio.wait_for(older.take(), 1)
-        server = with_yield(Status(()), lambda: None)
+        server = with_yield(Status(()), {YIELD: lambda: None})
         await server.listen_unix(older.socket)
         assert "starting" in (await http.ask(older.socket, "GET", "/status"))[1]
         await server.close()

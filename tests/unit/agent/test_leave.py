@@ -14,7 +14,7 @@ import pytest
 from nvct.agent import leave
 from nvct.agent.condition import condition
 from nvct.agent.core import instance
-from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
@@ -31,9 +31,13 @@ def root() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.mark.parametrize("in_pod", [True, False])
 def test_the_agent_yields_for_good_and_its_specifications_are_removed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    in_pod: bool,  # noqa: FBT001
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In a pod it stands by, as the kubelet would start it again; elsewhere it ends."""
     monkeypatch.setattr(instance, "GRACE_S", 0.5)
     folder, cdi = root / FOLDER[1:], root / "run/cdi"
     cdi.mkdir(parents=True)
@@ -49,19 +53,20 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
         yielded = asyncio.Event()
         older = Instance(str(folder))
         await older.take()
-        server = with_yield(Status(()), yielded.set)
+        server = with_yield(Status(()), {YIELD: yielded.set})
         await server.listen_unix(older.socket)
 
-        async def end() -> None:
+        async def end() -> bool:
             await yielded.wait()
             await server.close()
             older.release()
-            await older.stand_by()
+            return await older.stand_by(in_pod=in_pod)
 
         ending = asyncio.create_task(end())
         said = await asyncio.to_thread(leave.leave, str(root), {})
         done, _ = await asyncio.wait([ending], timeout=1.5)
-        assert not done, "it serves the node again"
+        assert bool(done) is not in_pod, "it serves the node again"
+        assert not done or ending.result() is False
         ending.cancel()
         return said
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 
@@ -59,6 +60,46 @@ def test_a_canceled_question_does_not_leave_its_answer_to_the_next(
 
     asyncio.run(run())
     assert supervisor.ended() == 0
+
+
+def test_those_who_wait_for_nvml_to_start_share_its_first_report() -> None:
+    """An NVML that hangs is waited for once; later, each question is one of its own."""
+    ours, theirs = socket.socketpair()
+    report: Json = {
+        "driver_version": "1",
+        "cuda_version": "1",
+        "gpus": [],
+        "warnings": [],
+        "unanswered": {},
+    }
+
+    async def asked(client: NvmlClient, count: int) -> int:
+        """Return how many requests it takes to answer some questions."""
+        asking = [asyncio.ensure_future(client.report()) for _ in range(count)]
+        requests = 0
+        while not all(each.done() for each in asking):
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(BlockingIOError):
+                number, _, _ = messages.request_of(messages.decode(_message(theirs)))
+                theirs.sendall(messages.encode({"id": number, "value": report}))
+                requests += 1
+        for each in asking:
+            each.result()
+        return requests
+
+    async def run() -> None:
+        client = NvmlClient(ours)
+        theirs.settimeout(0)
+        assert await asked(client, 3) == 1
+        assert await asked(client, 3) == 3
+        client.disconnect()
+
+    asyncio.run(run())
+    theirs.close()
+
+
+def _message(connection: socket.socket) -> bytes:
+    return connection.recv(messages.length_of(connection.recv(messages.HEADER)))
 
 
 @pytest.mark.parametrize("read", [0, 2, 9])

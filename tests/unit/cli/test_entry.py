@@ -217,3 +217,18 @@ def test_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert names("log", "tra") == ["trainer"]
     assert names("explain", "tea") == ["team/p/main", "tea"]
     assert names("explain", "DriverNotL") == ["DriverNotLoaded", "DriverNotL"]
+
+
+def test_help_costs_no_search_for_cycles(config: Path) -> None:
+    """Each search costs as much as a module; those before --help was printed were ten."""
+    code = (
+        "import atexit, gc, sys\n"
+        "searches = []\n"
+        "gc.callbacks.append(lambda phase, _: searches.append(phase))\n"
+        "atexit.register(lambda: print(len(searches), gc.get_freeze_count() > 0))\n"
+        "sys.argv[1:] = ['nvct', '--help']\n"
+        "from nvct.cli.__main__ import main\n"
+        "main()\n"
+    )
+    status, out, _ = run(["-c", code], [], config)
+    assert (status, out.splitlines()[-1]) == (0, "0 True")

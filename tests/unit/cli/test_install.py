@@ -329,7 +329,7 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
             ["--runtime=crio", "--drop-in-config=/a/b", "--drop-in-config-host-path=/c/d"],
             "the drop-in has two names",
         ),
-        (["--enable-nri-plugin"], "no NRI plugin"),
+        (["--enable-nri-plugin"], "does not start the NRI plugin"),
         (["--runtime=containerd", "--runtime-type=io.containerd.kata.v2"], "runs no program"),
         (["--opt-in-features=a.b=c"], "no name of a feature"),
         (["--toolkit-source-root=/nonexistent"], "has no bin/nvidia-container-runtime"),

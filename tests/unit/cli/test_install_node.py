@@ -101,6 +101,30 @@ def test_the_driver_of_a_driver_container_is_found(containerd: Node, tmp_path: P
     assert f"no working driver in {root}" in completed.output
 
 
+@pytest.mark.parametrize(
+    ("there", "upgrades", "root"),
+    [
+        ("run/nvidia/driver", "", "/run/nvidia/driver"),  # unmounted while it is replaced
+        ("run", "true", "/run/nvidia/driver"),  # after a boot: it comes later
+        ("run", "", "/"),
+        ("usr/bin/nvidia-smi", "true", "/"),  # the host's own, whose module is not loaded
+    ],
+)
+def test_a_driver_that_does_not_work_yet_is_expected_where_it_will_be(
+    there: str, upgrades: str, root: str, containerd: Node, tmp_path: Path
+) -> None:
+    host, ready = tmp_path / "host", tmp_path / "ready/driver-ready"
+    (host / there).mkdir(parents=True, exist_ok=True)
+    containerd.args.remove("--driver-root=/")
+    words = ("--find-driver", f"--driver-ready-file={ready}")
+    completed = containerd.run(*words, NVCT_DRIVER_UPGRADES=upgrades)
+    assert completed.exit_code == 0, completed.output
+    assert f"the driver is expected in {root}\n" in completed.output
+    assert config(containerd)["nvidia-container-cli"]["root"] == root
+    here = f"{host}{root}".rstrip("/")
+    assert f"NVIDIA_DRIVER_ROOT={root}\nDRIVER_ROOT_CTR_PATH={here}\n" in ready.read_text()
+
+
 def test_uninstall_restores_the_engine_and_removes_the_programs(containerd: Node) -> None:
     assert containerd.run().exit_code == 0
     assert containerd.config.read_bytes() != CONTAINERD

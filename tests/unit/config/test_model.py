@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from nvct import paths
 from nvct.config.load import KEYS
-from nvct.config.model import FIELDS, Config, check, path_from
+from nvct.config.model import FIELDS, Config, check, path_from, without_choice
 from nvct.errors import ConfigError, line
 
 
@@ -131,6 +133,30 @@ def test_a_file_of_the_users_own_comes_before_the_systems(tmp_path: Path, end: s
     user_file.parent.mkdir()
     user_file.touch()
     assert path_from({"XDG_CONFIG_HOME": f"{tmp_path}{end}"}) == str(user_file)
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME", "NVCT_RUN_DIR"]
+)
+def test_who_calls_cannot_choose_another_policy_than_the_hosts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tmp_path / "config.toml"
+    monkeypatch.setattr(paths, "CONFIG_FILE", str(hosts))
+    env, own, others = {name: "/x", "PATH": "/bin"}, str(tmp_path), "/"
+    if os.geteuid() == 0:
+        others = str(tmp_path / "others")
+        os.mkdir(others)
+        os.chown(others, 1000, 1000)
+    assert without_choice(env, own) == env
+    hosts.write_text("[nvct]\nlayout = 'farm'\n")
+    assert without_choice(env, own) == env
+    hosts.write_text("[nvct.policy]\ndefault = 'deny'\n")
+    assert without_choice(env, own) == {"PATH": "/bin"}
+    assert without_choice(env, others) == env  # a rootless engine: its user owns his runtime
+    hosts.unlink()
+    hosts.mkdir()
+    assert without_choice(env, own) == {"PATH": "/bin"}
 
 
 def test_the_defaults_can_be_used_and_ldconfig_of_the_container_be_allowed() -> None:

@@ -186,7 +186,7 @@ def conf(path: str = "/etc/c.toml", **values: object) -> list[str]:
 
 def test_launcher_conf_holds_what_the_launcher_needs() -> None:
     assert conf(runtimes=["runc", "/opt/crun"], swarm_resource=["DOCKER_RESOURCE_GPU"]) == [
-        "nvct-launcher 1",
+        "nvct-launcher 2",
         "config\t/etc/c.toml\t1 2 3 4 5",
         "runtime\trunc",
         "runtime\t/opt/crun",
@@ -222,7 +222,7 @@ def test_launcher_conf_records_a_missing_config_toml() -> None:
 def test_launcher_conf_has_no_entries_if_the_launcher_could_be_wrong(
     values: dict[str, str],
 ) -> None:
-    assert conf(**values) == ["nvct-launcher 1", "end"]
+    assert conf(**values) == ["nvct-launcher 2", "end"]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,10 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
             )
             for state in ("released", "closing")
         ),
+        (  # the driver is loaded, and the devices are looked at
+            document(resource(devices=1, unhealthy={"a": "the driver is being replaced: x"})),
+            Reason.DriverBeingReplaced, "error", "the driver is being replaced: x",
+        ),
         (
             document(resource("lost", reason="the kubelet was restarted")),
             Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
@@ -167,6 +171,15 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
     assert part.health == "attention"
     is_other = reason is Reason.DriverBeingReplaced
     assert part.lines == (("label x says so",) if is_other else ("x",))
+
+
+def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
+    fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
+    check = checks.Check("module", "?", lambda _: Part.of("x", findings=[fault]))
+    node = checks.Node(settings=Config(), env={}, released="the command says so")
+    assert checks.result(check, node).lines == ("the command says so",)
+    (agent,) = checks.named(["agent"])
+    assert agent.look(node).lines == ("no agent serves this node", "the command says so")
 
 
 def test_a_check_without_a_fault_stays_as_it_is() -> None:

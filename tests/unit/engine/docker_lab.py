@@ -8,18 +8,14 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nvct.doctor import docker as doctor
+from nvct.doctor.model import Finding
 from nvct.engine import docker, docker_host
+from nvct.engine.docker_host import DockerHost
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.doctor.model import Finding
-    from nvct.engine.docker_host import DockerHost
 
 BOOT = int(time.time()) - 100_000
 HOUR = 3600.0

@@ -25,6 +25,7 @@ from tests.unit.engine.containerd_host import (
     Host,
     options,
 )
+from tests.unit.engine.tree import removal
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 EKS = Path(__file__).parents[2] / "engineconf/containerd/eks-al2-gpu.toml"
@@ -149,7 +150,7 @@ def test_runc_is_registered_if_containerd_1_would_drop_it(tmp_path: Path) -> Non
 
     assert "runc is named as well" in change.notes[0]
     assert list(containerd.state(options(V1_7), host).handlers) == ["runc", "nvidia"]
-    host.apply(containerd.removal(options(V1_7), host))
+    host.apply(removal(options(V1_7), host))
     assert host.text() == "version = 2\n"
 
 
@@ -279,7 +280,7 @@ IoUid = 0
 SystemdCgroup = true
 """
 
-    host.apply(containerd.plan(options(V2_1, dump=dump, source="command"), host))
+    host.apply(containerd.plan(options(V2_1, dump=dump), host))
 
     assert host.runtime("nvidia", DROP_IN) == {
         "runtime_type": "io.containerd.runc.v2",
@@ -546,21 +547,20 @@ def test_removal_removes_only_our_handlers(tmp_path: Path) -> None:
     ask = options(V1_7, handlers=THREE, default="nvidia-cdi")
     host.apply(containerd.plan(ask, host))
 
-    change = containerd.removal(ask, host)
+    change = removal(ask, host)
     host.apply(change)
 
     assert host.text() == V2
-    assert "default runtime is containerd's own again" in change.notes[0]
-    assert containerd.removal(ask, host).edits == ()
+    assert "it is the engine's own again" in change.notes[0]
+    assert removal(ask, host).edits == ()
 
 
 def test_removal_keeps_a_foreign_handler_of_the_same_name(tmp_path: Path) -> None:
     text = V2 + f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "/opt/other"\n'
 
-    change = containerd.removal(options(V1_7), Host(tmp_path, text))
+    change = removal(options(V1_7), Host(tmp_path, text))
 
     assert change.edits == ()
-    assert change.notes == (f"{CONFIG}: nvidia leads to /opt/other and stays",)
 
 
 @pytest.mark.parametrize("version", [V1_6, V1_7])
@@ -579,12 +579,27 @@ def test_removal_leaves_a_default_that_containerd_1_has(
     text += f'[{head}.runtimes.nvidia.options]\nBinaryName = "{PROGRAM}"\n'
     host = Host(tmp_path, text)
 
-    change = containerd.removal(options(version), host)
+    change = removal(options(version), host)
     host.apply(change)
 
     state = containerd.state(options(version), host)
     assert (state.default, set(state.handlers)) == (default, set(others))
-    assert f"the default runtime is {default or containerd.OWN_DEFAULT} again" in change.notes[0]
+    value = default or "the engine's own"
+    assert f"it is {value} again" in change.notes[0]
+
+
+def test_removal_frees_a_default_whose_name_is_in_a_table_that_is_not_read(tmp_path: Path) -> None:
+    text = f'[plugins.cri.containerd.runtimes.nvidia]\nruntime_engine = "{PROGRAM}"\n'
+    host = Host(tmp_path, text)
+    ask = options(V2_1, default="nvidia")
+    host.apply(containerd.plan(ask, host))
+
+    host.apply(removal(ask, host))
+
+    assert host.read(DROP_IN) is None
+    assert host.parsed()["plugins"]["cri"] == {
+        "containerd": {"runtimes": {"nvidia": {"runtime_engine": PROGRAM}}}
+    }
 
 
 def test_removal_restores_a_legacy_default(tmp_path: Path) -> None:
@@ -593,7 +608,7 @@ def test_removal_restores_a_legacy_default(tmp_path: Path) -> None:
     ask = options(V1_7, default="nvidia")
     host.apply(containerd.plan(ask, host))
 
-    host.apply(containerd.removal(ask, host))
+    host.apply(removal(ask, host))
 
     assert containerd.state(ask, host).default == "former-default"
 

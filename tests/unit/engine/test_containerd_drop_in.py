@@ -23,6 +23,7 @@ from tests.unit.engine.containerd_host import (
     Host,
     options,
 )
+from tests.unit.engine.tree import removal
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 IMPORTED = V2.replace(
@@ -206,7 +207,7 @@ def test_before_2_1_a_requested_drop_in_has_the_whole_table(tmp_path: Path) -> N
 def test_a_full_drop_in_has_the_configuration_that_containerd_prints(tmp_path: Path) -> None:
     host = Host(tmp_path)
     dump = V2 + f"[{CRI}.containerd]\ndefault_runtime_name = 'runc'\n"
-    ask = options(V1_7, drop_in=DROP_IN, dump=dump, source="command")
+    ask = options(V1_7, drop_in=DROP_IN, dump=dump)
 
     host.apply(containerd.plan(ask, host))
 
@@ -245,7 +246,7 @@ def test_our_drop_in_is_removed_completely(tmp_path: Path, engine: tuple[int, ..
     ask = options(engine, drop_in=DROP_IN, handlers=THREE, default="nvidia", cdi=True)
     host.apply(containerd.plan(ask, host))
 
-    change = containerd.removal(ask, host)
+    change = removal(ask, host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [DROP_IN]
@@ -257,7 +258,7 @@ def test_an_import_of_only_the_drop_in_is_removed_before_it(tmp_path: Path) -> N
     host = Host(tmp_path, V2, {"/etc/containerd/conf.d/other.toml": "oom_score = 0\n"})
     host.apply(containerd.plan(options(V2_1), host))
 
-    change = containerd.removal(options(V2_1), host)
+    change = removal(options(V2_1), host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [CONFIG, DROP_IN]
@@ -309,7 +310,7 @@ def test_a_shared_drop_in_loses_only_our_handlers(tmp_path: Path) -> None:
         tmp_path, IMPORTED, {DROP_IN: f"version = 2\n[debug]\nlevel = 'trace'\n{OUR_TABLES}"}
     )
 
-    host.apply(containerd.removal(options(V2_1), host))
+    host.apply(removal(options(V2_1), host))
 
     assert host.text(DROP_IN) == "version = 2\n[debug]\nlevel = 'trace'\n"
 

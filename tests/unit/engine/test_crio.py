@@ -12,6 +12,7 @@ import pytest
 from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.errors import DocumentError, EngineConfigError
+from tests.unit.engine.tree import removal
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 NVIDIA = Handler(name="nvidia", path=SHIM)
@@ -114,7 +115,7 @@ def test_other_settings_in_the_drop_in_stay(tmp_path: Path) -> None:
     change = crio.plan(OPTIONS, files)
     assert (change.edits[0].after or b"").decode().startswith(foreign)
     _apply(change, files)
-    (edit,) = crio.removal(OPTIONS, files).edits
+    (edit,) = removal(OPTIONS, files).edits
     assert (edit.after or b"").decode().strip() == foreign.strip()
 
 
@@ -196,7 +197,7 @@ def test_a_bundled_conmon_is_written(tmp_path: Path) -> None:
 
 def test_the_printed_configuration_is_the_template(tmp_path: Path) -> None:
     dump = Path(__file__).with_name("crio_status_config.toml").read_text()
-    options = replace(OPTIONS, source="command", dump=dump)
+    options = replace(OPTIONS, dump=dump)
     change = crio.plan(options, _host(tmp_path))
     assert _handler(change) == {
         "runtime_path": SHIM,
@@ -268,15 +269,15 @@ def test_removal_removes_a_file_without_other_settings(tmp_path: Path) -> None:
     files = _host(tmp_path, f10_crio=PACKAGES)
     options = replace(OPTIONS, default="nvidia")
     _apply(crio.plan(options, files), files)
-    change = crio.removal(options, files)
+    change = removal(options, files)
     assert [(edit.path, edit.after) for edit in change.edits] == [(crio.DROP_IN, None)]
     _apply(change, files)
-    assert crio.removal(options, files).edits == ()
+    assert removal(options, files).edits == ()
 
 
 def test_removal_never_removes_the_main_file(tmp_path: Path) -> None:
     main = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{SHIM}"\n'
-    (edit,) = crio.removal(replace(OPTIONS, drop_in=""), _host(tmp_path, main=main)).edits
+    (edit,) = removal(replace(OPTIONS, drop_in=""), _host(tmp_path, main=main)).edits
     assert edit.path == crio.CONFIG
     assert edit.after is not None
     assert edit.after.strip() == b""

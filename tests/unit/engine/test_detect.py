@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvct.engine import detect, processes
+from nvct.engine.model import Engine
 from tests.unit.engine.fake_host import FakeHost
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.model import Engine
 
 
 @pytest.fixture

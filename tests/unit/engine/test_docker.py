@@ -13,7 +13,7 @@ import pytest
 from nvct.engine import docker
 from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import DocumentError, EngineConfigError, UsageError
-from tests.unit.engine.tree import Tree
+from tests.unit.engine.tree import Tree, removal
 
 CORPUS = Path(__file__).parents[2] / "engineconf" / "docker"
 SHIM = "/usr/bin/nvidia-container-runtime"
@@ -208,32 +208,33 @@ def test_a_folder_in_place_of_the_file_is_refused(tree: Tree) -> None:
 def test_removal_removes_only_our_settings(tree: Tree) -> None:
     text = '{\n  "debug": true,\n  "runtimes": {\n    "crun": {"path": "crun"}\n  }\n}\n'
     tree.write(docker.CONFIG, text)
-    options = replace(
-        OPTIONS, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",)
-    )
+    options = replace(OPTIONS, handlers=HANDLERS, default="nvidia-cdi")
     configured(tree, options)
-    change = docker.removal(options, tree)
+    change = removal(options, tree)
     assert change.restart
     tree.apply(change)
     assert tree.text(docker.CONFIG) == text
-    assert docker.removal(options, tree).edits == ()
+    assert removal(options, tree).edits == ()
 
 
 def test_removal_keeps_foreign_default_and_folders(tree: Tree) -> None:
     options = replace(OPTIONS, cdi=True, spec_dirs=("/x",))
-    assert docker.removal(options, tree).edits == ()  # without a file
+    assert removal(options, tree).edits == ()  # without a file
     text = '{"default-runtime": "crun", "cdi-spec-dirs": ["/y"], "features": {"cdi": false}}'
     tree.write(docker.CONFIG, text)
-    assert docker.removal(options, tree).edits == ()
+    assert removal(options, tree).edits == ()
 
 
 def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
     options = replace(OPTIONS, default="nvidia")
     tree.write(docker.CONFIG, '{"runtimes": {"crun": {"path": "crun"}}}')
     configured(tree, options)
-    assert docker.removal(options, tree).restart
-    tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"nvidia": {"path": "x"}}}')
-    change = docker.removal(options, tree)
+    assert removal(options, tree).restart
+    tree.write(
+        docker.CONFIG,
+        '{"default-runtime": "crun", "runtimes": {"nvidia": {"path": "/x/nvidia-container-runtime"}}}',
+    )
+    change = removal(options, tree)
     assert change.edits
     assert not change.restart
 

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.engine import containerd, detect, status
-from nvct.engine.model import Handler
+from nvct.engine.model import Engine, Handler
 from tests.unit.engine.fake_host import FakeHost
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.engine.model import Engine
 
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 RKE2 = "/var/lib/rancher/rke2/agent/etc/containerd"

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,26 +16,37 @@ from nvct.engine import reload
 from nvct.engine.command import Completed
 from nvct.engine.model import Engine
 from nvct.engine.processes import Process
-from nvct.engine.reload import Reload
+from nvct.engine.reload import HostReloader, Reload
 from nvct.errors import EngineError
 
 DOCKER = Engine(engine="docker", pid=7, unit="docker.service")
 CONTAINERD = Engine(engine="containerd", pid=8, unit="containerd.service")
 
 
+def reloader(
+    engine: Engine | None,
+    name: str = "docker",
+    mode: str = "auto",
+    process: Callable[[int], Process | None] = lambda _: None,
+) -> HostReloader:
+    return HostReloader(
+        engine=name, detected=engine, mode=mode, find_process=process, find_engine=lambda: engine
+    )
+
+
 def test_dockerd_is_sent_a_signal_that_leaves_its_containers_running() -> None:
-    assert reload.choose(DOCKER, "docker", "auto", restart=False).action == "signal"
+    assert reloader(DOCKER, "docker", "auto").choose(restart=False).action == "signal"
 
 
 def test_dockerd_is_restarted_only_on_request() -> None:
-    chosen = reload.choose(DOCKER, "docker", "auto", restart=True)
+    chosen = reloader(DOCKER, "docker", "auto").choose(restart=True)
 
     assert chosen.action == "signal"
-    leaving = reload.choose(DOCKER, "docker", "auto", restart=True, removing=True)
+    leaving = reloader(DOCKER, "docker", "auto").choose(restart=True, removing=True)
     assert leaving == Reload(note=chosen.note)
     assert "stops containers" in chosen.note
     assert "--reload=restart" in chosen.note
-    assert reload.choose(DOCKER, "docker", "restart", restart=True).argv == (
+    assert reloader(DOCKER, "docker", "restart").choose(restart=True).argv == (
         "systemctl", "restart", "docker.service",
     )  # fmt: skip
 
@@ -43,7 +54,7 @@ def test_dockerd_is_restarted_only_on_request() -> None:
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("method", ["auto", "restart"])
 def test_containerd_is_restarted_by_its_unit(method: str, *, restart: bool) -> None:
-    chosen = reload.choose(CONTAINERD, "containerd", method, restart=restart)
+    chosen = reloader(CONTAINERD, "containerd", method).choose(restart=restart)
 
     assert chosen == Reload(action="restart", argv=("systemctl", "restart", "containerd.service"))
 
@@ -51,7 +62,7 @@ def test_containerd_is_restarted_by_its_unit(method: str, *, restart: bool) -> N
 def test_a_users_unit_is_restarted_by_the_users_manager() -> None:
     engine = replace(DOCKER, user_unit=True)
 
-    assert reload.choose(engine, "docker", "restart", restart=True).argv[:2] == (
+    assert reloader(engine, "docker", "restart").choose(restart=True).argv[:2] == (
         "systemctl", "--user",
     )  # fmt: skip
 
@@ -59,24 +70,24 @@ def test_a_users_unit_is_restarted_by_the_users_manager() -> None:
 def test_a_platform_has_its_own_restart_command() -> None:
     engine = replace(CONTAINERD, restart=("snap", "restart", "microk8s.daemon-containerd"))
 
-    assert reload.choose(engine, "containerd", "auto", restart=True).argv == engine.restart
+    assert reloader(engine, "containerd", "auto").choose(restart=True).argv == engine.restart
 
 
 def test_a_stopped_engine_is_not_reloaded() -> None:
-    assert reload.choose(None, "docker", "auto", restart=True) == Reload()
-    assert reload.choose(replace(DOCKER, pid=0), "docker", "auto", restart=True) == Reload()
+    assert reloader(None, "docker", "auto").choose(restart=True) == Reload()
+    assert reloader(replace(DOCKER, pid=0), "docker", "auto").choose(restart=True) == Reload()
 
 
 def test_an_engine_without_a_unit_is_not_restarted() -> None:
     engine = replace(CONTAINERD, unit="")
 
-    assert reload.choose(engine, "containerd", "auto", restart=True).note == (
+    assert reloader(engine, "containerd", "auto").choose(restart=True).note == (
         "containerd (process 8) runs in no unit: restart it"
     )
 
 
 def test_no_engine_is_reloaded_if_the_user_opts_out() -> None:
-    assert reload.choose(DOCKER, "docker", "none", restart=False) == Reload(
+    assert reloader(DOCKER, "docker", "none").choose(restart=False) == Reload(
         note="It is recommended that docker daemon be restarted."
     )
 
@@ -93,9 +104,9 @@ def test_a_failed_restart_quotes_the_engine() -> None:
         assert "_SYSTEMD_UNIT=containerd.service" in argv
         return Completed(status=0, out=log)
 
-    chosen = reload.choose(CONTAINERD, "containerd", "auto", restart=True)
+    chosen = reloader(CONTAINERD, "containerd", "auto").choose(restart=True)
     with pytest.raises(EngineError, match="does not start again: invalid config: line 3"):
-        reload.carry_out(chosen, CONTAINERD, lambda _: None, run)
+        reloader(CONTAINERD).carry_out(chosen, run)
 
 
 def test_only_the_error_of_a_log_line_is_reported() -> None:
@@ -114,9 +125,9 @@ def test_without_a_log_systemctls_message_is_reported() -> None:
     def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         return Completed(status=1, err=f"{argv[0]} failed\n")
 
-    chosen = reload.choose(CONTAINERD, "containerd", "auto", restart=True)
+    chosen = reloader(CONTAINERD, "containerd", "auto").choose(restart=True)
     with pytest.raises(EngineError, match="does not start again: systemctl failed"):
-        reload.carry_out(chosen, CONTAINERD, lambda _: None, run)
+        reloader(CONTAINERD).carry_out(chosen, run)
 
 
 WAITS = (
@@ -131,12 +142,10 @@ def test_the_signal_reaches_the_engine() -> None:
         process.stdout.readline()
         engine = replace(DOCKER, pid=process.pid)
 
-        reload.carry_out(
-            Reload(action="signal"),
-            engine,
-            lambda pid: Process(engine="docker", pid=pid, exe="/usr/bin/dockerd"),
-            lambda *_: Completed(status=1),
+        sender = reloader(
+            engine, process=lambda pid: Process(engine="docker", pid=pid, exe="/usr/bin/dockerd")
         )
+        sender.carry_out(Reload(action="signal"), lambda *_: Completed(status=1))
 
         assert process.wait(20) == 42
 
@@ -153,8 +162,8 @@ def test_a_reused_process_number_gets_no_signal(visible: Process | None) -> None
         engine = replace(DOCKER, pid=process.pid)
 
         with pytest.raises(EngineError, match="has just ended"):
-            reload.carry_out(
-                Reload(action="signal"), engine, lambda _: visible, lambda *_: Completed(status=1)
+            reloader(engine, process=lambda _: visible).carry_out(
+                Reload(action="signal"), lambda *_: Completed(status=1)
             )
 
         assert process.poll() is None
@@ -167,7 +176,5 @@ def test_an_ended_process_is_reported() -> None:
     engine = replace(DOCKER, pid=process.pid)
 
     with pytest.raises(EngineError, match="has just ended"):
-        reload.carry_out(
-            Reload(action="signal"), engine, lambda _: None, lambda *_: Completed(status=1)
-        )
+        reloader(engine).carry_out(Reload(action="signal"), lambda *_: Completed(status=1))
     assert os.getpid() != process.pid

@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from nvct.engine.journal import Journal, Page
-from nvct.engine.model import Files
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files
+from nvct.engine.modules import Module
 from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineConfigError, EngineError, HostError
 from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.model import Change, EngineOptions, FileEdit
-    from nvct.engine.modules import Module
 
 BEFORE = b"# mine\r\nkeep this\n"
 
@@ -142,20 +137,6 @@ def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
     assert outcome.edits == ()
     assert outcome.notes == ("nothing to undo for pair",)
     assert host.read(MAIN) == BEFORE
-
-
-def test_remove_removes_handlers_that_the_journal_lacks(host: Host) -> None:
-    host.write(BEFORE + b"import extra\n")
-    foreign = b"handler mine=/opt/nvidia-gpu\n"
-    host.write(foreign + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
-
-    host.transaction().remove(options())
-
-    assert host.read(EXTRA) == foreign
-    host.write(b"handler nvidia=/usr/bin/nvidia-container-runtime\n", EXTRA)
-    host.transaction().remove(options())
-    assert host.read(MAIN) == BEFORE
-    assert host.read(EXTRA) is None
 
 
 def test_mode_and_owner_stay_and_a_link_stays_a_link(host: Host, tmp_path: Path) -> None:

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.engine import modules, restore
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Files, Handler
+from nvct.engine.model import EngineOptions, Files, Handler, State
 from nvct.engine.transaction import Transaction
 from tests.support.memory import in_memory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from nvct.engine.model import State
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 HANDLERS = (

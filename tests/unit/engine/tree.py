@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of an engine below a temporary folder, and a function that makes a change."""
+"""Files of an engine below a temporary folder, a change of them, the removal of NVIDIA's runtimes."""
 
 from __future__ import annotations
 
-from nvct.engine.model import Files
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.engine.model import Change
+from nvct.engine import modules
+from nvct.engine.model import Change, EngineOptions, Files
+from nvct.engine.undo import without_nvidia
 
 
 class Tree(Files):
@@ -38,3 +36,7 @@ class Tree(Files):
         data = self.read(path)
         assert data is not None
         return data.decode()
+
+
+def removal(options: EngineOptions, files: Files) -> Change:
+    return without_nvidia(options, modules.of(options.engine), files)

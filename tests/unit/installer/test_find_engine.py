@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from nvct.engine.model import Engine
 from nvct.errors import EngineError
 from nvct.installer import request
 from nvct.installer.request import Starter
 from tests.unit.engine.fake_host import FakeHost
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.model import Engine
 
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 SOCKET = "/run/containerd/containerd.sock"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +14,9 @@ from nvct.engine.model import State
 from nvct.installer import host
 from nvct.installer.engine import handlers, low_level
 from nvct.installer.host import HostFiles, HostPrograms
+from nvct.installer.request import Request
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+Ask = Callable[..., Request]
 
 FILES = HostFiles(
     "/host", ("/runtime/config-dir",), (("/etc/containerd/conf.d", "/runtime/config-dir.d"),)

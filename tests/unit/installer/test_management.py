@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -10,17 +13,11 @@ from nvct.errors import HostError
 from nvct.host import feature_modes as finder
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.installer import steps
+from nvct.installer.request import Request
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import HostTree
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+Ask = Callable[..., Request]
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -14,14 +16,8 @@ from nvct.cli.install import install
 from nvct.cli.validate import validate
 from nvct.doctor.driver import DEV_CHAR
 from nvct.installer import engine
+from nvct.installer.request import Request
 from tests.unit.image.conftest import load
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvct.installer.request import Request
 
 build = load("build")
 PACKAGING = Path(__file__).parents[3] / "packaging"

@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from nvct.errors import UsageError
 from nvct.installer import programs
+from nvct.installer.programs import Installed
+from nvct.installer.request import Request
 from nvct.launcher.install import is_static
 from nvct.paths import HOOK_PROGRAM
 from tests.unit.installer.conftest import bundle, call
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct.installer.programs import Installed
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+Ask = Callable[..., Request]
 
 RUNTIMES = ("runc", "crun")
 

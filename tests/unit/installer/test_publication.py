@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.engine.command import Completed
 from nvct.installer import publication
+from nvct.installer.request import Request
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+Ask = Callable[..., Request]
 
 
 FORM = "/run/cdi/nvidia.yaml, with a mount for each file"

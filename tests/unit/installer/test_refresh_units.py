@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.engine.command import Completed
 from nvct.installer import publication
+from nvct.installer.request import Request
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.installer.request import Request
-
-    Ask = Callable[..., Request]
+Ask = Callable[..., Request]
 
 START = ["start", "nvct-publish.path"]
 STOP = ["stop", "nvct-publish.path", "nvct-publish.service"]

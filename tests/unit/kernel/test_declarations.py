@@ -19,7 +19,7 @@ from nvct_sim.native import build as native
 DECLARATIONS = Path(__file__).parents[3] / "nvct/kernel/declarations.h"
 GENERATED = DECLARATIONS.with_name("declared.py")
 HEADERS = (
-    "stddef", "stdio", "sys/ioctl", "linux/bpf", "linux/filter", "linux/inotify", "linux/mount",
+    "stddef", "stdio", "sys/ioctl", "linux/bpf", "linux/capability", "linux/filter", "linux/inotify", "linux/mount",
     "linux/openat2", "linux/prctl", "linux/seccomp",
 )  # fmt: skip
 DEFINED = re.findall(r"^#define (\w+)", DECLARATIONS.read_text(), re.MULTILINE)

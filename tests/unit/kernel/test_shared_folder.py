@@ -41,6 +41,19 @@ def test_more_than_the_limit_is_refused(tmp_path: Path) -> None:
             folder.read("name", 3)
 
 
+def test_what_killed_writers_have_left_goes_and_what_is_being_written_stays(
+    tmp_path: Path,
+) -> None:
+    with SharedFolder.open(str(tmp_path)) as folder:
+        old, new = folder.write_temporary(b"half"), folder.write_temporary(b"half")
+        (tmp_path / ".nvct-folder").mkdir()
+        folder.write("name", b"kept")
+        for name in (old, ".nvct-folder", "name"):
+            os.utime(tmp_path / name, (1, 1))
+        folder.remove_abandoned()
+        assert folder.names() == sorted([new, ".nvct-folder", "name"])
+
+
 def test_a_link_or_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)

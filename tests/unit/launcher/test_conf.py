@@ -175,8 +175,8 @@ def damaged(whole: str) -> list[str]:
     cut = [whole[:n] for n in range(0, len(whole), 7)] + [whole[:-1], whole[:-4]]
     shuffled = [
         "".join(lines[1:]),  # no head
-        whole.replace("nvct-launcher 1", "nvct-launcher 2"),
-        whole.replace("nvct-launcher 1", "nvct-launcher 10"),
+        whole.replace("nvct-launcher 2", "nvct-launcher 1"),
+        whole.replace("nvct-launcher 2", "nvct-launcher 20"),
         "".join(lines[:1] + lines[2:]),  # no config
         "".join(line for line in lines if not line.startswith("runtime")),
         whole.replace("config\t", "config "),

@@ -169,6 +169,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
   value: void
 - name: RUNTIME
   value: {{ .Values.toolkit.runtime }}
+{{- if include "nvct.nri" . }}
+- name: NO_RUNTIME_CONFIG # the engine's files stay as they are
+  value: "true"
+{{- end }}
 - name: TOOLKIT_INSTALL_DIR
   value: {{ .Values.toolkit.installDir }}
 - name: TOOLKIT_PID_FILE
@@ -185,6 +189,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
+{{- if .Values.driverUpgrades }}
+- name: NVCT_DRIVER_UPGRADES # a driver may come there later
+  value: "true"
+{{- end }}
 - name: NVCT_DRIVER_READY_FILE
   value: /run/nvct-driver/driver-ready
 {{- if include "nvct.policy" . }}

@@ -50,7 +50,8 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What all pods on nodes have: where they run, and with which image. Only the agent's has processes of its own alone. */}}
+{{/* What all pods on nodes have: where they run, and with which image. Only the agent's has processes of its own alone.
+With claims, pods stay while the driver is replaced: without them, a pod that has a claim cannot end. */}}
 {{- define "nvct.node" -}}
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
 automountServiceAccountToken: false
@@ -59,7 +60,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- include "nvct.pull" . }}
 {{- $selector := .Values.nodeSelector | default dict -}}
-{{- if .Values.driverUpgrades }}
+{{- if and .Values.driverUpgrades (not .Values.dra.enabled) }}
 {{- $selector = merge (dict "nvidia.com/gpu.deploy.client" "true") $selector }}
 {{- end }}
 {{- with $selector }}
@@ -403,6 +404,7 @@ resource.k8s.io/v1beta1
 {{- if ne .Values.toolkit.policy "auto" -}}
 {{- .Values.toolkit.policy -}}
 {{- else -}}
+{{- if include "nvct.nri" . }}{{ .Files.Get "policy/nri.toml" }}{{ end -}}
 {{- .Files.Get "policy/pods.toml" | replace "/var/lib/kubelet" (include "nvct.kubelet" .) -}}
 {{- end -}}
 {{- end }}

@@ -11,10 +11,15 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{- join " " $names -}}
 {{- end }}
 
+{{/* Not empty if the NRI plugin runs. */}}
+{{- define "nvct.nri" -}}
+{{- if or .Values.nri.enabled .Values.cdi.nriPluginEnabled }}true{{ end -}}
+{{- end }}
+
 {{/* Whether nvidia is the engine's default runtime: true or false. */}}
 {{- define "nvct.setAsDefault" -}}
 {{- $value := toString .Values.toolkit.setAsDefault -}}
-{{- if eq $value "auto" }}{{ and (include "nvct.byRuntime" .) .Values.toolkit.policy | not | not }}{{ else }}{{ $value }}{{ end -}}
+{{- if include "nvct.nri" . }}false{{ else if eq $value "auto" }}{{ and (include "nvct.byRuntime" .) .Values.toolkit.policy | not | not }}{{ else }}{{ $value }}{{ end -}}
 {{- end }}
 
 {{- define "nvct.mpsRoot" -}}
@@ -99,6 +104,12 @@ refuses, because all of its values speak of these config files. */}}
 {{- fail (printf "toolkit.env: %s=false keeps from pods what the device list strategy %s gives them. Remove it." .name (join "," $byRuntime)) }}
 {{- end }}
 {{- end }}
+{{- if and (include "nvct.nri" .) (or (not .Values.cdi.enabled) (include "nvct.byRuntime" .)) }}
+{{- fail "nri.enabled=true leaves the engine's files alone: the engine itself gives pods their GPUs, by CDI names. Set cdi.enabled=true, and deviceListStrategy=cdi-cri if it is given." }}
+{{- end }}
+{{- if and (include "nvct.nri" .) .Values.nri.env (eq .Values.toolkit.policy "auto") }}
+{{- fail "nri.env=true has no effect with toolkit.policy=auto, which lets no pod ask by a variable. Write rules into toolkit.policy that say who may (docs/policy.md)." }}
+{{- end }}
 {{- $usesNames := and .Values.cdi.enabled (not $given) (contains "device-plugin" (include "nvct.tasks" .)) -}}
 {{- if and $usesNames (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "cdi.enabled=true needs Kubernetes 1.29 or later; this is %s, whose kubelet ignores CDI names: pods would get no GPU. Set cdi.enabled=false." .Capabilities.KubeVersion.Version) }}
@@ -143,7 +154,7 @@ vgpuDeviceManager: nvct prepares no GPUs for virtual machines
 
 {{/* Sections of both charts: what nvct knows of each. */}}
 {{- define "nvct.known" -}}
-cdi: [enabled]
+cdi: [enabled, nriPluginEnabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
 dcgmExporter: [enabled, port, env, podLabels, enablePodLabels, enablePodUID, podLabelAllowlistRegex, config, service, serviceMonitor, podMonitor]
 devicePlugin: [enabled, env, config, mps, startupTaint]

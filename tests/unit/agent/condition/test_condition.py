@@ -99,6 +99,7 @@ class Lab:
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(task, "LOOK_S", 0.02)
     monkeypatch.setattr(task, "SETTLE_S", 0.2)
+    monkeypatch.setattr(task, "START_S", 0.2)
     monkeypatch.setattr(task, "REPAIR_S", 0.3)
     monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.02, 0.1))
     return Lab()
@@ -189,6 +190,23 @@ def test_what_passes_soon_is_not_written(lab: Lab, monkeypatch: pytest.MonkeyPat
 
     asyncio.run(run())
     assert lab.cluster.writes == 1
+
+
+def test_an_agent_that_starts_has_more_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agent before it offers stays with the kubelet in that time."""
+    monkeypatch.setattr(task, "START_S", 30.0)
+    lab.status = LOST
+
+    async def run() -> None:
+        async with lab.running():
+            await asyncio.sleep(0.5)
+            assert lab.cluster.writes == 0
+            lab.status = document(resource())
+            await until(lambda: lab.cluster.writes == 1)
+            lab.status = LOST
+            await until(lambda: lab.cluster.written() == ("False", "ResourceNotListed"))
+
+    asyncio.run(run())
 
 
 def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(

@@ -15,14 +15,16 @@ from pathlib import Path
 import grpc
 import pytest
 
+from nvct.agent.core.context import Shared
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import SETTLE_S
-from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, task
+from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, served, task
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.list_strategy import Engine
 from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.device_plugin.served import ServedResources
+from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.health.store import Store
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.nvml.client import ReleasedError
@@ -72,14 +74,17 @@ class Lab:
         words = [*self.words, f"--config-file={self._config_file}"]
         return options.resolve(words, {})[0]
 
+    def plugin(self, shared: Shared) -> task.DevicePlugin:
+        return task.DevicePlugin(
+            self.settings, lambda _: self.discovery, lambda _: self.health, Log(target=self.log),
+            spec_folder=str(self.specs), starts_mps=self.starts_mps, ask_engine=self.ask_engine,
+            hands_over=shared.hands_over, store=Store(f"{self.specs}.state", name=served.LAST),
+        )  # fmt: skip
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.DevicePlugin]:
         await self.kubelet.start()
-        log = Log(target=self.log)
-        plugin = task.DevicePlugin(
-            self.settings, lambda _: self.discovery, lambda _: self.health, log,
-            spec_folder=str(self.specs), starts_mps=self.starts_mps, ask_engine=self.ask_engine,
-        )  # fmt: skip
+        plugin = self.plugin(Shared())
         runs = asyncio.create_task(plugin.run())
         try:
             yield plugin
@@ -253,6 +258,40 @@ def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab: Lab)
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("content", ["", '{"resources": 7}', "no JSON"])
+def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there_as_unhealthy(
+    content: str, lab: Lab
+) -> None:
+    reason, nvml = "the driver is being replaced: a test says so", lab.discovery.nvml
+    file = Path(f"{lab.specs}.state") / served.LAST
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        if content:  # of somebody else
+            file.write_text(content)
+        lab.kubelet.lists.clear()
+        await nvml.let_go(reason)
+        node_changes.unload_module(lab.node)
+        async with lab.running() as plugin:
+            if content:
+                await until(lambda: any(e["reason"] == reason for e in plugin.describe()))
+                assert GPU not in lab.kubelet.lists
+            else:
+                await until(lambda: len(lab.unhealthy()) == 8)
+                (entry,) = plugin.describe()
+                assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
+                container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
+                request = api.AllocateRequest(container_requests=[container])
+                with pytest.raises(grpc.RpcError, match=reason):
+                    await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+            node_changes.reload_module(lab.node)
+            nvml.refusal = ""
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8 and not lab.unhealthy())
+
+    asyncio.run(run())
+
+
 def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
     small = f"{GPU}.shared"
     lab.config = {
@@ -308,6 +347,34 @@ def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
     with contextlib.suppress(RuntimeError):  # its own, unless it is canceled before
         asyncio.run(run())
     assert ended
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["it-comes", "it-does-not"])
+def test_the_kubelet_has_the_devices_until_another_agent_offers_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, comes: bool
+) -> None:
+    monkeypatch.setattr(served, "HAND_OVER_S", 30.0 if comes else 0.5)
+
+    async def run() -> None:
+        await lab.kubelet.start()
+        shared = Shared(has_successor=True)
+        older, newer = lab.plugin(shared), lab.plugin(Shared())
+        first = asyncio.create_task(older.run())
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        await canceled(first)
+        await asyncio.sleep(0.2)
+        assert len(lab.kubelet.lists[GPU]) == 8
+        second = asyncio.create_task(newer.run() if comes else asyncio.sleep(60))
+        if comes:
+            await until(lambda: len(lab.kubelet.registered) > 1)
+        await until(lambda: not shared.handing)
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == (8 if comes else 0))
+        await canceled(second)
+        await lab.kubelet.stop()
+
+    asyncio.run(run())
+    assert ("no other agent offers the devices" in lab.log.getvalue()) == (not comes)
+    assert "another process has taken" not in lab.log.getvalue()
 
 
 def test_mig_devices_come_and_go_without_a_restart(

@@ -21,6 +21,7 @@ from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
+from nvct.agent.nvml.client import ReleasedError
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -108,7 +109,7 @@ def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discov
     assert len(devices) == 7 + 7 + 4 + 3 + 2 + 1 + 1
     assert all(fits(found, [device]) for device in devices)
     for one, two in combinations(devices, 2):
-        first, second = (set(memory(device)) for device in (one, two))
+        first, second = (memory(device) for device in (one, two))
         both_have_media = "me" in one.name and "me" in two.name
         assert fits(found, [one, two]) == (not first & second and not both_have_media), (one, two)
     by_name = {device.name: device for device in devices}
@@ -116,8 +117,9 @@ def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discov
     assert fits(found, [by_name["gpu-1-mig-4g40gb-5-0"], by_name[HALF]])
 
 
-def memory(device: Device) -> list[str]:
-    return [name for name in device.counters if name.startswith("memory-slice-")]
+def memory(device: Device) -> set[int]:
+    assert device.place is not None
+    return set(range(device.place.start, device.place.start + device.place.size))
 
 
 def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Discovery) -> None:
@@ -144,7 +146,7 @@ def test_slices_have_counters_or_devices_and_not_too_many(lab: Discovery) -> Non
     assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {6}
     (taken,) = specs[2]["devices"][0]["consumesCounters"]
     assert taken["counterSet"] == "gpu-1-counter-set"
-    assert taken["counters"]["multiprocessors"] == {"value": "14"}
+    assert taken["counters"] == {"memory-slice-0": {"value": "1"}}
     assert (
         slices.changes(list(changes.apply), slices.contents(many, "v1"), NODE) == slices.Changes()
     )
@@ -210,6 +212,32 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
             await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
             await until((folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of('small')}.json").exists)
             assert await instances(lab) == [(2, 1)]
+
+    asyncio.run(test())
+
+
+@needs_root
+def test_a_claim_ends_also_while_the_driver_is_let_go(lab: Discovery, folder: Path) -> None:
+    """NVIDIA's driver manager evicts the pods that have claims after it has paused the labels."""
+
+    async def test() -> None:
+        api, kubelet, nvml = FakeApi(), FakeKubelet(f"{folder}/registry"), lab.nvml
+        async with driver(api, lab, folder, mig="on-demand"):
+            await kubelet.register()
+            await until(lambda: HALF in offered(api))
+            half = allocate(api, "half", HALF)
+            await kubelet.prepare(half)
+            await nvml.let_go("the driver is being replaced: a test says so")
+            try:
+                await kubelet.unprepare(half)
+                assert not nvml.is_let_go  # it has to be closed once more
+                with pytest.raises(ReleasedError):
+                    await nvml.report()
+                await nvml.let_go(nvml.refusal)
+                assert nvml.is_let_go
+            finally:
+                nvml.refusal = ""
+            assert await instances(lab) == []
 
     asyncio.run(test())
 

@@ -16,7 +16,7 @@ from nvct.agent.kubelet import deviceplugin_pb2 as api
 from tests.peer import api as peer
 
 REPOSITORY = Path(__file__).parents[4]
-PROTOS = sorted(REPOSITORY.glob("nvct/agent/**/*.proto"))
+PROTOS = sorted(REPOSITORY.glob("nvct/**/*.proto"))
 
 
 @pytest.mark.parametrize("proto", PROTOS, ids=lambda path: path.name)

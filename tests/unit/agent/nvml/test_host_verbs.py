@@ -244,6 +244,23 @@ def test_the_agent_finds_its_gpus_by_what_the_worker_sees(worker: Worker) -> Non
     assert signatures[0] != signatures[1]
 
 
+def test_tasks_that_wake_together_look_at_the_machine_once(worker: Worker) -> None:
+    """Each of them asked the worker: the first had no answer yet when the next one looked."""
+    looks: list[object] = []
+
+    async def test(client: NvmlWorkerClient) -> None:
+        machines_seen = [Discovery(machines.roots_of(worker.node), client) for _ in range(3)]
+        signatures = await asyncio.gather(*(each.signature() for each in machines_seen))
+        looks.append(client._requests)
+        assert len(set(signatures)) == 1
+        await asyncio.sleep(2 * SAME_S)
+        await machines_seen[0].signature()
+        looks.append(client._requests)
+
+    run(worker, test)
+    assert looks == [1, 2]
+
+
 def test_containers_are_told_of_processes_that_use_a_gpu_alone(worker: Worker) -> None:
     own = os.getpid()
 

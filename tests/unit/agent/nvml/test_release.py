@@ -43,6 +43,17 @@ class FakeNvml:
         self.releases = 0
         self.is_released = False
         self.failure: NvmlError | None = None
+        self.answers = True
+        self.chooses_library = False
+        self.reports = 0
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def report(self) -> None:
+        self.reports += 1
+        if not self.answers:
+            raise NvmlError("libnvidia-ml.so.1 cannot be loaded")
 
     @contextlib.asynccontextmanager
     async def released(self, limit_s: int) -> AsyncIterator[None]:
@@ -228,6 +239,37 @@ def test_a_driver_that_is_not_loaded_yet_is_waited_for(tmp_path: Path) -> None:
     host.has_driver = True
     assert host.look() == ""
     host.has_driver = False  # it was unloaded later, which is another matter
+    assert host.look() == ""
+
+
+def test_a_driver_whose_files_are_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    """A manager that keeps the module takes the driver container's folder away for a while."""
+    host = Host(tmp_path)
+    assert see(host, {CLIENT: PAUSED})
+    host.nvml.answers = False
+    for _ in range(3):
+        assert see(host, {CLIENT: "true"}) == release.NOT_YET
+    assert host.nvml.reports == 1  # not each time
+    host.now += release.FILES_LOOK_S
+    host.nvml.answers = True
+    assert host.look() == ""
+    assert "a driver is there again" in host.log.getvalue()
+
+
+def test_a_library_that_a_task_names_is_not_asked_before(tmp_path: Path) -> None:
+    """It is that of the former driver."""
+    host = Host(tmp_path)
+    host.nvml.answers, host.nvml.chooses_library = False, True
+    assert see(host, {CLIENT: PAUSED})
+    assert see(host, {CLIENT: "true"}) == ""
+
+
+def test_a_driver_that_does_not_work_is_told_in_the_end(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    see(host, {CLIENT: PAUSED})
+    host.nvml.answers = False
+    assert see(host, {}) == release.NOT_YET
+    host.now += release.FILES_S
     assert host.look() == ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from nvct.agent.core.instance import HAND_OVER, YIELD
 from nvct.agent.core.status import HTML, Status, with_yield
 from nvct.agent.core.task import KeptTask
 from nvct.agent.web import http
@@ -213,10 +214,11 @@ def test_a_browser_gets_a_page_in_which_nothing_is_a_script() -> None:
     assert json.loads(status.answer(Request("GET", "/status")).body)["tasks"][0]["reason"] == EVIL
 
 
-def test_only_the_agents_own_socket_takes_the_request_to_yield() -> None:
-    request, asked = Request("POST", "/yield"), list[int]()
+@pytest.mark.parametrize("path", [YIELD, HAND_OVER])
+def test_only_the_agents_own_socket_takes_the_request_to_yield(path: str) -> None:
+    request, asked = Request("POST", path), list[int]()
     status = Status(())
-    own = with_yield(status, lambda: asked.append(1))
+    own = with_yield(status, {path: lambda: asked.append(1)})
 
     assert status.answer(request).status == 404
     assert not asked

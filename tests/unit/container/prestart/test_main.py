@@ -144,7 +144,8 @@ def test_the_policy_sees_what_an_engine_gave_by_cdi(
     lab.keys["nvct.policy"] = {"default": default, "engine-devices": "checked"}
     lab.configure()
     gpu = {"path": "/dev/x", "type": "c", "major": 195, "minor": minor}
-    linux = {"cgroupsPath": "/x", "devices": [gpu]}
+    namespaces = [{"type": "pid"}, {"type": "cgroup"}]
+    linux = {"cgroupsPath": "/x", "devices": [gpu], "namespaces": namespaces}
     lab.asks("NVIDIA_VISIBLE_DEVICES=void", linux=linux)
 
     result = hook(lab, "prestart")

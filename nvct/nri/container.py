@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container as NRI shows it, in the form of runtime-spec: so the rules for config.json hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nvct.container.request import device_numbers
+from nvct.container.request.case import (
+    CONTAINERD_NAME,
+    CONTAINERD_NAMESPACE,
+    CONTAINERD_TYPE,
+    CRIO_NAME,
+    CRIO_NAMESPACE,
+    CRIO_TYPE,
+)
+from nvct.container.request.resolve import CAP_SYS_ADMIN
+from nvct.nri import nri_pb2 as api
+from nvct.oci.bundle import Bundle, clean
+
+KIND = "container"
+
+
+def name_of(pod: api.PodSandbox, container: api.Container) -> str:
+    """Return the name of a container for a log: namespace/pod/container."""
+    return f"{pod.namespace}/{pod.name}/{container.name}"
+
+
+def bundle(
+    pod: api.PodSandbox,
+    container: api.Container,
+    adjust: api.ContainerAdjustment | None = None,
+    nodes: Iterable[dict[str, Any]] = (),
+) -> Bundle:
+    """Return a container, with what plugins change in it, as the config.json of a bundle.
+
+    The pod's own names replace what annotations say of them. A container that may use every device
+    counts as privileged: NRI does not show capabilities.
+
+    Args:
+        nodes: further linux.devices, those of CDI names.
+    """
+    linux = container.linux
+    rules = [_rule(rule) for rule in linux.resources.devices]
+    is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
+    added = adjust or api.ContainerAdjustment()
+    devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
+    mounts = [_mount(mount) for mount in (*container.mounts, *added.mounts)]
+    document = {
+        "process": {
+            "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
+            "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
+        },
+        "annotations": {
+            **container.annotations,
+            CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
+            CONTAINERD_NAME: container.name,
+            CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
+        },
+        "mounts": mounts,
+        "linux": {
+            "devices": [*devices, *nodes, *_mounted(mounts)],
+            "resources": {"devices": rules},
+            "namespaces": [{"type": each.type, "path": each.path} for each in linux.namespaces],
+            "cgroupsPath": linux.cgroups_path,
+        },
+    }  # fmt: skip
+    return Bundle(name_of(pod, container), json.dumps(document))
+
+
+def _mount(mount: api.Mount) -> dict[str, Any]:
+    return {
+        "destination": mount.destination,
+        "type": mount.type,
+        "source": mount.source,
+        "options": list(mount.options),
+    }
+
+
+def _mounted(mounts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes in mounts of the host's /dev, which here is the plugin's own.
+
+    The container's control group refuses them, if it is not privileged; they count nevertheless.
+    """
+    found: device_numbers.Nodes = {}
+    for mount in mounts:
+        source = clean(mount["source"])
+        if source == "/" or f"{source}/".startswith("/dev/"):
+            device_numbers.add_mounted(found, source, device_numbers.DEV_DEPTH)
+    for (kind, major, minor), path in found.items():
+        yield {"path": path, "type": kind, "major": major, "minor": minor}
+
+
+def _device(device: api.LinuxDevice) -> dict[str, Any]:
+    return {
+        "path": device.path,
+        "type": device.type,
+        "major": device.major,
+        "minor": device.minor,
+    }
+
+
+def _rule(rule: api.LinuxDeviceCgroup) -> dict[str, Any]:
+    found: dict[str, Any] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
+    for member in ("major", "minor"):
+        if rule.HasField(member):
+            found[member] = getattr(rule, member).value
+    return found

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of this host as the plugin knows them: CDI specifications and procfs, never NVML.
+
+Plans are compiled in memory, and again once a fingerprint does not match; nothing is written.
+A MIG device is known only if a specification has it, such as that of `nvct publish`. In its pod,
+the plugin does not see the host's files but those of CDI, nodes and procfs; the runtime does.
+"""
+
+from __future__ import annotations
+
+from nvct.cdi.read import registry
+from nvct.cdi.types import Spec
+from nvct.compile import live_host, plans
+from nvct.config.model import Config
+from nvct.container.host import Host
+from nvct.container.plan import model
+from nvct.container.plan.store import Store
+from nvct.container.request.device_numbers import NVIDIA_MAJOR
+from nvct.host import procfs
+from nvct.paths import GPU_KIND
+
+NOWHERE = "/nonexistent"
+
+
+class KnownHost(Host):
+    """Access to the plans of this host."""
+
+    __slots__ = ("_plans", "_settings")
+
+    def __init__(self, settings: Config, config_path: str) -> None:
+        env = {"NVIDIA_CTK_CONFIG_FILE_PATH": config_path}
+        super().__init__(Store(NOWHERE), env, "", settings.proc_root)
+        self._settings = settings
+        self._plans: dict[str, model.Plan] = {}
+
+    def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
+        """Return a plan; see `Host.plan`."""
+        plan = None if fresh else self.stored(name)
+        if plan is None:
+            plan = self._registry() if name == "registry" else self._own()
+            self._plans[name] = plan
+        return plan
+
+    def stored(self, name: str) -> model.Plan | None:
+        """Return the plan that was compiled before, None if it is stale."""
+        plan = self._plans.get(name) if name == "registry" else None  # procfs is read each time
+        return plan if plan is not None and model.is_current(plan) else None
+
+    def _registry(self) -> model.Plan:
+        folders = self._settings.spec_dirs
+        facts = plans.input_fingerprints(folders)  # before they are read
+        facts += plans.input_fingerprints(registry.spec_paths(folders))
+        roots = live_host.roots_of(self._settings)
+        facts += plans.version_fingerprints(roots)
+        found = registry.scan(folders)
+        plan = plans.compile_registry(found, self.config_path, roots, sees_files=False)
+        return {**plan, "facts": facts}
+
+    def _own(self) -> model.Plan:
+        """Return what the specifications have of GPUs; without them, the GPUs of procfs."""
+        named = self.plan("registry")
+        gpus = [
+            gpu for gpu in procfs.gpus(live_host.roots_of(self._settings))
+            if gpu.minor is not None and gpu.uuid
+        ]  # fmt: skip
+        plan = named
+        if GPU_KIND not in named["kinds"]:
+            spec: Spec = {"cdiVersion": "0.5.0", "kind": GPU_KIND, "devices": []}
+            for index, gpu in enumerate(gpus):
+                edits = {"deviceNodes": [{"path": f"/dev/nvidia{gpu.minor}", "type": "c",
+                                          "major": NVIDIA_MAJOR, "minor": gpu.minor}]}  # fmt: skip
+                spec["devices"] += [
+                    {"name": name, "containerEdits": edits}  # type: ignore[typeddict-item]
+                    for name in (str(index), gpu.uuid)
+                ]
+            plan = plans.compile_spec(spec, NOWHERE, self.config_path)
+        parents = {
+            name: [NVIDIA_MAJOR, gpu.minor]
+            for index, gpu in enumerate(gpus)
+            for name in (gpu.uuid, str(index), gpu.bus_id)
+        }
+        return {**plan, "facts": named["facts"], "parents": parents}  # type: ignore[typeddict-item]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `nvct-nri`: connects to an engine as an NRI plugin, and again if it is gone.
+
+It needs the engine's socket, whose owner can do everything on this host, and so nothing else: once
+it has started, it holds no capability and can gain none. It never calls NVML.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import click
+
+from nvct.config import load
+from nvct.config.model import Config, path_from
+from nvct.container.plan import fingerprints
+from nvct.container.settings import default_for
+from nvct.errors import HostError, NvctError, UsageError, line
+from nvct.kernel.calls import give_up_capabilities
+from nvct.nri import nri_pb2 as api
+from nvct.nri.plugin import KUBELET, Options, Plugin
+from nvct.nri.ttrpc import Connection
+from nvct.version import __version__
+
+NAME = "nvct"
+SOCKET = "/var/run/nri/nri.sock"
+SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
+"""Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
+AGAIN_S = 2.0
+"""Between two tries to connect, as the incumbent."""
+
+
+def say(text: str) -> None:
+    """Write a line to the log."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    sys.stderr.write(f"{now} {text}\n")
+    sys.stderr.flush()
+
+
+class Settings:
+    """config.toml, read again when it has changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fact: fingerprints.Fingerprint | None = None
+        self._config: tuple[Config, NvctError | None] = Config(), None
+
+    def __call__(self) -> tuple[Config, NvctError | None]:
+        """Return the configuration in force; of an invalid one the defaults, and the error."""
+        fact = fingerprints.take_file(self._path, time.time_ns())
+        if fact != self._fact:
+            self._fact = fact
+            try:
+                self._config = load.load(self._path), None
+            except NvctError as error:
+                self._config = default_for(self._path), error
+        return self._config
+
+
+def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name: str) -> None:
+    """Serve one connection until the engine closes it.
+
+    Raises:
+        NvctError: the engine refuses the plugin, or does not speak the protocol.
+    """
+    with connect() as sock:
+        connection = Connection(sock, plugin.methods)
+        request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
+        connection.call("RegisterPlugin", request.SerializeToString())
+        connection.serve()
+
+
+def _connect(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except OSError as error:
+        sock.close()
+        raise HostError(
+            f"no engine answers at {path}: {error.strerror}",
+            hint="is NRI enabled in its configuration?",
+        ) from error
+    return sock
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option("--nri-socket", envvar="NRI_SOCKET", default=SOCKET, show_default=True,
+              help="The engine's socket for plugins.")  # fmt: skip
+@click.option("--nri-plugin-index", envvar="NRI_PLUGIN_INDEX", default=10, show_default=True,
+              type=click.IntRange(0, 99), help="The place among the plugins.")  # fmt: skip
+@click.option("--nri-namespace", envvar="NRI_NAMESPACE", default="",
+              help="nvct's own namespace: its pods may have management devices.")  # fmt: skip
+@click.option("--nri-management-cdi-device-namespaces", "management", multiple=True,
+              envvar="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES",
+              help="Further namespaces whose pods may; with commas.")  # fmt: skip
+@click.option("--nri-env", envvar="NRI_ENV", is_flag=True,
+              help="A pod may ask by NVIDIA_VISIBLE_DEVICES; an image may, too.")  # fmt: skip
+@click.option("--given-by-kubelet", "rule", envvar="NRI_GIVEN_BY_KUBELET", default="off",
+              show_default=True, type=click.Choice(["off", "audit", "enforce"]),
+              help="A pod has exactly the devices that the kubelet gave it.")  # fmt: skip
+@click.option("--exempt-namespaces", "exempt", multiple=True, envvar="NRI_EXEMPT_NAMESPACES",
+              default=["kube-system"], show_default=True,
+              help="Namespaces that --given-by-kubelet does not hold for.")  # fmt: skip
+@click.option("--kubelet-dir", envvar="KUBELET_DIR", default=KUBELET, show_default=True,
+              help="The kubelet's folder.")  # fmt: skip
+def program(
+    *,
+    nri_socket: str,
+    nri_plugin_index: int,
+    nri_namespace: str,
+    management: Sequence[str],
+    nri_env: bool,
+    rule: str,
+    exempt: Sequence[str],
+    kubelet_dir: str,
+) -> None:
+    """Give GPUs to pods by NRI, and refuse those that a pod must not have.
+
+    A pod asks by an annotation: nvidia.cdi.k8s.io/pod, nvidia.cdi.k8s.io/container.NAME or
+    nvidia.cdi.k8s.io, with names of CDI devices. [nvct.policy] of config.toml is applied to every
+    container if it says engine-devices = "checked".
+
+    Example: nvct-nri --given-by-kubelet audit
+    """
+    options = Options(
+        namespace=nri_namespace,
+        management=_words(management),
+        takes_variable=nri_env,
+        rule=rule,  # type: ignore[arg-type]  # a choice
+        exempt=_words(exempt),
+        kubelet=kubelet_dir,
+    )
+    config_path = path_from(dict(os.environ))
+    plugin = Plugin(Settings(config_path), config_path, options, say)
+    give_up_capabilities()
+    index = os.environ.get(INDEX_ENV) or f"{nri_plugin_index:02}"
+    name = os.environ.get(NAME_ENV) or NAME
+    if SOCKET_FD_ENV in os.environ:  # the engine has started this process, and ends with it
+        fd = int(os.environ[SOCKET_FD_ENV])
+        serve(lambda: socket.socket(fileno=fd), plugin, index, name)
+        return
+    said = ""
+    while True:
+        try:
+            serve(lambda: _connect(nri_socket), plugin, index, name)
+            problem = "the engine closed the connection"
+        except NvctError as error:
+            problem = line(f"{NAME}-nri", error)
+        if plugin.is_refused():
+            continue
+        if problem != said:
+            say(problem)
+        said = problem
+        time.sleep(AGAIN_S)
+
+
+def _words(values: Sequence[str]) -> list[str]:
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+
+
+def main() -> NoReturn:
+    """Run the program."""
+    try:
+        program(standalone_mode=False, prog_name=f"{NAME}-nri")
+    except click.ClickException as error:
+        refused = UsageError(error.format_message(), hint=f"{NAME}-nri --help shows the options")
+        sys.stderr.write(f"{line(f'{NAME}-nri', refused)}\n")
+        sys.exit(2)
+    except NvctError as error:
+        sys.stderr.write(f"{line(f'{NAME}-nri', error)}\n")
+        sys.exit(1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin's answers to an engine: what a container gets, and whether it may have what it has.
+
+An engine with NRI 0.10 (containerd 2.2) asks twice: at CreateContainer for changes, and at
+ValidateContainerAdjustment for a verdict about all of them. An older one asks once, and plugins
+with a higher index are not seen then. The verdict is about device numbers, whoever gave them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nvct.config.model import CHECKED, Config
+from nvct.container import engine_devices
+from nvct.errors import NotPermittedError, NvctError
+from nvct.nri import adjustments, container, requests
+from nvct.nri import nri_pb2 as api
+from nvct.nri.host import KnownHost
+from nvct.nri.ttrpc import Methods, sentence
+from nvct.oci.bundle import Bundle
+
+CREATE_CONTAINER, REMOVE_CONTAINER, VALIDATE = 4, 11, 14
+"""Events of nri/pkg/api."""
+VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
+"""The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, although
+its NRI has the field (server/nri-api.go), so it gets devices and mounts."""
+KUBELET = "/var/lib/kubelet"
+
+Rule = Literal["off", "audit", "enforce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the plugin does.
+
+    Attributes:
+        namespace: of nvct's own pods.
+        management: further namespaces whose pods may have management devices.
+        takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
+        rule: whether a pod has exactly what the kubelet gave it.
+        exempt: namespaces that the rule does not hold for.
+    """
+
+    namespace: str = ""
+    management: Sequence[str] = ()
+    takes_variable: bool = False
+    rule: Rule = "off"
+    exempt: Sequence[str] = ("kube-system",)
+    kubelet: str = KUBELET
+
+
+@dataclass
+class Plugin:
+    """The service Plugin.
+
+    Attributes:
+        settings: return config.toml in force; its defaults, and why it cannot be read.
+        say: takes a line for the log.
+        unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
+            verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
+        validates: whether the engine asks for a verdict of its own.
+        is_known: whether the engine has accepted the plugin's events.
+        resolves: whether the engine takes CDI names.
+        refused, audited: how many containers were refused, or would have been.
+    """
+
+    settings: Callable[[], tuple[Config, NvctError | None]]
+    config_path: str
+    options: Options
+    say: Callable[[str], None]
+    unasked: set[tuple[str, str]] = field(default_factory=set)
+    validates: bool = False
+    is_known: bool = False
+    resolves: bool = False
+    refused: int = 0
+    audited: int = 0
+    _engine: tuple[str, str] = field(default=("", ""), init=False)
+    _host: KnownHost | None = field(default=None, init=False)
+    _config: Config | None = field(default=None, init=False)
+
+    @property
+    def methods(self) -> Methods:
+        """The methods of the service, by their names."""
+        return {
+            "Configure": self.configure,
+            "Synchronize": self.synchronize,
+            "CreateContainer": self.create,
+            "ValidateContainerAdjustment": self.validate,
+            "Shutdown": lambda _: b"",
+            "StateChange": lambda _: b"",
+        }
+
+    def configure(self, payload: bytes) -> bytes:
+        """Answer Configure: the events that this engine knows and the plugin wants."""
+        request = api.ConfigureRequest.FromString(payload)
+        self._engine = request.runtime_name, request.runtime_version
+        self.validates = self._engine not in self.unasked
+        self.is_known = False
+        self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
+        events = [CREATE_CONTAINER, *([VALIDATE] if self.validates else [])]
+        return api.ConfigureResponse(
+            events=sum(1 << (event - 1) for event in events)
+        ).SerializeToString()
+
+    def synchronize(self, payload: bytes) -> bytes:
+        """Answer Synchronize, which may come in pieces: containers that run are left alone."""
+        more = api.SynchronizeRequest.FromString(payload).more
+        if not more and not self.is_known:
+            self.is_known = True
+            verdict = "asks for a verdict" if self.validates else "asks for no verdict"
+            cdi = "takes CDI names" if self.resolves else "takes no CDI names"
+            self.say(f"connected: {' '.join(self._engine)} {verdict}, and {cdi}")
+        return api.SynchronizeResponse(more=more).SerializeToString()
+
+    def is_refused(self) -> bool:
+        """Report whether the engine has refused the wish for verdicts; then it is not repeated."""
+        if self.validates and not self.is_known:
+            self.unasked.add(self._engine)
+            return True
+        return False
+
+    def create(self, payload: bytes) -> bytes:
+        """Answer CreateContainer: the devices that the pod asks for.
+
+        Raises:
+            NvctError: the container must not be created.
+        """
+        request = api.CreateContainerRequest.FromString(payload)
+        pod, made = request.pod, request.container
+        try:
+            adjust = self._adjust(pod, made)
+            if not self.validates:
+                self._judge(pod, made, adjust)
+        except NvctError as error:
+            raise self._refusal(pod, made, error) from error
+        return api.CreateContainerResponse(adjust=adjust).SerializeToString()
+
+    def validate(self, payload: bytes) -> bytes:
+        """Answer ValidateContainerAdjustment."""
+        request = api.ValidateContainerAdjustmentRequest.FromString(payload)
+        answer = api.ValidateContainerAdjustmentResponse()
+        try:
+            self._judge(request.pod, request.container, request.adjust)
+        except NvctError as error:
+            self._refusal(request.pod, request.container, error)
+            answer.reject, answer.reason = True, sentence(error)
+        return answer.SerializeToString()
+
+    def _refusal(self, pod: api.PodSandbox, made: api.Container, error: NvctError) -> NvctError:
+        self.refused += 1
+        self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
+        return error
+
+    def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
+        settings, trouble, host = self._in_force()
+        key, words = requests.annotated(pod.annotations, made.name)
+        allowed = [self.options.namespace, *self.options.management]
+        requests.check_management(words, pod.namespace, [*filter(None, allowed)])
+        request, notes = requests.wanted(
+            container.bundle(pod, made), key, words, settings, host,
+            takes_variable=self.options.takes_variable,
+        )  # fmt: skip
+        if request is None:
+            if key:
+                self.say(f"ignores: {container.name_of(pod, made)}: {'; '.join(notes)}")
+            return api.ContainerAdjustment()
+        if trouble is not None:
+            raise trouble
+        edits = requests.edits_of(request, settings, host)
+        why = f": {'; '.join(notes)}" if notes else ""
+        self.say(f"gives: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
+        if self.resolves:
+            devices = [api.CDIDevice(name=name) for name in request.ids]
+            return api.ContainerAdjustment(CDI_devices=devices)
+        if any(edit["gids"] for edit in edits):
+            self.say(f"warning: {container.name_of(pod, made)} gets no supplementary groups")
+        return adjustments.of(edits)
+
+    def _judge(
+        self, pod: api.PodSandbox, made: api.Container, adjust: api.ContainerAdjustment
+    ) -> None:
+        """Apply the rules to everything that a container has and gets.
+
+        Raises:
+            NvctError: it must not be created.
+        """
+        settings, trouble, host = self._in_force()
+        has_rules = bool(settings.policy) or trouble is not None
+        is_checked = settings.engine_devices == CHECKED and has_rules
+        if not is_checked and self.options.rule == "off":
+            return
+        names = [device.name for device in (*made.CDI_devices, *adjust.CDI_devices)]
+        bundle = container.bundle(pod, made, adjust)
+        if names:
+            request = requests.named([*dict.fromkeys(names)], "CDI names")
+            nodes = adjustments.nodes(requests.edits_of(request, settings, host))
+            bundle = container.bundle(pod, made, adjust, nodes)
+        if is_checked:
+            _check(bundle, settings, host, trouble)
+        if self.options.rule == "off":
+            return
+        try:
+            _check(bundle, settings.replaced(policy=self._rules()), host)
+        except NotPermittedError as error:
+            if self.options.rule == "enforce":
+                raise
+            self.audited += 1
+            self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
+
+    def _rules(self) -> tuple[str, ...]:
+        """Return the rule that a pod has exactly what the kubelet gave it."""
+        exempt = [*filter(None, (self.options.namespace, *self.options.exempt))]
+        rules: list[dict[str, Any]] = [
+            {"name": "exempt namespaces", "namespaces": exempt, "then": "allow"},
+            {"name": "given by the kubelet", "given-by-kubelet": self.options.kubelet,
+             "then": "allow"},
+            {"name": "pods have what the kubelet gives", "then": "deny",
+             "reason": "ask for the GPU in the pod's resources"},
+        ]  # fmt: skip
+        return tuple(json.dumps(rule) for rule in rules)
+
+    def _in_force(self) -> tuple[Config, NvctError | None, KnownHost]:
+        settings, trouble = self.settings()
+        if self._host is None or settings is not self._config:
+            self._config, self._host = settings, KnownHost(settings, self.config_path)
+        return settings, trouble, self._host
+
+
+def _check(
+    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None = None
+) -> None:
+    """Apply the policy of `settings` to the devices of a container.
+
+    Raises:
+        NotPermittedError: it denies or ignores them; a plugin cannot take them out.
+        NvctError: they are not known.
+    """
+    notes: list[str] = []
+    removal = engine_devices.check(
+        bundle, settings, host, None, None, devices=[], notes=notes, trouble=trouble
+    )
+    if removal is not None:
+        raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    match = VERSION.match(text)
+    return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+
+
+def _resolves(engine: str, version: tuple[int, ...]) -> bool:
+    return engine == "containerd" and (version >= CONTAINERD_2 or CONTAINERD_1 <= version < (2,))

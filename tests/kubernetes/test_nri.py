@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods with the NRI plugin on engines whose files nothing has touched, and a real kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU
+from tests.engines.box import PROGRAMS
+from tests.engines.checks import UUID
+from tests.engines.releases import in_full
+from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable
+from tests.kubernetes.pods import Pod, run_all
+from tests.kubernetes.test_farm_pods import plugin_on_host
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [*in_full("forky"), "trixie-crio"], indirect=True),
+]
+LOG = "nri.log"
+HOOK = f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk"
+DENIED = "pods have what the kubelet gives"
+SMI = f"{LIST}; sleep 3"
+
+
+def with_gpus(count: int, **more: Any) -> Pod:
+    """Return a pod that asks Kubernetes for GPUs, with the engine's default runtime."""
+    return Pod(script=SMI, container={"resources": {"limits": {GPU: count}}}, **more)
+
+
+@contextlib.contextmanager
+def nri(cluster: Cluster, *flags: str) -> Iterator[Path]:
+    """Run the plugin on the node; yield its log."""
+    log = cluster.box.work / LOG
+    log.write_text("")
+    words = [f"{PROGRAMS}/python", "-I", "-m", "nvct.nri.main", *flags]
+    process = cluster.box.start(words, LOG)
+    try:
+        assert wait(lambda: "connected: " in log.read_text(), TIMEOUT_S), log.read_text()
+        yield log
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def smuggled(uuid: str) -> dict[str, Pod]:
+    """Return pods with GPUs that the kubelet has not given, by each way that is known."""
+    dev = {"volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}]}
+    mount = {"volumeMounts": [{"name": "dev", "mountPath": "/host-dev"}]}
+    name = f"nvidia.com/gpu={uuid}"
+    return {
+        "nri-annotation": Pod(script=SMI, annotations={"nvidia.cdi.k8s.io/pod": name}),
+        "more-than-given": with_gpus(1, annotations={"nvidia.cdi.k8s.io": "nvidia.com/gpu=all"}),
+        "host-dev": Pod(script="ls /host-dev", container=mount, spec=dev),
+        "privileged": Pod(
+            script="ls /dev", container={"securityContext": {"privileged": True}}
+        ),
+    }  # fmt: skip
+
+
+def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
+    before = cluster.engine.snapshot()
+    said = cluster.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
+    uuid = sorted(set(re.findall(r"GPU-[0-9a-f-]{36}", said)))[-1]
+    hostile = smuggled(uuid)
+    # The kubelet does not pass a pod's annotation on to its container.
+    inert = Pod(script=SMI, annotations={"cdi.k8s.io/mine": f"nvidia.com/gpu={uuid}"})
+    if "crio" in cluster.engine.engine:
+        del hostile["privileged"]  # CRI-O starts none here
+    with plugin_on_host(cluster, "--device-list-strategy=cdi-cri", HOOK):
+        assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)
+        with nri(cluster, "--given-by-kubelet=audit") as log:
+            free = run_all(cluster.api, hostile)
+            audited = log.read_text()
+        for name, result in free.items():
+            assert result.phase == "Succeeded", (name, result, audited)
+        assert audited.count("audit: default/") == len(hostile), audited
+        with nri(cluster, "--given-by-kubelet=enforce"):
+            honest = {"one": with_gpus(1), "two": with_gpus(2), "inert": inert}
+            results = run_all(cluster.api, {**hostile, **honest})
+    for name in hostile:
+        assert results[name].phase == "Pending", (name, results[name])
+        assert DENIED in str(results[name].events), (name, results[name])
+    counts = [len(set(UUID.findall(results[name].log))) for name in ("one", "two")]
+    assert counts == [1, 2], [results[name] for name in ("one", "two")]
+    assert not UUID.findall(results["inert"].log), results
+    assert cluster.engine.snapshot() == before

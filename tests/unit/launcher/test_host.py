@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under a policy for what engines give, the launcher looks at what a container sees of the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nvct.launcher.install import Built
+from tests.support.launcher import PRINT_ARGS, compiled, script
+from tests.unit.launcher.conftest import PROGRAM, Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+PRIVATE = [{"type": "mount"}, {"type": "pid"}, {"type": "cgroup"}]
+POLICY = ('{"then": "deny"}',)
+CGROUPS = "/sys/fs/cgroup"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def decided_by(lab: Lab, source: str | Path = "tmpfs", **more: Any) -> str:
+    """Return which program a create with a mount goes to; Docker writes config.json so."""
+    document: dict[str, Any] = {
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid"]},
+            {"destination": "/x", "type": "bind", "source": str(source), "options": ["rbind"]},
+        ],
+        "linux": {"namespaces": PRIVATE, "devices": [{"path": "/dev/no-such-device"}]},
+        **more,
+    }
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return lab.went_to("create", "-b", lab.bundle(text), "id")
+
+
+@pytest.fixture
+def checked(lab: Lab) -> Lab:
+    lab.keep(policy=POLICY, engine_devices="checked")
+    assert "\nhost\t" in lab.conf.read_text()
+    return lab
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that is not in /dev, for which there is a word."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as path:
+        yield Path(path)
+
+
+def test_an_ordinary_container_is_handed_over(checked: Lab, folder: Path) -> None:
+    (folder / "é b").mkdir()
+    (folder / "link").symlink_to("/usr")
+    for source in ("tmpfs", "/etc/hostname", folder / "é b", folder / "link", "/no"):
+        assert decided_by(checked, source) == "bin/runc", source
+    many = [{"destination": "/x", "source": "/etc/hostname"}] * 200
+    assert decided_by(checked, mounts=many) == "bin/runc"
+
+
+@pytest.mark.parametrize("target", ["/", "/proc", "/proc/sys", CGROUPS, "/sys", "/sys/fs"])
+def test_what_shows_the_host_is_found_behind_any_name(
+    target: str, checked: Lab, folder: Path
+) -> None:
+    if not os.path.ismount(CGROUPS):
+        pytest.skip("needs control groups")
+    link, second = folder / "link", folder / "second"
+    link.symlink_to(target)
+    second.symlink_to(link)
+    for source in (target, f"/{target}/.", str(link), str(second), f"{folder}/../.{link}"):
+        if os.path.exists(source):
+            assert decided_by(checked, source) == "python", source
+            assert decided_by(checked, root={"path": source}) == "python", source
+
+
+def test_without_such_a_policy_nothing_is_looked_at(lab: Lab) -> None:
+    for values in ({}, {"policy": POLICY}, {"engine_devices": "checked"}):
+        lab.keep(**values)
+        assert decided_by(lab, "/", linux={}) == "bin/runc"
+
+
+def test_the_hosts_processes_are_for_python(checked: Lab) -> None:
+    joined = [{"type": "cgroup"}, {"type": "pid", "path": "/proc/1/ns/pid"}]
+    assert decided_by(checked, linux={"namespaces": joined}) == "python"
+    assert decided_by(checked, linux={"namespaces": [{"type": "cgroup"}]}) == "python"
+
+
+def test_the_hosts_control_groups_are_for_python_where_one_mount_has_all(checked: Lab) -> None:
+    unified = os.path.exists(f"{CGROUPS}/cgroup.controllers")
+    found = decided_by(checked, linux={"namespaces": [{"type": "pid"}]})
+    assert found == ("python" if unified else "bin/runc")
+
+
+@pytest.mark.parametrize("source", ["\\/etc/hostname", "/etc\\/hostname", "/" + "x" * 5000])
+def test_what_the_launcher_cannot_read_is_for_python(source: str, checked: Lab) -> None:
+    text = json.dumps({"linux": {"namespaces": PRIVATE}}, separators=(",", ":"))
+    text = text.replace("{", f'{{"mounts":[{{"source":"{source}"}}],', 1)
+    assert checked.went_to("create", "-b", checked.bundle(text), "id") == "python"
+    many = [{"destination": "/x", "source": "/etc/hostname"}] * 300
+    assert decided_by(checked, mounts=many) == "python"
+
+
+@as_root
+def test_where_the_host_has_a_policy_no_variable_names_another_file(tmp_path: Path) -> None:
+    """Podman starts its runtime with the environment of its caller."""
+    hosts = tmp_path / "hosts.toml"
+    (tmp_path / "c").mkdir()
+    built = Built(
+        python=str(script(tmp_path / "python", PRINT_ARGS)), packages="/p", cold="/v/bin/python"
+    )
+    compiled(tmp_path / "c", built, f'-DNVCT_CONFIG="{hosts}"', name=PROGRAM)
+    (tmp_path / "home").mkdir()
+    lab = Lab(tmp_path / "home", tmp_path, "c")
+    lab.keep()
+    for text, goes in ((None, "bin/runc"), ("debug = 1\n", "bin/runc"), ("[nvct.policy]\n", "")):
+        if text is not None:
+            hosts.write_text(text)
+        assert lab.went_to("state", "id") == (goes or "python"), text
+    del lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"]  # the file of NVCT_RUN_DIR does not count either
+    lab.age(hosts)
+    real, lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = lab.config, str(hosts)
+    lab.keep()
+    assert real.exists()
+    assert lab.went_to("state", "id") == "python"
+    hosts.unlink()
+    hosts.mkdir()  # it cannot be read
+    assert lab.went_to("state", "id") == "python"

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containers get from the plugin, and which it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from nvct.nri import nri_pb2 as api
+from nvct.nri.main import Settings
+from nvct.nri.plugin import Options, Plugin
+from tests.support.kubelet_records import CONTAINER, UID, Given, write
+from tests.support.policy_lab import nodes
+from tests.support.shim_lab import Lab
+from tests.unit.nri.fake_engine import RefusedError, connected
+
+POD = "nvidia.cdi.k8s.io/pod"
+GPU = [f"nvidia.com/gpu={index}" for index in range(3)]
+CGROUP = f"/kubepods/besteffort/pod{UID}/1"
+VERDICT = 1 << 13
+DENY = '[nvct.policy]\nengine-devices = "checked"\ndefault = "deny"\n'
+
+
+@dataclass
+class Case:
+    """An engine with a plugin, on a host with three GPUs and a specification of them."""
+
+    lab: Lab
+    options: dict[str, Any] = field(default_factory=dict)
+    version: str = "2.2.2"
+    engine: str = "containerd"
+    said: list[str] = field(default_factory=list)
+
+    def plugin(self) -> Plugin:
+        path = str(self.lab.config_toml)
+        options = Options(kubelet=str(self.lab.home / "kubelet"), **self.options)
+        return Plugin(Settings(path), path, options, self.said.append)
+
+    def create(self, **more: Any) -> api.ContainerAdjustment:
+        """Create a container, and return what it gets.
+
+        Raises:
+            RefusedError: it must not be created.
+        """
+        pod = api.PodSandbox(
+            name="pod", namespace=more.pop("namespace", "default"), uid=UID,
+            annotations=more.pop("annotations", {}),
+        )  # fmt: skip
+        linux = more.pop("linux", {})
+        container = api.Container(
+            name=CONTAINER, linux=api.LinuxContainer(cgroups_path=CGROUP, **linux),
+            CDI_devices=[api.CDIDevice(name=name) for name in more.pop("cdi", ())], **more,
+        )  # fmt: skip
+        plugin = self.plugin()
+        with connected(plugin) as engine:
+            events = engine.start(self.engine, self.version)
+            request = api.CreateContainerRequest(pod=pod, container=container)
+            adjust = engine.ask("CreateContainer", request, api.CreateContainerResponse).adjust
+            if events & VERDICT:
+                verdict = engine.ask(
+                    "ValidateContainerAdjustment",
+                    api.ValidateContainerAdjustmentRequest(
+                        pod=pod, container=container, adjust=adjust
+                    ),
+                    api.ValidateContainerAdjustmentResponse,
+                )
+                if verdict.reject:
+                    raise RefusedError(verdict.reason)
+        return adjust
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    new_lab = Lab()
+    new_lab.driver(gpus=3)
+    new_lab.spec(
+        devices={
+            **{str(index): nodes((195, index), path="/dev/nvidia") for index in range(3)},
+            "all": nodes(*[(195, index) for index in range(3)]),
+        }
+    )
+    new_lab.spec("management.json", kind="management.nvidia.com/gpu",
+                 devices={"all": nodes((195, 255))})  # fmt: skip
+    yield new_lab
+    new_lab.remove()
+
+
+@pytest.fixture
+def case(lab: Lab) -> Case:
+    return Case(lab)
+
+
+def configure(lab: Lab, text: str) -> None:
+    lab.config_toml.write_text(lab.config_toml.read_text(encoding="utf-8") + text)
+
+
+def device(minor: int) -> dict[str, Any]:
+    """Return linux of a container whose engine gives a GPU."""
+    number = api.Number(value=minor)
+    rule = api.LinuxDeviceCgroup(
+        allow=True, type="c", major=api.Number(value=195), minor=number, access="rwm"
+    )
+    node = api.LinuxDevice(path=f"/dev/nvidia{minor}", type="c", major=195, minor=minor)
+    return {"devices": [node], "resources": api.LinuxResources(devices=[rule])}
+
+
+def names(adjust: api.ContainerAdjustment) -> list[str]:
+    return [each.name for each in adjust.CDI_devices]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "given"),
+    [
+        ({}, []),
+        ({POD: GPU[0]}, GPU[:1]),
+        ({POD: f"{GPU[0]}, {GPU[2]},{GPU[0]}"}, [GPU[0], GPU[2]]),
+        ({"nvidia.cdi.k8s.io": GPU[1]}, GPU[1:2]),
+        ({"nvidia.cdi.k8s.io": GPU[1], POD: GPU[0]}, GPU[:1]),
+        ({f"nvidia.cdi.k8s.io/container.{CONTAINER}": GPU[2], POD: GPU[0]}, GPU[2:]),
+        ({"nvidia.cdi.k8s.io/container.other": GPU[2]}, []),
+        ({"cdi.k8s.io/x": GPU[0]}, []),  # the engine's own
+    ],
+)
+def test_annotations_of_the_pod_name_devices(
+    annotations: dict[str, str], given: list[str], case: Case
+) -> None:
+    assert names(case.create(annotations=annotations)) == given
+
+
+@pytest.mark.parametrize(
+    ("annotations", "problem"),
+    [
+        ({POD: "nvidia.com/gpu=7"}, "nvidia.com/gpu has no device '7'"),
+        ({POD: "0"}, "annotation nvidia.cdi.k8s.io/pod: '0'"),
+        ({POD: ""}, "annotation nvidia.cdi.k8s.io/pod: ''"),
+        ({POD: f"{GPU[0]},"}, "annotation nvidia.cdi.k8s.io/pod: ''"),
+        ({POD: "acme.com/card=1"}, "no CDI specification of this node has acme.com/card=1"),
+        ({POD: "management.nvidia.com/gpu=all"}, "is not for pods of namespace 'default'"),
+    ],
+)
+def test_what_cannot_be_had_fails_the_create(
+    annotations: dict[str, str], problem: str, case: Case
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        case.create(annotations=annotations)
+    assert problem in str(refused.value)
+
+
+def test_management_devices_are_for_namespaces_that_the_admin_named(case: Case) -> None:
+    management = {POD: "management.nvidia.com/gpu=all"}
+    case.options = {"namespace": "nvct", "management": ["monitoring"]}
+    for namespace in ("nvct", "monitoring"):
+        assert names(case.create(annotations=management, namespace=namespace))
+    with pytest.raises(RefusedError, match="it is for nvct, monitoring"):
+        case.create(annotations=management)
+
+
+def test_an_image_s_variable_counts_only_where_the_admin_says_so(case: Case) -> None:
+    env = ["NVIDIA_VISIBLE_DEVICES=all"]
+    assert names(case.create(env=env)) == []
+    case.options = {"takes_variable": True}
+    assert names(case.create(env=env)) == ["nvidia.com/gpu=all"]
+    assert names(case.create(env=["NVIDIA_VISIBLE_DEVICES=1,2"])) == GPU[1:]
+    for nothing in ("void", "none", ""):
+        assert names(case.create(env=[f"NVIDIA_VISIBLE_DEVICES={nothing}"])) == []
+
+
+def test_volume_mounts_count_where_config_toml_accepts_them(case: Case) -> None:
+    mount = api.Mount(source="/dev/null", destination="/var/run/nvidia-container-devices/1")
+    assert names(case.create(mounts=[mount])) == []
+    path = case.lab.config_toml
+    key = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+    path.write_text(key + path.read_text(encoding="utf-8"))
+    assert names(case.create(mounts=[mount])) == GPU[1:2]
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "has_names"),
+    [
+        ("containerd", "v2.2.2", True),
+        ("containerd", "2.1.9+unknown", True),
+        ("containerd", "2.0.5", False),
+        ("containerd", "1.7.30", True),
+        ("containerd", "1.7.24~ds1", False),
+        ("cri-o", "1.34.0", False),
+        ("other", "9", False),
+        ("containerd", "", False),
+    ],
+)
+def test_an_engine_that_resolves_no_names_gets_nodes(
+    engine: str,
+    version: str,
+    *,
+    has_names: bool,
+    case: Case,
+) -> None:
+    case.engine, case.version = engine, version
+
+    adjust = case.create(annotations={POD: GPU[1]})
+
+    assert bool(adjust.CDI_devices) == has_names
+    if not has_names:
+        (node,) = adjust.linux.devices
+        assert (node.path, node.type, node.major, node.minor) == ("/dev/nvidia195-1", "c", 195, 1)
+        assert [(pair.key, pair.value) for pair in adjust.env] == [("COMMON", "1")]
+
+
+@pytest.mark.parametrize("version", ["2.2.2", "1.7.24"])
+def test_the_policy_decides_by_numbers_whoever_gave_the_device(version: str, case: Case) -> None:
+    configure(case.lab, DENY)
+    case.version = version
+
+    assert case.create() is not None
+    everything = api.LinuxResources(
+        devices=[api.LinuxDeviceCgroup(allow=True, type="a", access="rwm")]
+    )
+    for asks in (
+        {"linux": device(1)},
+        {"cdi": [GPU[1]]},
+        {"annotations": {POD: GPU[1]}},
+        {"linux": {"resources": everything}},
+    ):
+        with pytest.raises(RefusedError, match=r"denies .*\[not-permitted\]"):
+            case.create(**asks)
+
+
+def test_unchecked_devices_of_an_engine_are_no_request(case: Case) -> None:
+    configure(case.lab, DENY.replace('"checked"', '"unchecked"'))
+
+    case.create(linux=device(1))
+    with pytest.raises(RefusedError, match=r"denies annotation nvidia.cdi.k8s.io/pod='nvidia"):
+        case.create(annotations={POD: GPU[1]})
+
+
+@pytest.mark.parametrize("rule", ["off", "audit", "enforce"])
+def test_a_pod_has_what_the_kubelet_gave_it(rule: str, case: Case) -> None:
+    case.options = {"rule": rule}
+    kubelet = case.lab.home / "kubelet"
+    kubelet.mkdir()
+    write(kubelet, Given(cdi=GPU[:1], devices=["0"]))
+
+    case.create(linux=device(0))  # what it gave
+    case.create(cdi=[GPU[0]])
+    case.create(linux=device(1), namespace="kube-system")
+    smuggled: list[dict[str, Any]] = [
+        {"linux": device(1)},
+        {"linux": device(0), "annotations": {POD: GPU[2]}},
+        {"cdi": ["nvidia.com/gpu=all"]},
+    ]
+    for asks in smuggled:
+        if rule == "enforce":
+            with pytest.raises(RefusedError, match="pods have what the kubelet gives"):
+                case.create(**asks)
+        else:
+            case.create(**asks)
+    audited = [line for line in case.said if line.startswith("audit: default/pod/main: ")]
+    assert len(audited) == (len(smuggled) if rule == "audit" else 0)
+
+
+def test_a_broken_config_fails_only_who_asks(case: Case) -> None:
+    case.lab.config_toml.write_text("[nvct\n")
+
+    assert names(case.create()) == []
+    case.create(linux=device(1))
+    with pytest.raises(RefusedError, match="bad-config"):
+        case.create(annotations={POD: GPU[0]})
+    case.lab.config_toml.write_text('engine-devices = "checked"\n[nvct\n')
+    assert names(case.create()) == []
+    with pytest.raises(RefusedError, match="bad-config"):
+        case.create(linux=device(1))
