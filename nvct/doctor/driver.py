@@ -97,24 +97,18 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
                       dev_root_here="/host", wsl=wsl)  # fmt: skip
     if ready and not os.path.exists(ready):
-        return _fault(
-            Reason.DriverContainerNotReady,
-            f"the driver container is not ready: {ready} does not exist",
-            context=f"and the host itself: {host_problem}",
-        )
+        text = f"the driver container is not ready: {ready} does not exist"
+        context = f"and the host itself: {host_problem}"
+        return Finding(Reason.DriverContainerNotReady, "error", text, context=context)
     if not os.path.isdir(places.driver_here):
-        return _fault(
-            Reason.DriverNotFound,
-            f"no working driver on the host: {host_problem}",
-            context=f"and no driver container: {places.driver_here} does not exist",
-        )
+        text = f"no working driver on the host: {host_problem}"
+        context = f"and no driver container: {places.driver_here} does not exist"
+        return Finding(Reason.DriverNotFound, "error", text, context=context)
     of_container = _smi_problem(places.driver_here, places, programs)
     if of_container:
-        return _fault(
-            Reason.DriverNotWorking,
-            f"no working driver in {places.driver_here}: {of_container}",
-            context=f"and none on the host: {host_problem}",
-        )
+        text = f"no working driver in {places.driver_here}: {of_container}"
+        context = f"and none on the host: {host_problem}"
+        return Finding(Reason.DriverNotWorking, "error", text, context=context)
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
     has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
@@ -157,13 +151,8 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
     completed = command.run([program], TIMEOUT_S, env=dict(environ))
     if not completed.status:
         return None
-    return _fault(
-        Reason.DriverNotWorking, f"{program} fails in this container: {completed.reason}"
-    )
-
-
-def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
-    return Finding(reason, "error", evidence, context=context)
+    text = f"{program} fails in this container: {completed.reason}"
+    return Finding(Reason.DriverNotWorking, "error", text)
 
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:
