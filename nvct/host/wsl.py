@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
+from nvct.errors import HostError, NvmlError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import Search
@@ -198,14 +198,10 @@ def _file(search: Search, source: TreeFile, path: str, reason: str) -> DriverFil
         kind = "library"
     machine = soname = ""
     if kind == "library":
-        try:
-            machine, soname, _ = search.tree.headers(source.real)
-        except (ElfError, UnsafePathError, OSError) as error:
-            search.findings.warn(f"{host_path} has no readable SONAME: {error}")
-        else:
-            if machine != search.machine:
-                search.findings.leave_out(host_path, f"it is for {machine}")
-                return None
+        machine, soname = search.tree.machine_and_soname(source.real, search.findings)
+        if machine not in ("", search.machine):
+            search.findings.leave_out(host_path, f"it is for {machine}")
+            return None
     stem = driver_names.stem(name).removesuffix("_loader")
     return DriverFile(
         host_path=host_path,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
-from nvct.errors import ElfError, NvctError, UnsafePathError
+from nvct.errors import NvctError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.tree import Tree, TreeFile
 from nvct.host.model import DriverFile, FileKind, Findings, Link
@@ -267,24 +267,17 @@ class Mounts:
     def _file(self, entry: Entry, target: TreeFile) -> DriverFile:
         name = os.path.basename(target.real)
         kind = _kind(target, name)
-        machine, soname = self._machine_and_soname(target.real) if kind == "library" else ("", "")
+        machine = soname = ""
+        if kind == "library":
+            machine, soname = self._tree.machine_and_soname(target.real, self._findings)
         return DriverFile(
             host_path=self._tree.host_path(target.real),
             container_path=target.real,
             reason=f"{_name(entry)} names it",
             kind=kind,
             machine=machine,
-            soname=soname,
+            soname="" if "/" in soname else soname,
         )
-
-    def _machine_and_soname(self, path: str) -> tuple[str, str]:
-        try:
-            machine, soname, _ = self._tree.headers(path)
-        except (ElfError, UnsafePathError, OSError) as error:
-            host_path = self._tree.host_path(path)
-            self._findings.warn(f"{host_path} has no readable SONAME: {error}")
-            return "", ""
-        return machine, "" if "/" in soname else soname
 
     def _add_library_links(self) -> None:
         """Add the names that the dynamic linker and programs look for, unless they are taken.
