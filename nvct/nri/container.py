@@ -17,6 +17,7 @@ from nvct.container.request.case import (
     CRIO_TYPE,
 )
 from nvct.container.request.resolve import CAP_SYS_ADMIN
+from nvct.container.request.volume_mounts import MOUNT_SOURCE
 from nvct.nri import nri_pb2 as api
 from nvct.oci.bundle import Bundle, clean
 
@@ -37,13 +38,15 @@ def bundle(
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
     The pod's own names replace what annotations say of them. A container that may use every device
-    counts as privileged: NRI does not show capabilities.
+    counts as privileged: NRI shows no capabilities. So it is not judged whether it could leave its
+    control group by the host's processes or mounts; those of /dev count by their nodes.
 
     Args:
         nodes: further linux.devices, those of CDI names.
     """
     linux = container.linux
     rules = [_rule(rule) for rule in linux.resources.devices]
+    kinds = {namespace.type for namespace in linux.namespaces}
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
     added = adjust or api.ContainerAdjustment()
     devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
@@ -59,11 +62,11 @@ def bundle(
             CONTAINERD_NAME: container.name,
             CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
         },
-        "mounts": mounts,
+        "mounts": [mount for mount in mounts if mount["source"] == MOUNT_SOURCE],
         "linux": {
             "devices": [*devices, *nodes, *_mounted(mounts)],
             "resources": {"devices": rules},
-            "namespaces": [{"type": each.type, "path": each.path} for each in linux.namespaces],
+            "namespaces": [{"type": kind} for kind in sorted(kinds | {"cgroup", "pid"})],
             "cgroupsPath": linux.cgroups_path,
         },
     }  # fmt: skip

@@ -219,12 +219,10 @@ class LinuxContainer(_message.Message):
     def __init__(self, namespaces: _Optional[_Iterable[_Union[LinuxNamespace, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[LinuxDevice, _Mapping]]] = ..., resources: _Optional[_Union[LinuxResources, _Mapping]] = ..., cgroups_path: _Optional[str] = ...) -> None: ...
 
 class LinuxNamespace(_message.Message):
-    __slots__ = ("type", "path")
+    __slots__ = ("type",)
     TYPE_FIELD_NUMBER: _ClassVar[int]
-    PATH_FIELD_NUMBER: _ClassVar[int]
     type: str
-    path: str
-    def __init__(self, type: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[str] = ...) -> None: ...
 
 class LinuxDevice(_message.Message):
     __slots__ = ("path", "type", "major", "minor", "file_mode", "uid", "gid")
