@@ -168,10 +168,9 @@ def _nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _files(inventory: Inventory) -> dict[str, Identity]:
-    files = [*inventory.files, *(file for device in inventory.devices for file in device.files)]
     identities = {
         file.container_path: identity(file.host_path)
-        for file in files
+        for file in inventory.every_file()
         if file.kind not in CHANGING
     }
     return {path: numbers for path, numbers in sorted(identities.items()) if numbers}

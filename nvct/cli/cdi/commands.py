@@ -71,7 +71,7 @@ def check(
 
 
 def _show(report: Report, form: str) -> None:
-    from nvct.doctor import causes, specifications
+    from nvct.doctor import specifications
     from nvct.doctor.model import count
 
     if form == "json":
@@ -82,12 +82,12 @@ def _show(report: Report, form: str) -> None:
         shown = {"specs": report.specs, "devices": report.devices, "drift": found}
         click.echo(json.dumps(shown, indent=2))
         return
-    for cause in causes.lines(report.drift):
+    for cause in specifications.lines(report.drift):
         tell(cause)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if report.drift:
         differences = count(len(report.drift), "difference")
-        advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
+        advice = specifications.advice(report.drift, "nvidia-ctk cdi generate")
         say(f"{things}: {differences} from the host; {advice}")
     else:
         tell(f"{things}: no difference from the host")
