@@ -44,11 +44,11 @@ class DeviceNode(TypedDict, total=False):
     gid: Uint32
 
 
-class NetDevice(TypedDict):
+class NetDevice(TypedDict, total=False):
     """A network interface that moves into the container."""
 
-    hostInterfaceName: Text
-    name: Text
+    hostInterfaceName: Required[Text]
+    name: Required[Text]
 
 
 class Mount(TypedDict, total=False):

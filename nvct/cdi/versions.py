@@ -11,6 +11,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from nvct.cdi.types import ContainerEdits, Spec
 
@@ -51,32 +52,36 @@ def all_edits(spec: Spec) -> Iterator[ContainerEdits]:
         yield device.get("containerEdits") or {}
 
 
+def objects(spec: Spec, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a kind: "named" (the spec and its devices), or a member of edits."""
+    if kind == "named":
+        yield from (spec, *spec["devices"])  # type: ignore[misc]  # as plain dicts
+        return
+    for edits in all_edits(spec):
+        value: Any = edits.get(kind, ())
+        yield from [value] if isinstance(value, dict) else value
+
+
 def has_hooks(spec: Spec) -> bool:
     """Report whether a spec starts a hook."""
     return any(edits.get("hooks") for edits in all_edits(spec))
 
 
-def _has_net_devices(spec: Spec) -> bool:
-    return any(edits.get("netDevices") for edits in all_edits(spec))
-
-
-def _has_new_rdt(spec: Spec) -> bool:
-    return any(
-        "schemata" in rdt or rdt.get("enableMonitoring", False)
-        for rdt in (edits.get("intelRdt", {}) for edits in all_edits(spec))
+def _edits_have(member: str) -> Callable[[Spec], bool]:
+    """Return a test for a member of edits; intelRdt counts even if it is empty."""
+    is_object = member == "intelRdt"
+    return lambda spec: any(
+        member in edits if is_object else edits.get(member) for edits in all_edits(spec)
     )
 
 
-def _has_rdt(spec: Spec) -> bool:
-    return any("intelRdt" in edits for edits in all_edits(spec))
+def _have(kind: str, member: str) -> Callable[[Spec], bool]:
+    return lambda spec: any(entry.get(member) for entry in objects(spec, kind))
 
 
-def _has_gids(spec: Spec) -> bool:
-    return any(edits.get("additionalGids") for edits in all_edits(spec))
-
-
-def _has_annotations(spec: Spec) -> bool:
-    return any(holder.get("annotations") for holder in (spec, *spec["devices"]))
+def _has_new_rdt(spec: Spec) -> bool:
+    classes = objects(spec, "intelRdt")
+    return any("schemata" in rdt or rdt.get("enableMonitoring") for rdt in classes)
 
 
 def _has_dotted_class(spec: Spec) -> bool:
@@ -87,25 +92,15 @@ def _has_digit_name(spec: Spec) -> bool:
     return any(device["name"][:1] in tuple("0123456789") for device in spec["devices"])
 
 
-def _has_host_path(spec: Spec) -> bool:
-    return any(
-        node.get("hostPath") for edits in all_edits(spec) for node in edits.get("deviceNodes", ())
-    )
-
-
-def _has_mount_type(spec: Spec) -> bool:
-    return any(mount.get("type") for edits in all_edits(spec) for mount in edits.get("mounts", ()))
-
-
 # Latest first. 0.8.0 and 1.0.0 changed the Go packages, not the documents.
 NEEDS: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
-    ("1.1.0", "netDevices", _has_net_devices),
+    ("1.1.0", "netDevices", _edits_have("netDevices")),
     ("1.1.0", "intelRdt's schemata and enableMonitoring", _has_new_rdt),
-    ("0.7.0", "intelRdt", _has_rdt),
-    ("0.7.0", "additionalGids", _has_gids),
-    ("0.6.0", "annotations", _has_annotations),
+    ("0.7.0", "intelRdt", _edits_have("intelRdt")),
+    ("0.7.0", "additionalGids", _edits_have("additionalGids")),
+    ("0.6.0", "annotations", _have("named", "annotations")),
     ("0.6.0", "a class with a dot", _has_dotted_class),
     ("0.5.0", "a device name that begins with a digit", _has_digit_name),
-    ("0.5.0", "the hostPath of a device node", _has_host_path),
-    ("0.4.0", "the type of a mount", _has_mount_type),
+    ("0.5.0", "the hostPath of a device node", _have("deviceNodes", "hostPath")),
+    ("0.4.0", "the type of a mount", _have("mounts", "type")),
 )

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Timer
 from typing import Any
 
@@ -75,7 +75,6 @@ def doctor(
     Example: sudo nvct doctor
     """
     from nvct.cli import doctor_fix
-    from nvct.doctor import checks
 
     need_host("doctor")
     if dry_run and not (fix or undo):
@@ -107,7 +106,7 @@ def doctor(
     if form == "json":
         click.echo(json.dumps([_to_dict(check, part) for check, part in done], indent=2))
     else:
-        click.echo("\n".join(text(done, is_root=checks.sees_everything(), width=columns())))
+        click.echo("\n".join(text(done, is_root=os.geteuid() == 0, width=columns())))
     sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
 
 
@@ -158,7 +157,7 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
         if name not in known:
             raise UsageError(f"no check has the name {name!r}", hint=f"names: {', '.join(known)}")
     found = checks.named(names) if names else checks.CHECKS
-    return [check for check in found if check.is_security or not security]
+    return [check for check in found if not security or check.name in checks.SECURITY]
 
 
 def node_of_host() -> Node:
@@ -233,16 +232,10 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
     from nvct.doctor.model import count
 
     name_width = max((len(check.name) for check, _ in done), default=0)
-    indent = " " * (5 + name_width + 2)
     for check, part in done:
         mark = _mark(part)
         head = f"{mark:<5}{check.name:<{name_width}}  "
-        first, *rest = (printable(line) for line in _lines(part))
-        start, *more = wrapped(head, first, width)
-        yield colored(mark, COLORS.get(mark), bold=mark == MARKS["attention"]) + start[len(mark) :]
-        yield from more
-        for line in rest:
-            yield from wrapped(indent, line, width, len(indent) + 2)
+        yield from _shown(_lines(part), head, mark, at=0, width=width, hang=2)
     wrong = sum(part.health == "attention" for _, part in done)
     dim = sum(_mark(part) == UNSEEN for _, part in done)
     unseen = f", {dim} not seen in full" if dim else ""
@@ -250,6 +243,20 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
     yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend{unseen}"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
+
+
+def _shown(
+    lines: Iterable[str], head: str, mark: str, *, at: int, width: int, hang: int = 0
+) -> Iterator[str]:
+    """Yield the lines of a part; its mark is at a place of the head before the first."""
+    first, *rest = map(printable, lines)
+    start, *more = wrapped(head, first, width)
+    bold = mark == MARKS["attention"]
+    shown = colored(mark, COLORS.get(mark), bold=bold)
+    yield start[:at] + shown + start[at + len(mark) :]
+    yield from more
+    for line in rest:
+        yield from wrapped(" " * len(head), line, width, len(head) + hang)
 
 
 def _mark(part: Part) -> str:
@@ -296,8 +303,11 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct status
     """
+    from nvct.doctor import checks
+
     need_host("status")
-    parts = _status_parts()
+    node = node_of_host()
+    parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]
     if form == "json":
         click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
     else:
@@ -308,21 +318,5 @@ def status(*, form: str) -> None:
 def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
     """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
     for part in parts:
-        mark = MARKS[part.health]
-        name = f"{part.name:<8} "
-        for number, line in enumerate(part.lines):
-            head = f"{name}{mark:<5} " if number == 0 else " " * 15
-            first, *more = wrapped(head, printable(line), width)
-            if number == 0:
-                bold = mark == MARKS["attention"]
-                shown = colored(mark, COLORS.get(mark), bold=bold)
-                first = name + shown + first[len(name) + len(mark) :]
-            yield first
-            yield from more
-
-
-def _status_parts() -> list[Part]:
-    from nvct.doctor import checks
-
-    node = node_of_host()
-    return [checks.result(check, node) for check in checks.named(checks.STATUS)]
+        mark, name = MARKS[part.health], f"{part.name:<8} "
+        yield from _shown(part.lines, f"{name}{mark:<5} ", mark, at=len(name), width=width)

@@ -16,7 +16,9 @@ from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
 from nvct.cli.options import container_names, format_option
 from nvct.config.model import without_choice
+from nvct.doctor import messages, refusals
 from nvct.doctor.messages import Found
+from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
 from nvct.oci.bundle import Bundle
 
@@ -25,8 +27,6 @@ LIMIT = 64 << 20
 
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the containers, reasons and files that a word may become, for completion."""
-    from nvct.doctor.reasons import Reason
-
     reasons = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
     names = [*container_names(ctx, param, incomplete), *reasons]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
@@ -91,7 +91,8 @@ def explain(
     from nvct.cli import explain_container
     from nvct.doctor import explanation
 
-    standard_input = _standard_input() if config_json == "-" else ""
+    data = sys.stdin.buffer.read(LIMIT) if config_json == "-" else b""
+    standard_input = data.decode("utf-8", "surrogateescape")
     kind = "pod" if namespace else _kind(config_json, standard_input)
     if config_json and kind == "message":
         _explain_message(standard_input or config_json, form)
@@ -143,8 +144,6 @@ def _explain_message(text: str, form: str) -> None:
     Raises:
         UsageError: the text has none.
     """
-    from nvct.doctor import messages, refusals
-
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
     own = None if is_clear else refusals.message_of(text)
@@ -161,8 +160,6 @@ def _explain_message(text: str, form: str) -> None:
 
 
 def _explain_reason(name: str, form: str) -> None:
-    from nvct.doctor.reasons import Reason
-
     reason = Reason[name]
     if form == "json":
         told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
@@ -228,9 +225,6 @@ def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
 
 def _kind(word: str | None, standard_input: str) -> str:
     """Return what a word is about: a bundle, a message, a reason, a pod, or a container."""
-    from nvct.doctor import messages, refusals
-    from nvct.doctor.reasons import Reason
-
     if not word or os.path.lexists(word):
         return "bundle"
     if word == "-":
@@ -247,25 +241,17 @@ def _kind(word: str | None, standard_input: str) -> str:
 def _similar_reason(word: str) -> str:
     import difflib  # 4 ms
 
-    from nvct.doctor.reasons import Reason
-
     similar = difflib.get_close_matches(word, Reason.__members__, 1, cutoff=0.8)
     return f"did you mean the reason {similar[0]}?" if similar else ""
 
 
 def _is_log(text: str) -> bool:
     """Return whether a text is what programs print, and no config.json; a log may be JSON too."""
-    from nvct.doctor import messages
-
     try:
         json.loads(text)
     except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
-
-
-def _standard_input() -> str:
-    return sys.stdin.buffer.read(LIMIT).decode("utf-8", "surrogateescape")
 
 
 def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:

@@ -10,14 +10,12 @@ from typing import Any
 
 import click
 
-from nvct.cli import screen
+from nvct.cli import log, screen
 from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
 from nvct.cli.screen import wrapped
 from nvct.doctor.model import count
 from nvct.errors import NvctError, UsageError, printable, shortened
 
-HEAD = 11
-"""Columns in which a line says what it is about."""
 LONGEST = 1000
 """Characters of a text that others chose."""
 HEADLINES = {
@@ -70,12 +68,17 @@ def explain_existing(word: str, form: str) -> None:
 
 def show(told: Sequence[Mapping[str, Any]]) -> None:
     """Print what is known about containers."""
-    width, before = screen.columns(), ""
-    for name, line in (row for one in told for row in rows(one)):
-        head = f"  {'' if name == before else name:<{HEAD - 2}}" if name else ""
+    every = [(name, shortened(line, LONGEST)) for one in told for name, line in rows(one)]
+    tell(*_named(every, "  {:<9}", screen.columns()))
+
+
+def _named(rows: Sequence[tuple[str, str]], head: str, width: int) -> Iterator[str]:
+    """Yield lines after what they are about, which is said once of lines in a row."""
+    before = ""
+    for name, line in rows:
+        shown = head.format("" if name == before else name) if name else ""
+        yield from wrapped(shown, printable(line), width)
         before = name
-        text = printable(shortened(line, LONGEST))
-        tell(*screen.wrapped(head, text, width))
 
 
 def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -87,7 +90,9 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     else:
         yield from _creation(one["creation"])
     for record in one["decisions"]:
-        yield "decided", _decision(record)
+        brief = f"{log.when(record)} {record['outcome']} by {record['program']}"
+        is_long = record["outcome"] == "refused" or "about" in record
+        yield "decided", log.text(record) if is_long else brief
     for use in one["uses"]:
         mig = f", MIG device {use['instance']}" if use["instance"] else ""
         opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
@@ -122,14 +127,6 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "unknown", text
 
 
-def _decision(record: Mapping[str, str]) -> str:
-    from nvct.cli.log import text, when
-
-    if record["outcome"] == "refused" or "about" in record:
-        return text(record)
-    return f"{when(record)} {record['outcome']} by {record['program']}"
-
-
 def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
     """Return the lines about a request.
 
@@ -152,13 +149,7 @@ def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
     rows += [("note", one) for one in told["notes"]]
     rows += _injected_rows(told.get("inject", {}), everything=everything)
     rows += [("took", one) for one in _times(told)]
-    lines: list[str] = []
-    before = ""
-    for name, line in rows:
-        head = f"{'' if name == before else name:13}" if name else ""
-        lines += wrapped(head, printable(line), width)
-        before = name
-    return "\n".join(lines)
+    return "\n".join(_named(rows, "{:<13}", width))
 
 
 def left_out(one: dict[str, Any]) -> str:

@@ -35,12 +35,13 @@ def build() -> None:
 
     Example: nvct farm build
     """
-    from nvct.compile import farm_plan, live_host
+    from nvct.compile import live_host
+    from nvct.farm import of_host
     from nvct.farm.build import build as make
 
     settings = settings_in_force()
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
-    inventory = farm_plan.discover_or_view(
+    inventory = of_host.discover_or_view(
         settings,
         live_host.roots_of(settings),
         options,
@@ -48,7 +49,7 @@ def build() -> None:
     )
     for warning in inventory.warnings:
         say(f"warning: {warning}")
-    manifest = make(farm_plan.farm_of(settings), inventory, settings.driver_root)
+    manifest = make(of_host.farm_of(settings), inventory, settings.driver_root)
     for path, reason in manifest.left_out:
         say(f"left out: {path}: {reason}")
     tell(manifest.path)
@@ -75,11 +76,10 @@ def gc(*, dry_run: bool) -> None:
 
     Example: nvct farm gc --dry-run
     """
-    from nvct.compile import farm_plan
-    from nvct.farm import collect
+    from nvct.farm import collect, of_host
 
     settings = settings_in_force()
-    removed = collect.collect(farm_plan.farm_of(settings), _needs(settings), dry_run=dry_run)
+    removed = collect.collect(of_host.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in removed:
         tell(status.manifest.path)
     views = f"{len(removed)} view{'' if len(removed) == 1 else 's'}"
@@ -96,10 +96,9 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
 
     Example: nvct farm verify
     """
-    from nvct.compile import farm_plan
-    from nvct.farm import collect
+    from nvct.farm import collect, of_host
 
-    results = collect.verify(farm_plan.farm_of(settings_in_force()), names)
+    results = collect.verify(of_host.farm_of(settings_in_force()), names)
     rows = []
     for manifest, problems in results:
         state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
@@ -116,18 +115,18 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
 
 
 def _statuses() -> list[Status]:
-    from nvct.compile import farm_plan
-    from nvct.farm import collect
+    from nvct.farm import collect, of_host
 
     settings = settings_in_force()
-    return collect.statuses(farm_plan.farm_of(settings), _needs(settings), strict=False)
+    return collect.statuses(of_host.farm_of(settings), _needs(settings), strict=False)
 
 
 def _needs(settings: Config) -> Needs:
-    from nvct.compile import farm_plan, live_host
+    from nvct.compile import live_host
     from nvct.container.plan.store import run_dir
+    from nvct.farm import of_host
 
-    return farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir(os.environ))
+    return of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir(os.environ))
 
 
 def _show(statuses: Sequence[Status], form: str) -> None:

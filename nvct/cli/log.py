@@ -21,13 +21,15 @@ from nvct.cli.options import (
     say_if_inside,
     settings_in_force,
 )
+from nvct.doctor import decisions
+from nvct.doctor.containers import SHORT, Containers
+from nvct.doctor.decisions import container_of, subject
+from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
 HEAD = len("2026-11-24 00:00:00 refused ")
 """Of a line: date, time and outcome."""
 INDENT = 4
-SHORT = 12
-"""Digits of an id, as engines show it."""
 NOTHING = "nothing recorded"
 OUTCOMES = ("given", "ignored", "refused", "changed")
 
@@ -51,8 +53,6 @@ def log(
 
     Example: sudo nvct log --outcome refused --since 60
     """
-    from nvct.doctor import decisions
-
     need_host("log")
     wanted = decisions.Filter(
         container=container,
@@ -78,9 +78,6 @@ def log(
 
 
 def _names() -> Callable[[str], str]:
-    from nvct.doctor.containers import Containers
-    from nvct.engine.engine_files import own_names
-
     containers, own = Containers(), own_names(os.environ)
     containers.refresh()
     return lambda id_: own.get(id_) or containers.name_of_id(id_)
@@ -118,8 +115,6 @@ def _ids(word: str) -> tuple[str, ...]:
 
 def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None) -> str:
     """Return a record as a line, with a container's name and short id instead of its path."""
-    from nvct.doctor.decisions import container_of, subject
-
     id_ = container_of(record)
     name = name_of(id_) if id_ and name_of else ""
     about = f"{name} {id_[:SHORT]}".lstrip() if id_ else subject(record)

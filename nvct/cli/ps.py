@@ -12,6 +12,8 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
+from nvct.doctor import gpu_users
+from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
@@ -59,8 +61,7 @@ def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
 
 
 def _row(use: Use) -> tuple[str, ...]:
-    parts = (use.labels.get(name, "") for name in ("namespace", "pod", "container"))
-    where = "/".join(part for part in parts if part) or use.unit
+    where = joined(use.labels) or use.unit
     memory = "-" if use.memory is None else f"{use.memory >> 20} MiB"
     return (
         str(use.device.gpu),
@@ -79,7 +80,6 @@ def uses_of_host(roots: Roots) -> list[Use]:
         DriverNotFoundError: there is no NVML.
         NvmlError: NVML does not answer.
     """
-    from nvct.doctor import gpu_users
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.host.nvml.session import shared_session

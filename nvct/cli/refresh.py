@@ -70,9 +70,9 @@ def _print_layout(config: str, plan: Plan) -> None:
     """Print the layout that containers get, so that hosts of a fleet do not differ silently."""
     settings = load(config)
     if settings.wants_view:
-        from nvct.compile import farm_plan
+        from nvct.farm import of_host
 
-        tell(f"own: {farm_plan.describe_layout(settings, plan.get('farm'))}")
+        tell(f"own: {of_host.describe_layout(settings, plan.get('farm'))}")
 
 
 def _maintain_farm(config: str, folder: str) -> None:
@@ -80,10 +80,11 @@ def _maintain_farm(config: str, folder: str) -> None:
     settings = load(config)
     if not settings.wants_view:
         return
-    from nvct.compile import farm_plan, live_host
+    from nvct.compile import live_host
+    from nvct.farm import of_host
 
-    needed = farm_plan.needs_in_force(settings, live_host.roots_of(settings), folder)
-    for sentence in farm_plan.verify_and_collect(settings, needed):
+    needed = of_host.needs_in_force(settings, live_host.roots_of(settings), folder)
+    for sentence in of_host.verify_and_collect(settings, needed):
         say(f"warning: {sentence}")
 
 

@@ -21,8 +21,9 @@ from nvct.cli.options import (
     settings_in_force,
     words,
 )
+from nvct.host import device_nodes
 from nvct.host.device_nodes import Kind
-from nvct.host.model import Inventory
+from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
 
 DRY_RUN = click.option(
@@ -70,7 +71,7 @@ def create_device_nodes(
     """
     roots = _roots(driver_root, dev_root or driver_root)
     requested = {"control": control_devices, "gpu": gpus, "cap": caps}
-    kinds: list[Kind] = [kind for kind in _kinds() if everything or requested[kind]]
+    kinds: list[Kind] = [kind for kind in device_nodes.KINDS if everything or requested[kind]]
     if load_kernel_modules:
         _load(roots.driver_root, dry_run=dry_run)
     elif not kinds:
@@ -134,8 +135,6 @@ def _roots(driver_root: str, dev_root: str | None) -> Roots:
 
 
 def _load(driver_root: str, *, dry_run: bool) -> None:
-    from nvct.host import device_nodes
-
     if dry_run:
         for argv in device_nodes.commands(driver_root):
             click.echo(" ".join(argv))
@@ -145,8 +144,6 @@ def _load(driver_root: str, *, dry_run: bool) -> None:
 
 
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
-    from nvct.host import device_nodes
-    from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL
 
     findings = Findings()
@@ -164,8 +161,7 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
 
 
 def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
-    from nvct.host import dev_char, device_nodes
-    from nvct.host.model import Findings
+    from nvct.host import dev_char
     from nvct.kernel.calls import KERNEL
 
     findings = Findings()
@@ -191,12 +187,6 @@ def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> Non
         click.echo(command)
     if sentence and not dry_run:
         say(sentence)
-
-
-def _kinds() -> tuple[Kind, ...]:
-    from nvct.host.device_nodes import KINDS
-
-    return KINDS
 
 
 @click.command()
@@ -279,8 +269,8 @@ def inventory(
 
     Example: nvct list --capabilities compute,utility --format bind
     """
-    from nvct.cdi.make import capabilities as capability_sets
     from nvct.compile import live_host
+    from nvct.host import capabilities as capability_sets
     from nvct.host.discovery_options import DiscoveryOptions
 
     settings = settings_in_force(config, driver_root, dev_root)

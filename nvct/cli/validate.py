@@ -13,9 +13,11 @@ import click
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, all_of, say
 from nvct.doctor import driver as drivers
+from nvct.doctor import refusals
 from nvct.doctor.driver import Driver
 from nvct.doctor.model import Finding
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError, line
+from nvct.installer import ready
 from nvct.installer.host import HostPrograms
 
 Found = TypeVar("Found")
@@ -79,9 +81,6 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
-    from nvct.doctor import refusals
-    from nvct.installer import ready
-
     ready.remove(output_dir, ready.DRIVER)
     places = drivers.Places(
         host=host_root, host_here=host_here if os.path.isdir(host_here) else "/",
@@ -114,8 +113,6 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
     Example: nvct validate toolkit --with-wait
     """
-    from nvct.installer import ready
-
     ready.remove(output_dir, ready.TOOLKIT)
     if skip_validation:
         say("warning: not validated, as --skip-validation says")
@@ -126,8 +123,6 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 def _ask_smi() -> None:
     """Raise a HostError unless this container can use a GPU."""
-    from nvct.doctor import refusals
-
     if finding := drivers.in_this_container(os.environ):
         raise refusals.to_error(finding)
 
@@ -138,8 +133,6 @@ def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
     Raises:
         NvctError: the function failed, and there is no pause.
     """
-    from nvct.errors import NvctError, line
-
     last = ""
     while True:
         try:
@@ -160,9 +153,6 @@ def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
     Raises:
         HostError: a module is not loaded yet.
     """
-    from nvct.doctor import refusals
-    from nvct.installer import ready
-
     for name, finding in found.items():
         ready.remove(output_dir, name)
         if finding.is_fault:

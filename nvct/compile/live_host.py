@@ -100,9 +100,9 @@ def discover_or_view(
         return find()
     if not settings.wants_view or not os.path.isdir(settings.farm_dir):
         return find()
-    from nvct.compile import farm_plan  # not loaded on hosts without a view
+    from nvct.farm import of_host  # not loaded on hosts without a view
 
-    return farm_plan.discover_or_view(settings, roots_of(settings), options, find)
+    return of_host.discover_or_view(settings, roots_of(settings), options, find)
 
 
 def own_mode(settings: Config) -> str:

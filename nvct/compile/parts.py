@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import cast
 
-from nvct.cdi.make import capabilities, edits, generate, hooks, injection
+from nvct.cdi.make import edits, generate, hooks, injection
 from nvct.cdi.make.generate import Job, Options
 from nvct.cdi.make.injection import Injection
 from nvct.cdi.types import ContainerEdits
@@ -20,6 +20,7 @@ from nvct.compile.plans import Own, Part
 from nvct.container.plan import model
 from nvct.container.plan.model import merge
 from nvct.container.rootfs.libraries import is_library, order
+from nvct.host import capabilities
 from nvct.host.model import DriverFile, Inventory
 
 
@@ -34,7 +35,7 @@ def in_parts(inventory: Inventory, options: Options) -> Own:
     job = generate.prepare(inventory, options)
     return Own(
         kind=job.kind,
-        common=_parts(job, injection.common(inventory), is_common=True),
+        common=_parts(job, injection.for_every_container(inventory), is_common=True),
         devices=[
             (device.names, _parts(job, _joined(device.injections), is_common=False))
             for device in job.devices

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.cdi.check import mounted
+from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read.registry import Registry
 from nvct.cdi.types import ContainerEdits, Spec
-from nvct.compile import oci_edits as cdi_edits
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.oci import jsontext
 
 
 class Part(NamedTuple):
@@ -95,11 +94,7 @@ def compile_registry(
 
 
 def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None) -> model.Plan:
-    """Compile one spec that nvct has made for this host.
-
-    Args:
-        config: path of the config.toml in force, the plan's key.
-    """
+    """Compile one spec that nvct has made for this host."""
     plan, roots = empty(config), roots or Roots()
     plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), roots))
     for device in spec["devices"]:
@@ -110,7 +105,7 @@ def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None)
 
 
 def compile_own(own: Own, path: str, config: str, roots: Roots | None = None) -> model.Plan:
-    """Compile nvct's own plan from its parts; arguments as in `compile_spec`."""
+    """Compile nvct's own plan from its parts."""
     plan, roots = empty(config), roots or Roots()
     plan["hook"] = own.hook
     plan["specs"].append(_spec(plan, path, own.common, roots))
@@ -179,9 +174,6 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
 
     If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists name
     whole directories, and only the hook sees the libraries in them.
-
-    Raises:
-        NvctError: an edit is not applicable on this host.
     """
     compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
     base = compiled.pop("")
@@ -198,33 +190,6 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
         if part.work is not None:
             edits["work"] = part.work
     return base
-
-
-def fragments(edits: ContainerEdits, source: str) -> model.Edits:
-    """Return container edits as JSON texts to paste into config.json.
-
-    Raises:
-        NvctError: an edit is not applicable on this host.
-    """
-    oci = cdi_edits.oci_edits(edits, source=source)
-    text = jsontext.dumps
-    return {
-        "env": list(oci["env"]),
-        "nodes": [
-            {
-                "path": node["path"],
-                "host": node["host"],
-                "node": text(node["node"]),
-                "rule": text(node["rule"]) if node["rule"] else "",
-            }
-            for node in oci["nodes"]
-        ],
-        "mounts": [[str(mount["destination"]), text(mount)] for mount in oci["mounts"]],
-        "hooks": {point: [text(hook) for hook in hooks] for point, hooks in oci["hooks"].items()},
-        "gids": list(oci["gids"]),
-        "net": {interface: text(device) for interface, device in oci["net"].items()},
-        "rdt": text(oci["rdt"]) if oci["rdt"] else "",
-    }
 
 
 def version_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:

@@ -9,11 +9,10 @@ warning is there even if a later step fails.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.cdi.make import capabilities as capability_sets
 from nvct.cdi.make import downgrade, generate, provenance, store
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.types import Spec
@@ -21,6 +20,7 @@ from nvct.cdi.versions import has_hooks
 from nvct.compile import live_host
 from nvct.config.model import LAYOUTS, Config
 from nvct.errors import HostError, UsageError
+from nvct.host import capabilities as capability_sets
 from nvct.host import discovery_options
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.config_files import NIXOS_DATA
@@ -38,7 +38,6 @@ class Request:
         form: None means by the ending of `output`.
         driver_root, dev_root: as the command line names them; the settings have them, too.
         staged: the folder to write to; all else is as for `output`.
-        xdg_data_dirs: the value of $XDG_DATA_DIRS.
     """
 
     output: str = "-"
@@ -98,7 +97,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         cdi_version_max=downgrade.check_version(limit) if limit else None,
     )
     needs = capability_sets.parse(request.capabilities)
-    is_for_engines = store.is_in_folder_of_engines(request.output, settings.spec_dirs)
+    is_for_engines = is_in_folder_of_engines(request.output, settings.spec_dirs)
     may_be_farm = _may_be_farm(request, settings, is_for_engines=is_for_engines)
     discovery, warnings = _discovery_options(request, needs, may_be_farm=may_be_farm)
     options, more_warnings = _options(request, settings, discovery.flags)
@@ -112,7 +111,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         say(f"warning: {warning}")
     _check_libcuda(inventory, needs)
     if may_be_farm:
-        options = replace(options, view=_view(request, settings, whole, needs))
+        options = replace(options, view=_view(request, settings, whole, inventory, needs))
     spec = generate.generate(inventory, options)
     is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
     if warning := _check_hook(spec, options.hook_path, is_named=is_named):
@@ -120,6 +119,14 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     specs = generate.split(spec) if discovery_options.COHERENT in discovery.flags else {"": spec}
     # Others than root's programs may write to a CDI folder: no link is followed there.
     return write(specs, inventory, request, say, follow=not is_for_engines)
+
+
+def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
+    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
+    if output in store.STDOUT:
+        return False
+    folder = os.path.realpath(os.path.dirname(output) or ".")
+    return folder in {os.path.realpath(path) for path in spec_dirs}
 
 
 def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) -> bool:
@@ -212,13 +219,17 @@ def _check_libcuda(inventory: Inventory, needs: frozenset[Capability]) -> None:
 
 
 def _view(
-    request: Request, settings: Config, inventory: Inventory, needs: frozenset[Capability]
+    request: Request,
+    settings: Config,
+    whole: Inventory,
+    given: Inventory,
+    needs: frozenset[Capability],
 ) -> generate.MountedView | None:
     """Return the view that the spec mounts, None for a mount per file."""
-    from nvct.compile import farm_plan  # not loaded for the classic layout
+    from nvct.farm import of_host  # not loaded for the classic layout
 
-    view, why = farm_plan.view_of_spec(
-        settings, inventory, needs,
+    view, why = of_host.view_of_spec(
+        settings, whole, given, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,
         is_of_this_host=request.is_of_this_host,
@@ -258,8 +269,6 @@ def write(
 
     Args:
         specs: by the suffix of the file name before its extension.
-        inventory: whose provenance they have.
-        follow: as in `store.save`.
 
     Raises:
         HostError: a file cannot be written.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make import capabilities, generate, naming, store
+from nvct.cdi.make import generate, naming, store
 from nvct.cdi.read import registry
 from nvct.compile import live_host, parts
 from nvct.compile import plans as compiler
@@ -23,7 +23,7 @@ from nvct.config.model import Config
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import discovery_options, procfs
+from nvct.host import capabilities, discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import libraries, names
 from nvct.host.gpu.nodes import CONTROL_NODES, capability_directory, mig_instances
@@ -108,7 +108,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
         for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
     }
     if settings.wants_view:
-        from nvct.compile import farm_plan as farm  # not loaded with the classic layout
+        from nvct.farm import of_host as farm  # not loaded with the classic layout
 
         plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
@@ -184,7 +184,7 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
 
     if not settings.wants_view:
         return discover
-    from nvct.compile import farm_plan as own
+    from nvct.farm import of_host as own
 
     return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 

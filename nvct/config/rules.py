@@ -172,8 +172,7 @@ def _strings(value: object, where: str, valid: tuple[str, ...] | None) -> list[s
 def _annotations(value: object, where: str) -> dict[str, list[str]]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(
-            f"{where} is {value!r:.80}, not a table",
-            hint='write { "KEY" = "PATTERN" }',
+            f"{where} is {value!r:.80}, not a table", hint='write { "KEY" = "PATTERN" }'
         )
     return {key: _strings(patterns, f"{where}.{key}", None) for key, patterns in value.items()}
 

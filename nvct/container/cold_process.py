@@ -79,8 +79,7 @@ def run(
 def _crashed(cold: str, args: list[str], activity: str, status: int) -> HostError:
     if status == NOT_STARTED << 8:
         return HostError(
-            f"{activity} failed: {cold} cannot be started",
-            hint="run nvct launchers install again",
+            f"{activity} failed: {cold} cannot be started", hint="run nvct launchers install again"
         )
     if status & 0x7F:
         return HostError(

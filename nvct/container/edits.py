@@ -41,9 +41,6 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
 def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
     """Return the compiled edits for a request.
 
-    Args:
-        fresh: whether to compile plans again, because the stored ones do not describe the host.
-
     Raises:
         StalePlanError: a plan no longer describes the host.
         NvctError: a device is not available.

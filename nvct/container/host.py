@@ -33,7 +33,6 @@ class Host:
         """Return a plan; compile it again if a fingerprint does not match.
 
         Args:
-            name: "registry", "own", or another task of `nvct.compile`.
             fresh: whether to ignore plans that are older than this call.
 
         Raises:

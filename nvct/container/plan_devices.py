@@ -90,7 +90,6 @@ class PlanDevices:
 
         Args:
             nodes: that the container would get; if one is a GPU, the GPU plan is required.
-            fits: reports whether the names of a device match.
 
         Raises:
             NvctError: a plan is not available.

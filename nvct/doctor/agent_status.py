@@ -42,25 +42,20 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         LookupError, TypeError, AttributeError, ValueError: the document has another form.
     """
     if document["state"] == "waiting":
-        evidence = "this node has no GPU of NVIDIA"
-        yield Finding(reason=Reason.GpuNotFound, severity="note", evidence=evidence)
+        yield Finding(Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA")
         return
     needed = [task for task in document["tasks"] if task["name"] in tasks]
     # A task may have failed because NVML does not answer.
-    faults = [*_nvml(document["nvml"]), *_tasks(needed)]
+    faults = [*_nvml(document["nvml"])]
+    failed = (task for task in needed if task["state"] == "failed")
+    texts = [f"task {task['name']} has failed: {task['reason']}" for task in failed]
+    faults += Finding.each(Reason.AgentTaskFailed, "error", texts)
     resources = [part for task in needed for part in task["detail"] or ()]
     if needed or faults:
         yield from faults or _resources(resources)
     else:
-        evidence = "another program than this agent offers devices to the kubelet"
-        yield Finding(reason=Reason.ResourceNotListed, severity="unknown", evidence=evidence)
-
-
-def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
-    for task in tasks:
-        if task["state"] == "failed":
-            evidence = f"task {task['name']} has failed: {task['reason']}"
-            yield Finding(reason=Reason.AgentTaskFailed, severity="error", evidence=evidence)
+        text = "another program than this agent offers devices to the kubelet"
+        yield Finding(Reason.ResourceNotListed, "unknown", text)
 
 
 def released(document: Json) -> str:
@@ -73,8 +68,7 @@ def released(document: Json) -> str:
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] in RELEASED:
-        evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
-        yield Finding(reason=reason, severity="error", evidence=evidence)
+        yield Finding(Reason.DriverBeingReplaced, "error", str(nvml["reason"]))
     if nvml["state"] == "fails":
         evidence = str(nvml["reason"])
         reason, remedy = Reason.DriverNotWorking, ""
@@ -82,7 +76,7 @@ def _nvml(nvml: Json) -> Iterator[Finding]:
             reason = Reason.NvmlHung
         elif evidence.startswith(messages.WORKER_AWAY):
             reason, remedy = Reason.AgentTaskFailed, WORKER_REMEDY
-        yield Finding(reason=reason, severity="error", evidence=evidence, remedy=remedy)
+        yield Finding(reason, "error", evidence, remedy)
 
 
 def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
@@ -91,7 +85,7 @@ def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
         why = f": {resource['reason']}" if resource["reason"] else ""
         evidence = f"{resource['resource']} is {resource['state']}{why}"
         reason = REASONS.get(resource["state"], Reason.ResourceNotListed)
-        yield Finding(reason=reason, severity="error", evidence=evidence)
+        yield Finding(reason, "error", evidence)
     if not unlisted:
         yield _devices([resource for resource in resources if resource["devices"]])
 
@@ -99,8 +93,7 @@ def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
 def _devices(resources: Sequence[Json]) -> Finding:
     """Return the finding on the devices of listed resources."""
     if not resources:
-        evidence = "the kubelet is offered no device"
-        return Finding(reason=Reason.ResourceNotListed, severity="error", evidence=evidence)
+        return Finding(Reason.ResourceNotListed, "error", "the kubelet is offered no device")
     total = sum(resource["devices"] for resource in resources)
     unhealthy = {id_: why for resource in resources for id_, why in resource["unhealthy"].items()}
     if unhealthy:
@@ -110,17 +103,14 @@ def _devices(resources: Sequence[Json]) -> Finding:
         if why.startswith(messages.REPLACED):  # the driver is back, its devices are looked at
             return Finding(reason=Reason.DriverBeingReplaced, severity="error", evidence=why)
         why, remedy = _with_remedy(why)
-        what = "unhealthy devices" if lasting else "devices held back for a time"
         severity: Severity = "error" if len(unhealthy) == total else "warning"
-        return Finding(
-            reason=Reason.DeviceUnhealthy if lasting else Reason.DeviceWithheld,
-            severity=severity,
-            evidence=f"{what}: {len(unhealthy)} of {total}; {id_}: {why}",
-            remedy=remedy,
-        )
+        text = f"{len(unhealthy)} of {total}; {id_}: {why}"
+        if lasting:
+            return Finding(Reason.DeviceUnhealthy, severity, f"unhealthy devices: {text}", remedy)
+        text = f"devices held back for a time: {text}"
+        return Finding(Reason.DeviceWithheld, severity, text, remedy)
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
-    evidence = f"the kubelet is offered {names}"
-    return Finding(reason=Reason.ResourceNotListed, severity="ok", evidence=evidence)
+    return Finding(Reason.ResourceNotListed, "ok", f"the kubelet is offered {names}")
 
 
 def _with_remedy(why: str) -> tuple[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from nvct.cdi.check import conflicts
 from nvct.cdi.check.drift import Report
@@ -33,6 +33,7 @@ from nvct.doctor import (
     inside,
     kubelet,
     parts,
+    refusals,
     registered,
     security,
     specifications,
@@ -40,22 +41,23 @@ from nvct.doctor import (
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Finding, Part
-from nvct.doctor.parts import part_of
+from nvct.doctor.model import Finding, Part, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine import status as engine_status
 from nvct.engine.model import Engine, Files
 from nvct.engine.status import Status
-from nvct.errors import DriverNotFoundError, NvctError
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.model import Inventory
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.sample_model import NvmlConditions, NvmlReadiness
 from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
+
+T = TypeVar("T")
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)
@@ -112,13 +114,22 @@ class Node:
         found = self.driver[0].findings if "driver" in self.__dict__ else ()
         hung = [finding for finding in found if finding.reason is Reason.NvmlHung]
         if hung:
-            return part_of("nvml", [hung[0].evidence], hung), None
+            return Part.of(*hung[:1], findings=hung[1:]), None
         return hardware.nvml(self.session)
 
     @cached_property
     def readiness(self) -> NvmlReadiness | None:
         """What NVML reports of persistence mode and NVLink fabric; None if it does not answer."""
-        return hardware.readiness(self.session) if self.nvml[1] else None
+        return self.ask("readiness", NvmlReadiness)
+
+    def ask(self, verb: str, kind: type[T]) -> T | None:
+        """Return NVML's answer; None if it does not answer, as the check of NVML says."""
+        if self.session is None or self.nvml[1] is None:
+            return None
+        try:
+            return self.session.ask(verb, kind)
+        except NvmlError:
+            return None
 
     @cached_property
     def log(self) -> Log:
@@ -160,29 +171,24 @@ class Check:
     name: str
     question: str
     look: Callable[[Node], Part]
-    is_security: bool = False
 
 
 def _config(node: Node) -> Part:
     if node.trouble is not None:
-        return parts.refused("config", node.trouble)
+        return refusals.refused(node.trouble)
     others = [
         status.engine.engine
         for status in (node.statuses if node.settings.policy else ())
         if not (status.engine.foreign or status.is_default)
     ]
-    part = parts.configuration(node.settings, others)
-    if not any(not engine.foreign for engine in node.engines):
-        return part
-    missing = parts.low_level_runtime(node.settings, node.env.get("PATH", ""))
-    lines = [*part.lines, *(finding.evidence for finding in missing)]
-    return part_of("config", lines, [*part.findings, *missing], health=part.health)
+    has_engine = any(not engine.foreign for engine in node.engines)
+    path = node.env.get("PATH", "") if has_engine else None
+    return parts.configuration(node.settings, others, path)
 
 
 def _health(node: Node) -> Part:
-    state = node.nvml[1]
-    reported = gpu_health.conditions(node.session) if state else None
-    return node.of_own_gpus(gpu_health.check(node.roots, state, reported, node.log))
+    reported = node.ask("conditions", NvmlConditions)
+    return node.of_own_gpus(gpu_health.check(node.roots, node.nvml[1], reported, node.log))
 
 
 def _daemon(node: Node) -> Part:
@@ -190,17 +196,9 @@ def _daemon(node: Node) -> Part:
     return hardware.persistence(node.roots, readiness, session.first_answer_s if session else None)
 
 
-def _specs(node: Node) -> Part:
-    return parts.specs(node.settings, node.report)
-
-
 def _hooks(node: Node) -> Part:
     programs = incumbent.hook_programs(conflicts.in_force(node.registry))
     return parts.hooks(node.report, list(programs))
-
-
-def _reload(node: Node) -> Part:
-    return containers.systemd_reload(node.roots, node.containers)
 
 
 def _userns(node: Node) -> Part:
@@ -238,142 +236,90 @@ def _engines(node: Node) -> Part:
 def _docker(node: Node) -> Part:
     """Check `docker run --gpus`, if dockerd runs here."""
     if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
-        return part_of("docker", ["no dockerd runs here"], health="absent")
+        return Part.absent("no dockerd runs here")
     host = docker_host.look(Files(), node.roots, node.env)
     found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
     cause = docker.the_cause(found)
     if cause is None:
         unknown = any(finding.severity == "unknown" for finding in found)
         seen = " that can be seen" if unknown else ""
-        return part_of("docker", [f"nothing is in the way of docker run --gpus{seen}"], found)
+        return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
     if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
-        return part_of("docker", [cause.evidence], health="absent")
-    lines = [f"{docker.command_of(cause)} fails: {cause.evidence}"]
-    return part_of("docker", lines, [cause])
+        return Part.absent(cause.evidence)
+    return Part.of(f"{docker.command_of(cause)} fails: {cause.evidence}", findings=[cause])
 
 
 def _agent(node: Node) -> Part:
     if node.agent is None:
-        if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_DIR):
+        if part := unseen(Reason.ResourceNotListed, AGENT_DIR):
             return part
         lines = ["no agent serves this node", *filter(None, [node.released])]
-        return part_of("agent", lines, health="absent")
+        return Part.of(*lines, health="absent")
     try:
-        found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
+        found = list(agent_status.findings(node.agent, AGENT_TASKS))
     except agent_status.MALFORMED:
-        evidence = f"what answers in {AGENT_DIR} gives no /status of an agent"
-        found = [Finding(reason=Reason.ResourceNotListed, severity="unknown", evidence=evidence)]
-    return part_of("agent", [one.evidence for one in found], found)
+        text = f"what answers in {AGENT_DIR} gives no /status of an agent"
+        return Part.of(Finding(Reason.ResourceNotListed, "unknown", text))
+    return Part.of(*found)
 
 
+# fmt: off
 CHECKS = (
     Check("config", "Is config.toml valid?", _config),
     Check("gpus", "Has NVIDIA's driver the GPUs?", lambda node: hardware.gpus(node.roots)),
-    Check(
-        "module",
-        "Is the driver's kernel module loaded?",
-        lambda node: hardware.check_kernel_module(node.roots, node.log),
-    ),
+    Check("module", "Is the driver's kernel module loaded?",
+          lambda node: hardware.check_kernel_module(node.roots, node.log)),
     Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),
     Check("health", "Does every GPU work?", _health),
     Check("mig", "Is every MIG mode in force?", lambda node: hardware.mig(node.nvml[1])),
-    Check(
-        "fabric",
-        "Is the NVLink fabric complete?",
-        lambda node: fabric.check(node.roots, node.readiness),
-    ),
+    Check("fabric", "Is the NVLink fabric complete?",
+          lambda node: fabric.check(node.roots, node.readiness)),
     Check("daemon", "Are GPUs kept initialized?", _daemon),
-    Check(
-        "links",
-        "Does systemd find the device nodes?",
-        lambda node: hardware.character_links(node.roots, booted=node.booted),
-    ),
-    Check(
-        "access",
-        "Can every user open the device nodes?",
-        lambda node: hardware.node_modes(node.roots),
-    ),
-    Check("specs", "Do the CDI specifications describe this host?", _specs),
-    Check(
-        "hooks",
-        "Are the hooks of the CDI specifications safe?",
-        _hooks,
-        is_security=True,
-    ),
-    Check(
-        "versions",
-        "Can the engines read the CDI specifications?",
-        lambda node: parts.versions_of(node.statuses, node.registry, node.settings.spec_dirs),
-    ),
+    Check("links", "Does systemd find the device nodes?",
+          lambda node: hardware.character_links(node.roots, booted=node.booted)),
+    Check("access", "Can every user open the device nodes?",
+          lambda node: hardware.node_modes(node.roots)),
+    Check("specs", "Do the CDI specifications describe this host?",
+          lambda node: parts.specs(node.settings, node.report)),
+    Check("hooks", "Are the hooks of the CDI specifications safe?", _hooks),
+    Check("versions", "Can the engines read the CDI specifications?",
+          lambda node: parts.versions_of(node.statuses, node.registry, node.settings.spec_dirs)),
     Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
-    Check(
-        "farm",
-        "Are the views of the driver whole?",
-        lambda node: parts.farm(node.settings, run_dir(node.env)),
-    ),
-    Check(
-        "engines",
-        "Can the engines give GPUs, by a runtime or by CDI?",
-        _engines,
-    ),
+    Check("farm", "Are the views of the driver whole?",
+          lambda node: parts.farm(node.settings, run_dir(node.env))),
+    Check("engines", "Can the engines give GPUs, by a runtime or by CDI?", _engines),
     Check("docker", "Does docker run --gpus work?", _docker),
-    Check(
-        "units",
-        "Do systemd's units keep the specification?",
-        lambda node: parts.units(booted=node.booted),
-    ),
-    Check("reload", "Do running containers keep their GPU?", _reload),
+    Check("units", "Do systemd's units keep the specification?",
+          lambda node: parts.units(booted=node.booted)),
+    Check("reload", "Do running containers keep their GPU?",
+          lambda node: containers.systemd_reload(node.roots, node.containers)),
     Check("agent", "Does the agent offer the GPUs?", _agent),
     Check("kubelet", "Can pods have all GPUs, and have they theirs?", _kubelet),
-    Check(
-        "container",
-        "Has this container what it asks for?",
-        lambda node: inside.check(node.env),
-    ),
-    Check(
-        "selinux",
-        "Does SELinux let containers use devices?",
-        lambda node: security.selinux(node.roots, node.log),
-    ),
-    Check(
-        "apparmor",
-        "Does AppArmor let containers use devices?",
-        lambda node: security.apparmor(node.roots, node.log),
-    ),
+    Check("container", "Has this container what it asks for?",
+          lambda node: inside.check(node.env)),
+    Check("selinux", "Does SELinux let containers use devices?",
+          lambda node: security.selinux(node.roots, node.log)),
+    Check("apparmor", "Does AppArmor let containers use devices?",
+          lambda node: security.apparmor(node.roots, node.log)),
     Check("userns", "Can users without root, and in user namespaces, use the GPUs?", _userns),
-    Check(
-        "inotify",
-        "Can the kubelet and the agent watch files?",
-        lambda node: inotify.check(node.roots.proc),
-    ),
-    Check(
-        "folders",
-        "Can only root write CDI specifications?",
-        lambda node: security.spec_folders(node.settings.spec_dirs),
-        is_security=True,
-    ),
-    Check(
-        "toolkit",
-        "Is no vulnerable NVIDIA Container Toolkit here?",
-        lambda _: incumbent.check(),
-        is_security=True,
-    ),
-    Check(
-        "management",
-        "Are the devices that change MIG out of reach?",
-        lambda node: security.management(node.roots, node.registry.specs),
-        is_security=True,
-    ),
-    Check(
-        "image",
-        "Has the image what the driver needs?",
-        lambda node: image_needs.check(node.image, node.driver[1]),
-    ),
-    Check("images", "Does no image get all GPUs by itself?", _images, is_security=True),
+    Check("inotify", "Can the kubelet and the agent watch files?",
+          lambda node: inotify.check(node.roots.proc)),
+    Check("folders", "Can only root write CDI specifications?",
+          lambda node: security.spec_folders(node.settings.spec_dirs)),
+    Check("toolkit", "Is no vulnerable NVIDIA Container Toolkit here?",
+          lambda _: incumbent.check()),
+    Check("management", "Are the devices that change MIG out of reach?",
+          lambda node: security.management(node.roots, node.registry.specs)),
+    Check("image", "Has the image what the driver needs?",
+          lambda node: image_needs.check(node.image, node.driver[1])),
+    Check("images", "Does no image get all GPUs by itself?", _images),
 )
+# fmt: on
 STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "docker", "units")
 """The checks that `nvct status` shows."""
+SECURITY = ("hooks", "folders", "toolkit", "management", "images")
+"""The checks of `nvct doctor --security`."""
 OF_DRIVER = ("gpus", "module", "driver", "nvml", "health", "daemon", "specs", "kubelet")
 """Checks that find faults while the driver is being replaced: their remedies are in its way."""
 
@@ -382,17 +328,11 @@ def result(check: Check, node: Node) -> Part:
     """Return the result of a check; while the driver is being replaced, that is its only fault."""
     part = check.look(node)
     why = node.released if node.agent is None else agent_status.released(node.agent)
-    if not (why and check.name in OF_DRIVER and any(one.is_fault for one in part.findings)):
-        return part
-    finding = Finding(reason=Reason.DriverBeingReplaced, severity="warning", evidence=why)
-    return part_of(check.name, [why], [finding])
+    if why and check.name in OF_DRIVER and any(finding.is_fault for finding in part.findings):
+        part = Part.of(Finding(Reason.DriverBeingReplaced, "warning", why))
+    return replace(part, name=check.name)
 
 
 def named(names: Sequence[str]) -> list[Check]:
     """Return the checks with some names, in their order in the table."""
     return [check for check in CHECKS if check.name in names]
-
-
-def sees_everything() -> bool:
-    """Return whether this process may read what the checks look at."""
-    return os.geteuid() == 0

@@ -20,8 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from nvct.doctor.model import Finding, Part, count
-from nvct.doctor.parts import part_of, unseen
+from nvct.doctor.model import Finding, Part, count, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.procfs import CONTAINER_ID
@@ -81,9 +80,17 @@ class Containers:
         """Return the id of a process's container; "" if it is in none, or has ended."""
         return self._find(pid)[0]
 
+    def first_processes(self, proc: str) -> Iterator[tuple[str, int]]:
+        """Yield the id and the first process of each container."""
+        seen = {""}
+        for pid in procfs.processes(proc):
+            if (id_ := self.id_of(pid)) not in seen:
+                seen.add(id_)
+                yield id_, pid
+
     def name_of_process(self, pid: int) -> str:
         """Return the name of a process's container, as `name_of`; its id if it has no name."""
-        return _joined(self.labels(pid))
+        return joined(self.labels(pid))
 
     def names(self) -> dict[str, str]:
         """Return the names of all containers by id, as `name_of_id`, whether they run or not."""
@@ -97,7 +104,7 @@ class Containers:
 
     def name_of_id(self, id_: str) -> str:
         """Return the name of a container, as namespace/pod/container; "" if none is known."""
-        return _joined(self._known(id_))
+        return joined(self._known(id_))
 
     def _find(self, pid: int) -> tuple[str, Labels]:
         """Return the id of a process's container, and its names; ("", {}) without one.
@@ -149,7 +156,8 @@ class Containers:
         return os.path.join(self._root, name)
 
 
-def _joined(labels: Labels) -> str:
+def joined(labels: Labels) -> str:
+    """Return the name of a container, as namespace/pod/container; "" if none is known."""
     parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
     return "/".join(part for part in parts if part)
 
@@ -181,33 +189,33 @@ LISTED = re.compile(
     rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
     re.MULTILINE,
 )
-NODE = re.compile(r"nvidia\d+")
+GPU_NODE = re.compile(r"nvidia\d+")
+
+
+def gpu_nodes(dev: str) -> list[str]:
+    """Return the names of the GPUs' device nodes in a folder."""
+    return [name for name in procfs.list_directory(dev) if GPU_NODE.fullmatch(name)]
 
 
 def systemd_reload(roots: Roots, containers: Containers) -> Part:
     """Check that systemd knows the GPUs of each running container."""
     scopes = _scopes(roots)
     if not scopes:
-        text = "no container's cgroup is a unit of systemd"
-        return part_of("reload", [text], health="absent")
-    if part := unseen("reload", Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
+        return Part.absent("no container's cgroup is a unit of systemd")
+    if part := unseen(Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
         return part
     lost = sorted(
-        name
-        for id_, name in _with_gpu(roots, containers)
-        if id_ in scopes and STRICT.search(scopes[id_]) and not LISTED.search(scopes[id_])
+        containers.name_of_process(pid)
+        for id_, pid in containers.first_processes(roots.proc)
+        if gpu_nodes(f"{roots.proc}/{pid}/root/dev")
+        and id_ in scopes
+        and STRICT.search(scopes[id_])
+        and not LISTED.search(scopes[id_])
     )
     if not lost:
-        return part_of("reload", [f"{count(len(scopes), 'container')}, none would lose a GPU"])
-    found = [
-        Finding(
-            reason=Reason.GpuLostAtReload,
-            severity="warning",
-            evidence=f"container {name} has a GPU that its systemd unit does not list",
-        )
-        for name in lost
-    ]
-    return part_of("reload", [finding.evidence for finding in found], found)
+        return Part.of(f"{count(len(scopes), 'container')}, none would lose a GPU")
+    texts = [f"container {name} has a GPU that its systemd unit does not list" for name in lost]
+    return Part.of(*Finding.each(Reason.GpuLostAtReload, "warning", texts))
 
 
 def _scopes(roots: Roots) -> dict[str, str]:
@@ -222,16 +230,3 @@ def _scopes(roots: Roots) -> dict[str, str]:
             )
             texts[match[1]] = "\n".join([procfs.read_text(path) or "", *more])
     return texts
-
-
-def _with_gpu(roots: Roots, containers: Containers) -> Iterator[tuple[str, str]]:
-    """Yield id and name of each container that has the node of a GPU."""
-    seen = set()
-    for name in procfs.list_directory(roots.proc):
-        id_ = containers.id_of(int(name)) if name.isdecimal() else ""
-        if not id_ or id_ in seen:
-            continue
-        seen.add(id_)
-        nodes = procfs.list_directory(f"{roots.proc}/{name}/root/dev")
-        if any(NODE.fullmatch(node) for node in nodes):
-            yield id_, containers.name_of_process(int(name))

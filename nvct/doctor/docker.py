@@ -85,33 +85,23 @@ def _socket(endpoint: str) -> str:
 def _podman(client: Client) -> Finding:
     program = client.program or "docker"
     if client.podman:
-        return Finding(
-            reason=Reason.ClientIsPodman,
-            severity="error",
-            evidence=f"{program} is Podman, which does not do --gpus as Docker does",
-            remedy="podman run --device nvidia.com/gpu=all, or install Docker's own client",
-        )
+        seen = f"{program} is Podman, which does not do --gpus as Docker does"
+        advice = "podman run --device nvidia.com/gpu=all, or install Docker's own client"
+        return Finding(Reason.ClientIsPodman, "error", seen, advice)
     seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
-    return Finding(reason=Reason.ClientIsPodman, severity="ok", evidence=seen)
+    return Finding(Reason.ClientIsPodman, "ok", seen)
 
 
 def _desktop(client: Client) -> Finding:
     seen = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}"
-    in_vm = "/.docker/desktop/" in client.endpoint
-    on_windows = client.program.startswith(WSL_DESKTOP)
     advice = ""
-    if on_windows:
+    if client.program.startswith(WSL_DESKTOP):
         seen = f"{client.program} is the client of Docker Desktop on Windows"
         advice = "update Docker Desktop, WSL (wsl --update) and the driver on Windows"
-    elif in_vm:
+    elif "/.docker/desktop/" in client.endpoint:
         seen += ": Docker Desktop's virtual machine, which has no GPU"
         advice = "docker context use default, with Docker Engine on this host"
-    return Finding(
-        reason=Reason.ClientUsesDesktop,
-        severity="error" if in_vm or on_windows else "ok",
-        evidence=seen,
-        remedy=advice,
-    )
+    return Finding(Reason.ClientUsesDesktop, "error" if advice else "ok", seen, advice)
 
 
 def _other_host(client: Client) -> Finding:
@@ -119,48 +109,32 @@ def _other_host(client: Client) -> Finding:
     seen = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}"
     advice = "run nvct runtime explain on that host" if there else ""
     severity: Severity = "unknown" if not client.endpoint else "error" if there else "ok"
-    return Finding(
-        reason=Reason.ClientUsesOtherHost, severity=severity, evidence=seen, remedy=advice
-    )
+    return Finding(Reason.ClientUsesOtherHost, severity, seen, advice)
 
 
 def _no_gpu(host: DockerHost) -> Finding:
     if host.gpus:
-        return Finding(
-            reason=Reason.GpuNotFound,
-            severity="ok",
-            evidence=f"{count(host.gpus, 'GPU')} of NVIDIA",
-        )
-    return Finding(
-        reason=Reason.GpuNotFound,
-        severity="error",
-        evidence="this host has no GPU of NVIDIA: none on the PCI bus, none in "
-        "/proc/driver/nvidia",
-        remedy="leave --gpus out, or give this machine a GPU",
-    )
+        return Finding(Reason.GpuNotFound, "ok", f"{count(host.gpus, 'GPU')} of NVIDIA")
+    seen = "this host has no GPU of NVIDIA: none on the PCI bus, none in /proc/driver/nvidia"
+    advice = "leave --gpus out, or give this machine a GPU"
+    return Finding(Reason.GpuNotFound, "error", seen, advice)
 
 
 def _no_driver(host: DockerHost) -> Finding:
     if host.driver:
-        seen = f"NVIDIA's driver is loaded: {host.driver}"
-        return Finding(reason=Reason.DriverNotLoaded, severity="ok", evidence=seen)
+        return Finding(Reason.DriverNotLoaded, "ok", f"NVIDIA's driver is loaded: {host.driver}")
     seen = "NVIDIA's kernel module is not loaded"
     if host.elsewhere:
         seen += f"; {host.elsewhere} has the GPU"
-    return Finding(
-        reason=Reason.DriverNotLoaded,
-        # Docker prints another message for this reason: the container's own start fails.
-        severity="error" if host.gpus else "note",
-        evidence=seen,
-        remedy="install the driver and load it: modprobe nvidia",
-    )
+    # Docker prints another message for this reason: the container's own start fails.
+    severity: Severity = "error" if host.gpus else "note"
+    advice = "install the driver and load it: modprobe nvidia"
+    return Finding(Reason.DriverNotLoaded, severity, seen, advice)
 
 
 def _no_daemon(host: DockerHost) -> Finding:
     seen = f"no dockerd that serves {host.client.endpoint} is seen"
-    return Finding(
-        reason=Reason.EngineNotRunning,
-        severity="unknown" if host.hidden else "error",
-        evidence=f"{seen}: {host.hidden}" if host.hidden else seen,
-        remedy="systemctl start docker; as another user than root, others' daemons are not seen",
-    )
+    advice = "systemctl start docker; as another user than root, others' daemons are not seen"
+    if host.hidden:
+        return Finding(Reason.EngineNotRunning, "unknown", f"{seen}: {host.hidden}", advice)
+    return Finding(Reason.EngineNotRunning, "error", seen, advice)

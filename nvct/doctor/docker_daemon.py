@@ -15,13 +15,16 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, Daemon, DockerHost, Program
-from nvct.engine.model import State
 from nvct.engine.status import is_nvidia
 from nvct.host.procfs import CLOCK_TICK_S
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)
 """From here on dockerd, with CDI on, answers for AMD where it knows nothing of NVIDIA."""
+SNAP_ADVICE = (
+    "snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
+    "serves --runtime=nvidia"
+)
 INSTALL = "install nvct or nvidia-container-toolkit, then run: "
 
 
@@ -43,10 +46,6 @@ def _needed(daemon: Daemon) -> tuple[str, ...]:
     """Return the programs for `--gpus`; one of them is enough."""
     numbers = daemon.engine.numbers
     return HOOKS if numbers and numbers >= GPUS_BY_CDI else (RUNTIME_HOOK,)
-
-
-def _names(daemon: Daemon) -> str:
-    return " or ".join(_needed(daemon))
 
 
 def _found(daemon: Daemon) -> Program | None:
@@ -75,21 +74,14 @@ def _restart(daemon: Daemon) -> str:
 def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
     found = _found(daemon) or _elsewhere(host, daemon)
     if found:
-        return Finding(
-            reason=Reason.HookNotInstalled, severity="ok", evidence=f"{found.path} is there"
-        )
-    seen = f"{_names(daemon)} is nowhere on this host"
+        return Finding(Reason.HookNotInstalled, "ok", f"{found.path} is there")
+    seen = f"{' or '.join(_needed(daemon))} is nowhere on this host"
     if daemon.engine.numbers >= ASKS_AMD:
         seen += "; dockerd then asks for AMD's: no known GPU vendor found"
     if CDI_HOOK in host.programs:
         # The package nvidia-container-toolkit-base has the CDI hook alone.
         seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
-    return Finding(
-        reason=Reason.HookNotInstalled,
-        severity="error",
-        evidence=seen,
-        remedy=INSTALL + _restart(daemon),
-    )
+    return Finding(Reason.HookNotInstalled, "error", seen, INSTALL + _restart(daemon))
 
 
 def _is_snap(daemon: Daemon) -> bool:
@@ -101,28 +93,19 @@ def _is_rootless(daemon: Daemon) -> bool:
 
 
 def _snap(daemon: Daemon) -> Finding:
+    reason = Reason.SnapWithoutHook
     if not _is_snap(daemon):
-        seen = f"dockerd is {daemon.engine.binary}, no snap's"
-        return Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence=seen)
-    found = _found(daemon)
-    if found:
-        seen = f"dockerd is a snap's and finds {found.path}"
-        return Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence=seen)
-    return Finding(
-        reason=Reason.SnapWithoutHook,
-        severity=_judged(daemon),
-        evidence=f"dockerd is a snap's: it does not see the host's {_names(daemon)}",
-        remedy="snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
-        "serves --runtime=nvidia",
-    )
+        return Finding(reason, "ok", f"dockerd is {daemon.engine.binary}, no snap's")
+    if found := _found(daemon):
+        return Finding(reason, "ok", f"dockerd is a snap's and finds {found.path}")
+    seen = f"dockerd is a snap's: it does not see the host's {' or '.join(_needed(daemon))}"
+    return Finding(reason, _judged(daemon), seen, SNAP_ADVICE)
 
 
 def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
     """Judge a user's own daemon: it has that user's PATH and configuration."""
     if not _is_rootless(daemon):
-        return Finding(
-            reason=Reason.RootlessWithoutHook, severity="ok", evidence="dockerd is root's"
-        )
+        return Finding(Reason.RootlessWithoutHook, "ok", "dockerd is root's")
     seen = f"dockerd is rootless (uid {daemon.engine.uid}) and reads {daemon.engine.config}"
     severity: Severity = "ok"
     late = _is_late(daemon)
@@ -130,17 +113,12 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
     missing = [name for name in host.system_runtimes if name not in registered]
     if late or _found(daemon) is None:
         why = "came after its start" if late else "is not on its PATH"
-        severity, seen = _judged(daemon), f"{seen}; {_names(daemon)} {why}"
+        severity, seen = _judged(daemon), f"{seen}; {' or '.join(_needed(daemon))} {why}"
     elif missing:
         # --gpus works; --runtime does not.
         severity, seen = "note", f"{seen}, not /etc/docker/daemon.json with {', '.join(missing)}"
-    return Finding(
-        reason=Reason.RootlessWithoutHook,
-        severity=severity,
-        evidence=seen,
-        remedy=f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
-        f"{_restart(daemon)}",
-    )
+    advice = f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
+    return Finding(Reason.RootlessWithoutHook, severity, seen, advice + _restart(daemon))
 
 
 def _judged(daemon: Daemon) -> Severity:
@@ -151,27 +129,16 @@ def _judged(daemon: Daemon) -> Severity:
 def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
     found, other = _found(daemon), _elsewhere(host, daemon)
     if found and daemon.path is not None:
-        return Finding(
-            reason=Reason.HookNotOnPath,
-            severity="ok",
-            evidence=f"{found.path} is on dockerd's PATH",
-        )
+        return Finding(Reason.HookNotOnPath, "ok", f"{found.path} is on dockerd's PATH")
     if daemon.path is None:
-        return Finding(
-            reason=Reason.HookNotOnPath,
-            severity="unknown",
-            evidence=f"the environment of dockerd (process {daemon.engine.pid}) may not be read",
-            remedy="run this as root",
-        )
-    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+        seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
+        return Finding(Reason.HookNotOnPath, "unknown", seen, "run this as root")
+    advice = f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}"
     if other:
         seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
-    return Finding(
-        reason=Reason.HookNotOnPath,
-        severity="error" if other else "ok",
-        evidence=seen,
-        remedy=f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}",
-    )
+        return Finding(Reason.HookNotOnPath, "error", seen, advice)
+    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+    return Finding(Reason.HookNotOnPath, "ok", seen, advice)
 
 
 def _is_late(daemon: Daemon) -> bool:
@@ -182,51 +149,42 @@ def _is_late(daemon: Daemon) -> bool:
 
 
 def _not_restarted(daemon: Daemon) -> Finding:
-    found = _found(daemon)
-    if found is None or daemon.started is None:
-        seen = "no program is found that could have come later"
-        if found:
-            seen = "when dockerd started cannot be told"
-        severity: Severity = "unknown" if found else "ok"
-        return Finding(reason=Reason.EngineNotRestarted, severity=severity, evidence=seen)
+    reason, found = Reason.EngineNotRestarted, _found(daemon)
+    if found is None:
+        return Finding(reason, "ok", "no program is found that could have come later")
+    if daemon.started is None:
+        return Finding(reason, "unknown", "when dockerd started cannot be told")
     start = f"dockerd (process {daemon.engine.pid}) started {_time(daemon.started)}"
     if not _is_late(daemon):
-        seen = f"{start}, {found.path} was there before"
-        return Finding(reason=Reason.EngineNotRestarted, severity="ok", evidence=seen)
-    return Finding(
-        reason=Reason.EngineNotRestarted,
-        severity="error",
-        evidence=f"{start}, {found.path} came or was replaced {_time(found.arrived)}; dockerd "
-        "looks for it at its start only",
-        remedy=_restart(daemon),
-    )
+        return Finding(reason, "ok", f"{start}, {found.path} was there before")
+    came = f"{found.path} came or was replaced {_time(found.arrived)}"
+    seen = f"{start}, {came}; dockerd looks for it at its start only"
+    return Finding(reason, "error", seen, _restart(daemon))
 
 
 def _cdi(daemon: Daemon) -> Finding:
     """Check CDI; what it lacks is an error only if nvidia-cdi-hook alone could serve --gpus."""
-    numbers = daemon.engine.numbers
-    said = daemon.state.cdi if daemon.state else None
     on = _cdi_is_on(daemon)
     if daemon.problem or on is None:
         seen = daemon.problem or "which release dockerd is cannot be told"
-        return Finding(reason=Reason.EngineCdiDisabled, severity="unknown", evidence=seen)
+        return Finding(Reason.EngineCdiDisabled, "unknown", seen)
     if on and daemon.specs:
         seen = f"CDI is on, with {', '.join(daemon.specs)}"
-        return Finding(reason=Reason.EngineCdiDisabled, severity="ok", evidence=seen)
-    reason = Reason.SpecificationMissing if on else Reason.EngineCdiDisabled
+        return Finding(Reason.EngineCdiDisabled, "ok", seen)
     if on:
+        reason = Reason.SpecificationMissing
         seen = f"no CDI spec for {KIND} is in {', '.join(daemon.spec_dirs)}"
         advice = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
     else:
+        reason = Reason.EngineCdiDisabled
         seen = f"dockerd {daemon.engine.version} has CDI off"
-        configure = "" if said else "nvct runtime configure --enable-cdi, then "
+        is_set = daemon.state and daemon.state.cdi
+        configure = "" if is_set else "nvct runtime configure --enable-cdi, then "
         advice = configure + _restart(daemon)
     alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
-    if numbers >= GPUS_BY_CDI and alone:
-        seen += f", and {CDI_HOOK} alone serves --gpus"
-        return Finding(reason=reason, severity="error", evidence=seen, remedy=advice)
-    seen += f": --device {KIND}=0 needs it, --gpus does not"
-    return Finding(reason=reason, severity="note", evidence=seen, remedy=advice)
+    if daemon.engine.numbers >= GPUS_BY_CDI and alone:
+        return Finding(reason, "error", f"{seen}, and {CDI_HOOK} alone serves --gpus", advice)
+    return Finding(reason, "note", f"{seen}: --device {KIND}=0 needs it, --gpus does not", advice)
 
 
 def _cdi_is_on(daemon: Daemon) -> bool | None:
@@ -241,25 +199,22 @@ def _not_reloaded(daemon: Daemon) -> Finding:
     told, state = daemon.running, daemon.state
     if told is None or told.state is None or state is None:
         why = (told and told.problem) or daemon.problem or "dockerd is not asked"
-        return Finding(reason=Reason.EngineNotReloaded, severity="unknown", evidence=why)
+        return Finding(Reason.EngineNotReloaded, "unknown", why)
     ours = [name for name, path in state.handlers.items() if is_nvidia(name, path)]
     said = running.differences(daemon.engine, state, told, ours)
     if not said:
         seen = f"dockerd has in force what {daemon.engine.config} says"
-        return Finding(reason=Reason.EngineNotReloaded, severity="ok", evidence=seen)
+        return Finding(Reason.EngineNotReloaded, "ok", seen)
     only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
     advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
-    return Finding(
-        reason=Reason.EngineNotReloaded, severity="error", evidence="; ".join(said), remedy=advice
-    )
+    return Finding(Reason.EngineNotReloaded, "error", "; ".join(said), advice)
 
 
 def _not_registered(daemon: Daemon) -> Finding:
     """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
     hook, reported = daemon.programs.get(RUNTIME_HOOK), daemon.running and daemon.running.state
-    handlers = (reported or daemon.state or State(handlers={})).handlers
     access = Access(
-        runtimes=tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path))),
+        runtimes=engine_access.nvidia_handlers(reported or daemon.state),
         cdi=_cdi_is_on(daemon) and bool(daemon.specs),
         device=f"{KIND}=all",
         why=f"CDI is off, or no specification of {KIND} is there",
@@ -268,8 +223,7 @@ def _not_registered(daemon: Daemon) -> Finding:
     )
     if finding := engine_access.finding(daemon.engine, access, is_needed=False):
         return finding
-    seen = f"dockerd knows {', '.join(access.runtimes)}"
-    return Finding(reason=Reason.EngineNotConfigured, severity="ok", evidence=seen)
+    return Finding(Reason.EngineNotConfigured, "ok", f"dockerd knows {', '.join(access.runtimes)}")
 
 
 def _time(seconds: float) -> str:

@@ -90,30 +90,25 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     Args:
         ready: a file that a driver container must have written; "" for none.
     """
-    wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
+    windows = f"{places.host_here.rstrip('/')}{WSL}"
+    wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
     if not host_problem:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
                       dev_root_here="/host", wsl=wsl)  # fmt: skip
     if ready and not os.path.exists(ready):
-        return _fault(
-            Reason.DriverContainerNotReady,
-            f"the driver container is not ready: {ready} does not exist",
-            context=f"and the host itself: {host_problem}",
-        )
+        text = f"the driver container is not ready: {ready} does not exist"
+        context = f"and the host itself: {host_problem}"
+        return Finding(Reason.DriverContainerNotReady, "error", text, context=context)
     if not os.path.isdir(places.driver_here):
-        return _fault(
-            Reason.DriverNotFound,
-            f"no working driver on the host: {host_problem}",
-            context=f"and no driver container: {places.driver_here} does not exist",
-        )
+        text = f"no working driver on the host: {host_problem}"
+        context = f"and no driver container: {places.driver_here} does not exist"
+        return Finding(Reason.DriverNotFound, "error", text, context=context)
     of_container = _smi_problem(places.driver_here, places, programs)
     if of_container:
-        return _fault(
-            Reason.DriverNotWorking,
-            f"no working driver in {places.driver_here}: {of_container}",
-            context=f"and none on the host: {host_problem}",
-        )
+        text = f"no working driver in {places.driver_here}: {of_container}"
+        context = f"and none on the host: {host_problem}"
+        return Finding(Reason.DriverNotWorking, "error", text, context=context)
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
     has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
@@ -141,11 +136,8 @@ def components(ready: str, sys: str) -> dict[str, Finding]:
         if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
             module, name = COMPONENTS[key.strip()]
             loaded = os.path.exists(f"{sys}/module/{module}")
-            findings[name] = Finding(
-                reason=Reason.ModuleNotLoaded,
-                severity="ok" if loaded else "error",
-                evidence=f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
-            )
+            text = f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}"
+            findings[name] = Finding(Reason.ModuleNotLoaded, "ok" if loaded else "error", text)
     return findings
 
 
@@ -153,22 +145,14 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
     """Return the reason why this container cannot use a GPU, None if nvidia-smi works."""
     program = shutil.which(SMI, path=environ.get("PATH"))
     if not program:
-        return Finding(
-            reason=Reason.ContainerWithoutDriver,
-            severity="error",
-            evidence=f"{SMI} is not on PATH: this container was given no driver",
-            remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
-        )
+        text = f"{SMI} is not on PATH: this container was given no driver"
+        remedy = "start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all"
+        return Finding(Reason.ContainerWithoutDriver, "error", text, remedy)
     completed = command.run([program], TIMEOUT_S, env=dict(environ))
     if not completed.status:
         return None
-    return _fault(
-        Reason.DriverNotWorking, f"{program} fails in this container: {completed.reason}"
-    )
-
-
-def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
-    return Finding(reason=reason, severity="error", evidence=evidence, context=context)
+    text = f"{program} fails in this container: {completed.reason}"
+    return Finding(Reason.DriverNotWorking, "error", text)
 
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:
@@ -211,13 +195,6 @@ def _run_with_host_libraries(
     return completed
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
 DEV_CHAR = "/host-dev-char"
 
 
@@ -230,7 +207,10 @@ def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> Non
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here
     if found.is_host or found.dev_root == found.root:
-        _load(here, places, say)
+        # nvidia-smi may have skipped the initialization of the GPUs.
+        is_loaded = os.path.exists(f"{places.sys}/module/nvidia")
+        for warning in () if is_loaded else device_nodes.load(here, device_nodes.run):
+            say(f"warning: {warning}")
     roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
     findings = Findings()
     nodes = device_nodes.plan_nodes(roots, ["control"], findings)
@@ -242,10 +222,3 @@ def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> Non
             say(sentence)
     if planned.missing:
         raise device_nodes.missing_majors_error(planned.missing, roots)
-
-
-def _load(root: str, places: Places, say: Callable[[str], None]) -> None:
-    """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
-    if not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in device_nodes.load(root, device_nodes.run):
-            say(f"warning: {warning}")

@@ -17,7 +17,7 @@ from nvct.compile.published_spec import REFRESH_ENV
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker
-from nvct.engine.model import Engine
+from nvct.engine.model import Engine, State
 from nvct.engine.status import Status, is_nvidia
 from nvct.paths import (
     CDI_SPEC_DIRS,
@@ -66,15 +66,15 @@ def of(status: Status, registry: Registry) -> Access:
     """Return how containers of an engine of this host can get GPUs."""
     return replace(
         _by_cdi(status, registry),
-        runtimes=status.registered or _in_force(status),
+        runtimes=status.registered or nvidia_handlers(status.in_force),
         hook=_hook(status.engine) if status.engine.engine == "docker" else "",
         is_known=status.in_force is not None,
     )
 
 
-def _in_force(status: Status) -> tuple[str, ...]:
-    """Return the runtimes of NVIDIA's that a running engine knows: also by its command line."""
-    handlers = status.in_force.handlers if status.in_force else {}
+def nvidia_handlers(state: State | None) -> tuple[str, ...]:
+    """Return the runtimes of NVIDIA's that an engine knows: also by its command line."""
+    handlers = state.handlers if state else {}
     return tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path)))
 
 
@@ -97,15 +97,13 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
         text = f"{name}: its configuration is not readable, or not asked for: whether it has a "
         text += "runtime of NVIDIA's cannot be told"
         severity: Severity = "unknown" if is_needed else "note"
-        return Finding(reason=Reason.EngineNotConfigured, severity=severity, evidence=text)
+        return Finding(Reason.EngineNotConfigured, severity, text)
     severity = "note"
     if is_needed and not access.gives_gpus:
         severity = "unknown" if access.cdi is None else "warning"
     text = f"{name}: no runtime of NVIDIA's{_consequence(engine, access)}"
     remedy = _remedy(engine, access) if severity == "warning" else ""
-    return Finding(
-        reason=Reason.EngineNotConfigured, severity=severity, evidence=text, remedy=remedy
-    )
+    return Finding(Reason.EngineNotConfigured, severity, text, remedy)
 
 
 def _consequence(engine: Engine, access: Access) -> str:
@@ -113,20 +111,15 @@ def _consequence(engine: Engine, access: Access) -> str:
     fails = "a RuntimeClass nvidia" if engine.engine in PODS else "`--runtime=nvidia`"
     if access.gives_gpus:
         ways = ["`--gpus` by its hook"] if access.hook else []
-        ways += [_named(engine, access)] if access.cdi else []
+        by_name = f"`--device {access.device or f'{GPU_KIND}=0'}` by CDI"
+        by_cdi = "CDI, by claims and annotations," if engine.engine in PODS else by_name
+        ways += [by_cdi] if access.cdi else []
         more = "" if engine.leave else f" until `{_configure(engine)}`"
         verb = "give" if len(ways) > 1 else "gives"
         return f"; {' and '.join(ways)} {verb} GPUs, {fails} fails{more}"
     if access.cdi is None:
         return f": {fails} fails; {access.why}"
     return f", and no GPU by CDI: {access.why}"
-
-
-def _named(engine: Engine, access: Access) -> str:
-    """Return how a container asks for a CDI device."""
-    if engine.engine in PODS:
-        return "CDI, by claims and annotations,"
-    return f"`--device {access.device or f'{GPU_KIND}=0'}` by CDI"
 
 
 def _remedy(engine: Engine, access: Access) -> str:
@@ -136,16 +129,13 @@ def _remedy(engine: Engine, access: Access) -> str:
         return f"See what `nvct runtime status` says of {engine.platform or engine.engine}."
     if engine.engine == "podman":
         return "Run `nvct publish`."
-    return f"Run `{_configure(engine)}`" + (", or `nvct publish`." if _is_on(access) else ".")
+    lacks_only_a_spec = access.why.startswith("no specification")
+    more = ", or `nvct publish`" if lacks_only_a_spec else ""
+    return f"Run `{_configure(engine)}`{more}."
 
 
 def _configure(engine: Engine) -> str:
     return f"nvct runtime configure --runtime={engine.engine}"
-
-
-def _is_on(access: Access) -> bool:
-    """Return whether only a specification is missing."""
-    return access.why.startswith("no specification")
 
 
 def _by_cdi(status: Status, registry: Registry) -> Access:
@@ -219,12 +209,9 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
 
 def _with_links(folders: tuple[str, ...]) -> set[str]:
     """Return folders under both names that /run has."""
-    more = {"/run" + folder.removeprefix("/var/run") for folder in folders if "/var/run" in folder}
-    return {
-        *folders,
-        *more,
-        *("/var" + folder for folder in folders if folder.startswith("/run/")),
-    }
+    real = {"/run" + folder.removeprefix("/var/run") for folder in folders if "/var/run" in folder}
+    linked = {"/var" + folder for folder in folders if folder.startswith("/run/")}
+    return {*folders, *real, *linked}
 
 
 def _hook(engine: Engine) -> str:

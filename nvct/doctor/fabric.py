@@ -11,8 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
@@ -54,14 +53,12 @@ def check(
     waiting = _waiting(gpus, has_switches=bool(switches))
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
-        text = "no NVSwitch that this host has to manage"
-        return part_of("fabric", [text], health="absent")
+        return Part.absent("no NVSwitch that this host has to manage")
     found = _manager(roots, len(switches), run, folders) if switches else []
     found += waiting
-    lines = [finding.evidence for finding in found if finding.severity != "ok"]
-    if not lines:
-        lines = [", ".join((*(one.evidence for one in found), *_registered(members)))]
-    return part_of("fabric", lines, [one for one in found if one.severity != "ok"])
+    if wrong := [finding for finding in found if finding.severity != "ok"]:
+        return Part.of(*wrong)
+    return Part.of(", ".join((*(one.evidence for one in found), *_registered(members))))
 
 
 def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
@@ -76,31 +73,23 @@ def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
 def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
     """Return whether the fabric manager runs, and of which release it is."""
     things = f"{switches} NVSwitch{'' if switches == 1 else 'es'}"
-    pid = _process(roots)
+    pid = _process(roots.proc)
     release = _other_release(roots, pid, run, folders)
     if pid:
         text = f"{things}, and the fabric manager runs"
-        running = Finding(reason=Reason.FabricManagerNotRunning, severity="ok", evidence=text)
+        running = Finding(Reason.FabricManagerNotRunning, "ok", text)
         return release or [running]
     text = f"{things}, and no process {PROGRAM}"
     if hidden := procfs.hidden_processes(roots.proc):
         text += f" that can be seen: {hidden}"
     severity: Severity = "unknown" if hidden else "error"
-    return [*release, *findings_of(Reason.FabricManagerNotRunning, severity, [text])]
+    return [*release, Finding(Reason.FabricManagerNotRunning, severity, text)]
 
 
-def _process(roots: Roots) -> str:
-    """Return the id of the fabric manager's process, "" if none is seen."""
-    pids = (one for one in procfs.list_directory(roots.proc) if one.isdecimal())
-    return next(
-        (
-            pid
-            for pid in pids
-            if (procfs.read_text(f"{roots.proc}/{pid}/comm") or "").rstrip("\n") == NAME
-            and _is_roots(f"{roots.proc}/{pid}")
-        ),
-        "",
-    )
+def _process(proc: str) -> int:
+    """Return the id of the fabric manager's process, 0 if none is seen."""
+    named = (pid for pid in procfs.processes(proc) if procfs.command(proc, pid) == NAME)
+    return next((pid for pid in named if _is_roots(f"{proc}/{pid}")), 0)
 
 
 def _is_roots(folder: str) -> bool:
@@ -111,7 +100,7 @@ def _is_roots(folder: str) -> bool:
         return False
 
 
-def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> list[Finding]:
+def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> list[Finding]:
     """Return a finding if the program is of another release than the loaded driver."""
     driver = procfs.driver_version(roots)
     here = [f"{folder}/{PROGRAM}" for folder in folders]
@@ -123,7 +112,7 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
     if match is None or match[1] == driver:
         return []
     text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
-    return findings_of(Reason.FabricManagerOtherRelease, "error", [text])
+    return [Finding(Reason.FabricManagerOtherRelease, "error", text)]
 
 
 def _sees(folder: str, program: str) -> bool:
@@ -150,10 +139,9 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
             states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
     severity: Severity = "error" if has_switches else "warning"
     texts = [f"{_named(names)}: the fabric is {state}" for state, names in states.items()]
-    return findings_of(Reason.FabricNotReady, severity, texts)
+    return Finding.each(Reason.FabricNotReady, severity, texts)
 
 
 def _named(bus_ids: Sequence[str]) -> str:
-    names = ", ".join(procfs.canonical_bus_id(name) or name for name in bus_ids[:SHOWN])
-    more = f" and {len(bus_ids) - SHOWN} more" if len(bus_ids) > SHOWN else ""
-    return f"GPU{'' if len(bus_ids) == 1 else 's'} {names}{more}"
+    names = [procfs.canonical_bus_id(name) or name for name in bus_ids]
+    return f"GPU{'' if len(bus_ids) == 1 else 's'} {listed(names, SHOWN)}"

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
-from nvct.errors import NvmlError
 from nvct.host import faults, procfs
 from nvct.host.faults import SEVERE, XidTable
 from nvct.host.gpu import pci
 from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlConditions
-from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import FILE, Kmsg, Message
 
@@ -50,80 +47,50 @@ def kernel_log(env: Mapping[str, str]) -> Log:
         return Log(problem=str(error))
 
 
-def conditions(session: NvmlSession | None) -> NvmlConditions | None:
-    """Return what NVML reports of the GPUs' health, None if it does not answer."""
-    if session is None:
-        return None
-    try:
-        return session.ask("conditions", NvmlConditions)
-    except NvmlError:
-        return None  # as the check of NVML says
-
-
 def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None, log: Log) -> Part:
-    """Check that no GPU is lost, waits for a reset, or reported an error that asks for one.
-
-    Args:
-        state: NVML's list of GPUs, None if it does not answer.
-        reported: NVML's values of them, None if it does not answer.
-    """
+    """Check that no GPU is lost, waits for a reset, or reported an error that asks for one."""
     number = len(reported.gpus) if reported else 0
     if not number and not pci.count(roots):
-        return part_of("health", ["no GPU that NVML reports"], health="absent")
+        return Part.absent("no GPU that NVML reports")
     found = [*_unlisted(roots, state), *_values(state, reported), *_messages(log)]
-    lines = [finding.evidence for finding in found]
     if log.problem:
-        found += findings_of(Reason.DeviceUnhealthy, "unknown", [f"XIDs: {log.problem}"])
-        lines.append(found[-1].evidence)
+        found.append(Finding(Reason.DeviceUnhealthy, "unknown", f"XIDs: {log.problem}"))
     if not number and not found:
-        return part_of("health", ["NVML reports no GPU"], health="absent")
-    if not any(finding.is_fault for finding in found) and number:
-        lines.insert(0, f"{count(number, 'GPU')}, none with an error that asks for something")
-    return part_of("health", lines, found)
+        return Part.absent("NVML reports no GPU")
+    if any(finding.is_fault for finding in found) or not number:
+        return Part.of(*found)
+    return Part.of(f"{count(number, 'GPU')}, none with an error that asks for something", *found)
 
 
-def _unlisted(roots: Roots, state: MigState | None) -> list[Finding]:
-    """Return a finding for each GPU that the driver has and NVML does not list.
+def _unlisted(roots: Roots, state: MigState | None) -> Iterator[Finding]:
+    """Yield a finding for each GPU that the driver has and NVML does not list.
 
     NVML does not list a GPU without its device node either, and then the GPU itself is well.
     """
-    if state is None:
-        return []
-    listed = {procfs.canonical_bus_id(gpu.bus_id) for gpu in state.gpus}
-    found = []
-    for gpu in procfs.gpus(roots):
+    listed = {procfs.canonical_bus_id(gpu.bus_id) for gpu in state.gpus} if state else set()
+    for gpu in procfs.gpus(roots) if state else ():
         node = f"{roots.dev}/nvidia{gpu.minor}"
         if gpu.bus_id in listed:
             continue
         if gpu.minor is not None and not os.path.lexists(node):
             text = f"{node} does not exist, and NVML does not list GPU {gpu.bus_id}"
-            found += findings_of(Reason.DeviceNodesMissing, "error", [text])
+            yield Finding(Reason.DeviceNodesMissing, "error", text)
         else:
             text = f"GPU {gpu.bus_id} is the driver's, and NVML does not list it"
-            found += findings_of(Reason.DeviceUnhealthy, "error", [text])
-    return found
+            yield Finding(Reason.DeviceUnhealthy, "error", text)
 
 
-def _values(state: MigState | None, reported: NvmlConditions | None) -> list[Finding]:
+def _values(state: MigState | None, reported: NvmlConditions | None) -> Iterator[Finding]:
     names = {gpu.uuid: gpu.bus_id for gpu in state.gpus} if state else {}
-    found = []
     for gpu in reported.gpus if reported else ():
         for fault in faults.of_condition(gpu):
             severity: Severity = "error" if fault.action in SEVERE else "note"
             name = names.get(gpu.uuid) or gpu.uuid or "that is lost"
-            text = f"GPU {name}: {fault.reason}"
-            found.append(
-                Finding(
-                    reason=Reason.DeviceUnhealthy,
-                    severity=severity,
-                    evidence=text,
-                    remedy=REMEDIES.get(fault.action, ""),
-                )
-            )
-    return found
+            text, remedy = f"GPU {name}: {fault.reason}", REMEDIES.get(fault.action, "")
+            yield Finding(Reason.DeviceUnhealthy, severity, text, remedy)
 
 
-def _messages(log: Log) -> list[Finding]:
+def _messages(log: Log) -> Iterable[Finding]:
     """Return the latest message of each kind about each GPU, of the last hour."""
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     table = XidTable(rows=faults.read())
@@ -137,21 +104,16 @@ def _messages(log: Log) -> list[Finding]:
             if fault.action == "ignore":
                 continue
             text = f"GPU {match[1]}:{match[2]}:{match[3]}: {fault.reason}, {_ago(age_s)}"
-            is_severe = fault.action in SEVERE
+            severity: Severity = "warning" if fault.action in SEVERE else "note"
             key, remedy = (match[0], ""), REMEDIES.get(fault.action, "")
         elif any(words in message.text for words in NO_START):
             text, key = f"{message.text}, {_ago(age_s)}", (message.text, "start")
-            is_severe, remedy = True, ""
+            severity, remedy = "warning", ""
         else:
             continue
         # A GPU that was reset since works, and NVML says so.
-        found[key] = Finding(
-            reason=Reason.DeviceUnhealthy,
-            severity="warning" if is_severe else "note",
-            evidence=text,
-            remedy=remedy,
-        )
-    return list(found.values())
+        found[key] = Finding(Reason.DeviceUnhealthy, severity, text, remedy)
+    return found.values()
 
 
 REMEDIES = {

@@ -91,7 +91,8 @@ def users(
         )
     busy = {(use.device, tuple(sorted(use.labels.items()))) for use in found}
     names = holders.device_numbers(roots, state.gpus, None)
-    for pid, labels in _containers(roots, containers):
+    for _, pid in containers.first_processes(roots.proc):
+        labels = containers.labels(pid)
         for name, instance in _nodes(roots, pid, names):
             device = _device(name, instance, indices)
             if (device, tuple(sorted(labels.items()))) not in busy:
@@ -129,18 +130,6 @@ def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
                 key = Device(gpu.index, instance), process.pid
                 total[key] = total.get(key, 0) + process.memory
     return total
-
-
-def _containers(roots: Roots, containers: Containers) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield each container's first process, and its labels."""
-    seen = set()
-    pids = sorted(int(name) for name in procfs.list_directory(roots.proc) if name.isdecimal())
-    for pid in pids:
-        labels = containers.labels(pid)
-        key = tuple(sorted(labels.items()))
-        if labels and key not in seen:
-            seen.add(key)
-            yield pid, labels
 
 
 def _nodes(

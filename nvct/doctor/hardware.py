@@ -10,8 +10,8 @@ import stat
 
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of, refused
 from nvct.doctor.reasons import Reason
+from nvct.doctor.refusals import refused
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import dev_char, modes, procfs
 from nvct.host.gpu import pci
@@ -35,49 +35,43 @@ def gpus(roots: Roots) -> Part:
     """Check that NVIDIA's driver has the GPUs of the PCI bus."""
     number = pci.count(roots)
     if not number:
-        text = "no GPU of NVIDIA on the PCI bus"
-        return part_of("gpus", [text], health="absent")
+        return Part.absent("no GPU of NVIDIA on the PCI bus")
     elsewhere = pci.bound_elsewhere(roots)
-    lines = [f"{count(number, 'GPU')} of NVIDIA on the PCI bus"]
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
     # A GPU that is handed on to a virtual machine is as its owner wants it.
     severity: Severity = "error" if natives else "note"
-    found = findings_of(Reason.GpuBoundElsewhere, severity, texts)
-    return part_of("gpus", [*lines, *texts], found)
+    found = Finding.each(Reason.GpuBoundElsewhere, severity, texts)
+    return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
 
 
 def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
-    """Check that NVML answers; return the MIG state as well, None if it does not.
-
-    Args:
-        session: with the library of the driver's root; None if there is none.
-    """
+    """Check that NVML answers; return the MIG state as well, None if it does not."""
     if session is None:
-        return part_of("nvml", ["no libnvidia-ml.so.1 to ask"], health="absent"), None
+        return Part.absent("no libnvidia-ml.so.1 to ask"), None
     try:
         state = session.mig()
     except NvmlError as error:
-        return refused("nvml", error), None
+        return refused(error), None
     text = f"answers about {count(len(state.gpus), 'GPU')}"
     if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
         text += f", the first time after {session.first_answer_s:.1f} s"
-    return part_of("nvml", [text]), state
+    return Part.of(text), state
 
 
 def mig(state: MigState | None) -> Part:
     """Check that no GPU waits for a reset to change its MIG mode."""
     capable = [gpu for gpu in state.gpus if gpu.capable] if state else []
     if not capable:
-        return part_of("mig", ["no GPU that NVML reports can do MIG"], health="absent")
+        return Part.absent("no GPU that NVML reports can do MIG")
     on = sum(gpu.enabled for gpu in capable)
     waiting = [
         f"GPU {gpu.bus_id} has MIG {_word(gpu.enabled)}, and {_word(gpu.pending)} after a reset"
         for gpu in capable
         if gpu.enabled != gpu.pending
     ]
-    lines = [f"on in {on} of {count(len(capable), 'GPU')} that can do it", *waiting]
-    return part_of("mig", lines, findings_of(Reason.MigModePending, "warning", waiting))
+    found = Finding.each(Reason.MigModePending, "warning", waiting)
+    return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
 
 
 def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
@@ -95,35 +89,41 @@ def persistence(
             the GPUs that nothing else uses; so it is short if something uses them.
     """
     if not procfs.driver_version(roots):
-        return part_of("daemon", [procfs.NOT_LOADED], health="absent")
+        return Part.absent(procfs.NOT_LOADED)
     path = f"{roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
-        return part_of("daemon", ["nvidia-persistenced keeps the GPUs initialized"])
+        return Part.of("nvidia-persistenced keeps the GPUs initialized")
     gpus = readiness.gpus if readiness else ()
     off = [gpu for gpu in gpus if gpu.persistence is False]
     if gpus and all(gpu.persistence for gpu in gpus):
-        return part_of("daemon", ["persistence mode keeps the GPUs initialized"])
+        return Part.of("persistence mode keeps the GPUs initialized")
     text = f"nvidia-persistenced does not run: {path} does not exist"
     text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
     severity: Severity = "note"
     if first_answer_s is not None and gpus:
         text += f"; NVML's first answer took {first_answer_s:.1f} s"
         severity = "warning" if off and first_answer_s > SLOW_S else "note"
-    return part_of("daemon", [text], findings_of(Reason.PersistenceOff, severity, [text]))
+    return Part.of(Finding(Reason.PersistenceOff, severity, text))
+
+
+def driver_nodes(dev: str) -> dict[str, os.stat_result]:
+    """Return the nodes that a container needs, with their status."""
+    nodes = {}
+    for name in procfs.list_directory(dev):
+        if SHARED_NODE.fullmatch(name):
+            with contextlib.suppress(OSError):
+                nodes[f"{dev}/{name}"] = os.stat(f"{dev}/{name}")
+    return nodes
 
 
 def node_modes(roots: Roots) -> Part:
     """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
-    nodes = {}
-    for name in procfs.list_directory(roots.dev):
-        if SHARED_NODE.fullmatch(name):
-            with contextlib.suppress(OSError):
-                nodes[f"{roots.dev}/{name}"] = os.stat(f"{roots.dev}/{name}")
+    nodes = driver_nodes(roots.dev)
     if not nodes:
-        return part_of("access", ["no device node of the driver"], health="absent")
+        return Part.absent("no device node of the driver")
     closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
     if not closed:
-        return part_of("access", [f"{count(len(nodes), 'device node')}, for every user"])
+        return Part.of(f"{count(len(nodes), 'device node')}, for every user")
     path, status = closed[0]
     text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
     if status.st_mode & GROUP == GROUP:
@@ -132,35 +132,25 @@ def node_modes(roots: Roots) -> Part:
         text += "only its owner can open it, and no other user, in containers neither"
     if len(closed) > 1:
         text += f", like {len(closed) - 1} more"
-    return part_of("access", [text], findings_of(Reason.DeviceNodesRestricted, "note", [text]))
+    return Part.of(Finding(Reason.DeviceNodesRestricted, "note", text))
 
 
 def character_links(roots: Roots, *, booted: bool) -> Part:
     """Check /dev/char, which systemd reads when it is reloaded."""
     if not booted:
-        return part_of("links", ["systemd does not run here"], health="absent")
+        return Part.absent("systemd does not run here")
     folder = f"{roots.dev}/char"
     try:
         plan = dev_char.plan_links(roots, folder, Findings(), create_all=False)
     except HostError as error:
-        return part_of("links", [error.message], health="absent")
+        return Part.absent(error.message)
     wrong = [step for step in plan.steps if step.action in ("make", "replace")]
     if not plan.steps:
-        return part_of("links", ["no device node of the driver"], health="absent")
+        return Part.absent("no device node of the driver")
     if not wrong:
-        return part_of("links", [f"{folder} has a link for each device node of the driver"])
+        return Part.of(f"{folder} has a link for each device node of the driver")
     text = f"{folder} lacks {count(len(wrong), 'link')}, for example {wrong[0].path}"
-    return part_of("links", [text], findings_of(Reason.CharacterLinksMissing, "warning", [text]))
-
-
-def readiness(session: NvmlSession | None) -> NvmlReadiness | None:
-    """Return what NVML reports of each GPU's readiness, None if it does not answer."""
-    if session is None:
-        return None
-    try:
-        return session.ask("readiness", NvmlReadiness)
-    except NvmlError:
-        return None  # as the check of NVML says
+    return Part.of(Finding(Reason.CharacterLinksMissing, "warning", text))
 
 
 MODULE = re.compile(rb"^(?:[^:\n]*/)?nvidia(?:-current)?\.ko(?:\.\w+)?:", re.MULTILINE)
@@ -172,26 +162,28 @@ UNSIGNED = (
 )  # fmt: skip
 """The kernel's words about a module that it does not trust: kernel/module/signing.c."""
 LOG = "var/lib/dkms/nvidia"
+ENROLL = (
+    "Enroll the key that signs the module with `mokutil --import`, and reboot; or"
+    " switch Secure Boot off."
+)
+BUILD = (
+    "Install the headers of this kernel and run `dkms autoinstall`, or boot a kernel"
+    " that has the module; without DKMS, install the driver again."
+)
 
 
 def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
-    """Check that the module is loaded; if not, find out why.
-
-    Args:
-        host: the folder with lib/modules and var.
-    """
+    """Check that the module is loaded; if not, find out why."""
     version = procfs.driver_version(roots)
     if version:
-        return part_of("module", [f"loaded: {version}"])
-    if modes.mode_and_reason(roots)[0] != "nvml":
-        return part_of("module", ["this platform has a module of its own"], health="absent")
+        return Part.of(f"loaded: {version}")
+    if modes.detect(roots) != "nvml":
+        return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
-        return part_of("module", ["no GPU of NVIDIA on the PCI bus"], health="absent")
+        return Part.absent("no GPU of NVIDIA on the PCI bus")
     if all_elsewhere(roots):
-        text = "another driver has each GPU, as the check gpus says"
-        return part_of("module", [text], health="absent")
-    finding = _why(log, host, release or os.uname().release)
-    return part_of("module", [finding.evidence], [finding])
+        return Part.absent("another driver has each GPU, as the check gpus says")
+    return Part.of(_why(log, host, release or os.uname().release))
 
 
 def all_elsewhere(roots: Roots) -> bool:
@@ -201,36 +193,26 @@ def all_elsewhere(roots: Roots) -> bool:
 
 def _why(log: Log, host: str, release: str) -> Finding:
     root = host.rstrip("/")
-    refused = [message.text for message in log.messages if _refuses(message.text)]
+    refused = [
+        message.text
+        for message in log.messages
+        if any(words in message.text for words in UNSIGNED)
+    ]
     if refused:
-        return Finding(
-            reason=Reason.DriverNotLoaded, severity="error",
-            evidence=f"the kernel does not load unsigned modules: {refused[-1]}",
-            remedy="Enroll the key that signs the module with `mokutil --import`, and reboot; or"
-            " switch Secure Boot off.",
-        )  # fmt: skip
+        text = f"the kernel does not load unsigned modules: {refused[-1]}"
+        return Finding(Reason.DriverNotLoaded, "error", text, ENROLL)
     releases = [
         one for one in procfs.list_directory(f"{root}/lib/modules") if _has_module(root, one)
     ]
     if release in releases:
-        return Finding(
-            reason=Reason.DriverNotLoaded, severity="error",
-            evidence=f"the module is built for kernel {release}, and is not loaded",
-            remedy="Load it with `modprobe nvidia`; if that fails, read `dmesg`.",
-        )  # fmt: skip
+        text = f"the module is built for kernel {release}, and is not loaded"
+        remedy = "Load it with `modprobe nvidia`; if that fails, read `dmesg`."
+        return Finding(Reason.DriverNotLoaded, "error", text, remedy)
     others = f"; there is one for {', '.join(releases)}" if releases else ""
+    text = f"no module nvidia for the running kernel {release}{others}"
     failed = _build_log(root, release)
-    return Finding(
-        reason=Reason.DriverNotLoaded, severity="error",
-        evidence=f"no module nvidia for the running kernel {release}{others}",
-        context=f"its last build has a log: {failed}" if failed else "",
-        remedy="Install the headers of this kernel and run `dkms autoinstall`, or boot a kernel"
-        " that has the module; without DKMS, install the driver again.",
-    )  # fmt: skip
-
-
-def _refuses(text: str) -> bool:
-    return any(words in text for words in UNSIGNED)
+    context = f"its last build has a log: {failed}" if failed else ""
+    return Finding(Reason.DriverNotLoaded, "error", text, BUILD, context)
 
 
 def _has_module(root: str, release: str) -> bool:

@@ -15,12 +15,16 @@ import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
-from nvct.doctor.model import Finding, Part, Severity
-from nvct.doctor.parts import part_of
+from nvct.doctor.model import Finding, Part, Severity, listed
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
-from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories
+from nvct.host.driver.libraries import (
+    COMPAT_MACHINES,
+    TRIPLETS,
+    machine_directories,
+    names_of,
+)
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
 from nvct.host.model import DriverFile, Inventory
@@ -48,16 +52,14 @@ def check(folder: str, inventory: Inventory | None) -> Part:
         inventory: what containers of this host get, None without a driver.
     """
     if not folder:
-        return part_of("image", ["no --image to look at"], health="absent")
+        return Part.absent("no --image to look at")
     if inventory is None:
-        text = "this host has no driver, or one that the check driver refuses"
-        return part_of("image", [text], health="absent")
+        return Part.absent("this host has no driver, or one that the check driver refuses")
     try:
         root = Root.open(folder)
     except (OSError, HostError) as error:
         text = f"{folder} cannot be read: {error}"
-        unseen = Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
-        return part_of("image", [text], [unseen])
+        return Part.of(Finding(Reason.ImageIncomplete, "unknown", text))
     with root:
         return _look(folder, ImageTree(root, os.uname().machine), inventory)
 
@@ -70,37 +72,31 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
         every = [*_libraries(tree, libraries), *_drivers(tree, libraries)]
         # Only the first lines are printed.
         found = sorted(every, key=lambda finding: not finding.is_fault)
-    lines = [finding.evidence for finding in found]
-    if not any(finding.is_fault or finding.severity == "unknown" for finding in found):
-        text = f"{folder} has what CUDA and NVML of this driver need"
-        lines.insert(0, f"{text}; {len(libraries)} of its libraries were looked at")
-    return part_of("image", lines, found)
+    if any(finding.is_fault or finding.severity == "unknown" for finding in found):
+        return Part.of(*found)
+    text = f"{folder} has what CUDA and NVML of this driver need"
+    return Part.of(f"{text}; {len(libraries)} of its libraries were looked at", *found)
 
 
 def _no_libc(folder: str, tree: ImageTree) -> Finding:
     """Return the finding about an image without glibc."""
     if tree.unread:
         text = f"{tree.unread[0]} in {folder} cannot be read: {LIBC} was not found"
-        return Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
+        return Finding(Reason.ImageIncomplete, "unknown", text)
     machine = tree.other_machine(LIBC)
     if machine:
         text = f"{folder} is an image for {machine}, and this host is {os.uname().machine}"
         remedy = "Look at the image for this host's architecture: `docker pull --platform`."
-        return Finding(
-            reason=Reason.ImageIncomplete, severity="error", evidence=text, remedy=remedy
-        )
+        return Finding(Reason.ImageIncomplete, "error", text, remedy)
     why = "its C library is musl" if tree.has_musl else "it has no C library"
-    return Finding(
-        reason=Reason.ImageIncomplete,
-        severity="error",
-        evidence=f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc",
-        remedy="Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI.",
-    )
+    text = f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc"
+    remedy = "Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI."
+    return Finding(Reason.ImageIncomplete, "error", text, remedy)
 
 
 def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding]:
     """Return a finding for each library, and each version of one, that the image lacks."""
-    given = _given(libraries)
+    given = names_of(libraries)
     missing: dict[str, list[DriverFile]] = {}
     old: dict[tuple[str, str], list[DriverFile]] = {}
     for file in libraries:
@@ -125,13 +121,6 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding
             for (name, version), files in old.items()
         ),
     ]
-
-
-def _given(libraries: Sequence[DriverFile]) -> set[str]:
-    """Return every name by which a container's linker finds one of the driver's libraries."""
-    given = {os.path.basename(file.container_path) for file in libraries}
-    given |= {file.soname for file in libraries}
-    return given | {os.path.basename(link.path) for file in libraries for link in file.links}
 
 
 def _headers(path: str) -> VersionedElf | None:
@@ -171,18 +160,17 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
     essential = [name for name in names if name.startswith(ESSENTIAL)]
     severity: Severity = "error" if essential else "note"
     shown = [*essential, *(name for name in names if name not in essential)]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     capabilities = sorted({file.capability or "all" for file in files})
     verb = "needs" if len(shown) == 1 else "need"
-    text = f"{lack}: {', '.join(shown[:SHOWN])}{more} {verb} it ({', '.join(capabilities)})"
+    text = f"{lack}: {listed(shown, SHOWN)} {verb} it ({', '.join(capabilities)})"
     if unread:
         severity, text = "unknown", f"{text}; or it is not seen: {unread} cannot be read"
-    return Finding(reason=Reason.ImageIncomplete, severity=severity, evidence=text)
+    return Finding(Reason.ImageIncomplete, severity, text)
 
 
 def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
     """Yield a finding for each file of the image that names a library of another driver."""
-    given = _given(libraries)
+    given = names_of(libraries)
     for folder, pattern in ICD_FOLDERS:
         for path, text in tree.texts(folder, pattern):
             try:
@@ -192,13 +180,10 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
             for library in sorted(named):
                 name = os.path.basename(library)
                 if is_of_driver(name) and name not in given and not tree.library(name, 64):
-                    yield Finding(
-                        reason=Reason.ImageIncomplete,
-                        severity="warning",
-                        evidence=f"{path} of the image names {library}, which containers of this "
-                        "host do not get",
-                        remedy=f"Remove {path} from the image: the driver brings its own.",
-                    )
+                    text = f"{path} of the image names {library}, which containers of this "
+                    text += "host do not get"
+                    remedy = f"Remove {path} from the image: the driver brings its own."
+                    yield Finding(Reason.ImageIncomplete, "warning", text, remedy)
 
 
 CONFIG = "/etc/ld.so.conf"
@@ -230,11 +215,7 @@ class ImageTree:
         return any(name.startswith(MUSL) for name in self._names)
 
     def library(self, name: str, bits: int) -> VersionedElf | None:
-        """Return the library that the linker takes for a name, None if there is none.
-
-        Args:
-            bits: 32 or 64.
-        """
+        """Return the library that the linker takes for a name, None if there is none."""
         key = (name, bits)
         if key not in self._elves:
             found = (self._read(path) for path in self._names.get(name, ()))

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 
 from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.doctor.model import Finding, Part
-from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
@@ -54,18 +53,13 @@ HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 
 
 def check(host: str = "/") -> Part:
-    """Check which releases of the toolkit are here, and what they left behind.
-
-    Args:
-        host: the folder with usr, var and etc.
-    """
+    """Check which releases of the toolkit are here, and what they left behind."""
     root = host.rstrip("/")
     found = [_of(where, version) for where, version in sorted(_versions(root))]
     found += _hooks(root)
     if not found:
-        text = "no library or package of NVIDIA Container Toolkit"
-        return part_of("toolkit", [text], health="absent")
-    return part_of("toolkit", [finding.evidence for finding in found], found)
+        return Part.absent("no library or package of NVIDIA Container Toolkit")
+    return Part.of(*found)
 
 
 def _versions(root: str) -> set[tuple[str, str]]:
@@ -87,15 +81,11 @@ def open_holes(version: str) -> list[str]:
 
 
 def _of(where: str, version: str) -> Finding:
-    open_ones = open_holes(version)
-    if not open_ones:
-        text = f"{where} is of release {version}"
-        return Finding(reason=Reason.ToolkitVulnerable, severity="ok", evidence=text)
-    return Finding(
-        reason=Reason.ToolkitVulnerable,
-        severity="error",
-        evidence=f"{where} is of release {version}, which is open to {', '.join(open_ones)}",
-    )
+    text = f"{where} is of release {version}"
+    if holes := open_holes(version):
+        text += f", which is open to {', '.join(holes)}"
+        return Finding(Reason.ToolkitVulnerable, "error", text)
+    return Finding(Reason.ToolkitVulnerable, "ok", text)
 
 
 def _hooks(root: str) -> Iterator[Finding]:
@@ -104,12 +94,9 @@ def _hooks(root: str) -> Iterator[Finding]:
         for path in sorted(glob.glob(f"{root}/{folder}/*.json")):
             program = _program(path)
             if "nvidia" in os.path.basename(program) and not os.path.exists(f"{root}{program}"):
-                yield Finding(
-                    reason=Reason.HookMissing,
-                    severity="error",
-                    evidence=f"{path[len(root) :]} names {program}, which does not exist",
-                    remedy=f"Remove {path[len(root) :]}, or install nvct.",
-                )
+                text = f"{path[len(root) :]} names {program}, which does not exist"
+                remedy = f"Remove {path[len(root) :]}, or install nvct."
+                yield Finding(Reason.HookMissing, "error", text, remedy)
 
 
 def _program(path: str) -> str:
@@ -142,12 +129,12 @@ def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Ite
             continue  # as another finding says
         if why := _distrust(program):
             text = f"{path}: the release of its hook {program} cannot be told: {why}"
-            yield Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+            yield Finding(Reason.HookOtherRelease, "unknown", text)
             continue
         printed = run([program, "--version"], TIMEOUT_S)
         if printed.status:
             text = f"{path}: its hook {program} does not tell its release: {printed.reason}"
-            yield Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+            yield Finding(Reason.HookOtherRelease, "unknown", text)
         elif finding := _judged(path, program, printed.out):
             yield finding
 
@@ -184,17 +171,13 @@ def _judged(path: str, program: str, printed: str) -> Finding | None:
         if ours[1] == __version__:
             return None
         text = f"{path}: its hook {program} is of nvct {ours[1]}; nvct {__version__} is installed"
-        return Finding(reason=Reason.HookOtherRelease, severity="warning", evidence=text)
+        return Finding(Reason.HookOtherRelease, "warning", text)
     if not toolkit:
         text = f"{path}: its hook {program} does not tell its release"
-        return Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+        return Finding(Reason.HookOtherRelease, "unknown", text)
     holes = open_holes(toolkit[1])
     if not holes:
         return None
     text = f"{path}: its hook {program} is of NVIDIA Container Toolkit {toolkit[1]}, which is open"
-    return Finding(
-        reason=Reason.ToolkitVulnerable,
-        severity="error",
-        evidence=f"{text} to {', '.join(holes)}",
-        remedy="Update nvidia-container-toolkit, or run `nvct publish`.",
-    )
+    remedy = "Update nvidia-container-toolkit, or run `nvct publish`."
+    return Finding(Reason.ToolkitVulnerable, "error", f"{text} to {', '.join(holes)}", remedy)

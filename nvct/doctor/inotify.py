@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.doctor.model import Finding, Part
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 
@@ -62,11 +61,10 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
 
     Args:
         uid: of root, another one in tests only.
-        budget_s: for the count.
     """
     instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
     if instances is None or watches is None:
-        return part_of("inotify", [f"no limits in {proc}/{LIMITS}"], health="absent")
+        return Part.absent(f"no limits in {proc}/{LIMITS}")
     used = count(proc, uid, budget_s)
     hidden = procfs.hidden_processes(proc)
     if procfs.in_user_namespace(proc):
@@ -83,16 +81,15 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
         if number > limit * SHARE or limit - number < few
     ]
     if texts:
-        return part_of("inotify", texts, findings_of(Reason.InotifyExhausted, "warning", texts))
+        return Part.of(*Finding.each(Reason.InotifyExhausted, "warning", texts))
     if hidden:
-        return part_of("inotify", [f"root's processes are not counted: {hidden}"], health="absent")
+        return Part.absent(f"root's processes are not counted: {hidden}")
     text = f"{at_least}{used.instances} of {instances} instances, "
     text += f"{used.watches} of {watches} watches"
-    unseen = []
-    if not used.is_known:
-        text += "; not every process could be counted"
-        unseen = [Finding(reason=Reason.InotifyExhausted, severity="unknown", evidence=text)]
-    return part_of("inotify", [text], unseen)
+    if used.is_known:
+        return Part.of(text)
+    text += "; not every process could be counted"
+    return Part.of(Finding(Reason.InotifyExhausted, "unknown", text))
 
 
 def _limit(proc: str, name: str) -> int | None:
@@ -107,9 +104,7 @@ def count(proc: str, uid: int, budget_s: float) -> Used:
     """
     used = Used()
     until = time.monotonic() + budget_s
-    for pid in procfs.list_directory(proc):
-        if not pid.isdecimal():
-            continue
+    for pid in procfs.processes(proc):
         if time.monotonic() > until:
             used.in_time = False
             break

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nvct.container.request.model import VISIBLE_DEVICES
-from nvct.doctor.model import Part, count
-from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.containers import gpu_nodes
+from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
 from nvct.host import procfs
@@ -33,15 +33,10 @@ HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
 INSIDE = "this is a container: what its host runs and records is not seen here"
 NAMED = 4
 NONE = ("", "void", "none")
-GPU_NODE = re.compile(r"nvidia\d+")
 LIBRARY = "libcuda.so.1"
 FOLDERS = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-    "lib64",
-)
+    "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64",
+)  # fmt: skip
 
 
 def is_container(env: Mapping[str, str], root: str = "/") -> bool:
@@ -77,27 +72,26 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     """Check the container that this process is in: its request, nodes and libraries."""
     base = root.rstrip("/")
     if not is_container(env, root):
-        return part_of("container", ["this is no container"], health="absent")
+        return Part.absent("this is no container")
     asked = env.get(VISIBLE_DEVICES)
-    nodes = [name for name in procfs.list_directory(f"{base}/dev") if GPU_NODE.fullmatch(name)]
+    nodes = gpu_nodes(f"{base}/dev")
     if not nodes and (asked is None or asked in NONE):
         text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
-        found = findings_of(Reason.GpuNotRequested, "note", [text])
-        return part_of("container", [text], found, health="absent")
+        return Part.absent(Finding(Reason.GpuNotRequested, "note", text))
     wrong = []
     if not nodes:
         text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
-        wrong += findings_of(Reason.ContainerWithoutDriver, "error", [text])
+        wrong.append(Finding(Reason.ContainerWithoutDriver, "error", text))
     denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
     if denied:
         text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
-        wrong += findings_of(Reason.GpuLostAtReload, "error", [text])
-    if nodes and not _has_library(base):
+        wrong.append(Finding(Reason.GpuLostAtReload, "error", text))
+    if nodes and not any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS):
         text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
-        wrong += findings_of(Reason.ContainerWithoutDriver, "warning", [text])
+        wrong.append(Finding(Reason.ContainerWithoutDriver, "warning", text))
     has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
     has += ", ..." if len(nodes) > NAMED else ""
-    return part_of("container", [finding.evidence for finding in wrong] or [has], wrong)
+    return Part.of(*wrong) if wrong else Part.of(has)
 
 
 def without_other_gpus(part: Part) -> Part:
@@ -109,7 +103,7 @@ def without_other_gpus(part: Part) -> Part:
         replace(one, severity="note") if one.reason is Reason.DeviceNodesMissing else one
         for one in part.findings
     ]
-    return part_of(part.name, part.lines, found)
+    return Part.of(*part.lines, findings=found)
 
 
 def _is_root_of_init(base: str) -> bool:
@@ -129,7 +123,3 @@ def _is_denied(path: str) -> bool:
         # EPERM is the cgroup's answer; EACCES that of the file's mode.
         return error.errno == errno.EPERM
     return False
-
-
-def _has_library(base: str) -> bool:
-    return any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS)

@@ -7,6 +7,7 @@ The kubelet writes which devices are registered, and how many it can give, to a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,8 +18,7 @@ from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
 from nvct.doctor.containers import Containers
-from nvct.doctor.model import Finding, Health, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of, unseen
+from nvct.doctor.model import Finding, Part, count, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.status import Status
 from nvct.errors import DocumentError
@@ -62,48 +62,48 @@ def check(
     root = host.rstrip("/")
     running = processes(proc)
     base = _folder(proc, running, root)
-    if part := unseen("kubelet", Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
+    if part := unseen(Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
         return part
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
-        text = f"no kubelet: /{base}/{PLUGINS} does not exist"
-        return part_of("kubelet", [text], health="absent")
+        return Part.absent(f"no kubelet: /{base}/{PLUGINS} does not exist")
     if not running:
         return _not_running(proc, base)
     found = _waiting(root)
-    lines: list[str] = []
+    said: list[str] = []
     if gpus:
         record = _record(f"{root}/{base}/{CHECKPOINT}", root)
-        lines += [record] if isinstance(record, str) else []
-        if not isinstance(record, str):
+        if isinstance(record, str):
+            said = [record]
+        else:
             found += _devices(record.registered, gpus, f"{root}/{base}")
             found += _in_containers(proc, host, record.given, _nodes(inventory))
-            lines += _sums(record.registered)
+            sums = sorted((name, len(ids)) for name, ids in record.registered.items() if ids)
+            own = [f"{number} of {name}" for name, number in sums if name.startswith(PREFIX)]
+            said = [f"the kubelet has {', '.join(own)}"] if own else []
     if gpus and statuses and not any(status.registered for status in statuses):
-        found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
-    lines += [finding.evidence for finding in found]
-    return part_of("kubelet", lines or ["it runs"], found)
+        names = ", ".join(status.engine.engine for status in statuses)
+        text = (
+            f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
+        )
+        found.append(Finding(Reason.EngineNotConfigured, "note", text))
+    return Part.of(*said, *found) if said or found else Part.of("it runs")
 
 
-def processes(proc: str) -> list[str]:
+def processes(proc: str) -> list[int]:
     """Return the ids of processes that are, or contain, a kubelet."""
-    pids = (name for name in procfs.list_directory(proc) if name.isdecimal())
-    return [
-        pid for pid in pids if (procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES
-    ]
+    return [pid for pid in procfs.processes(proc) if procfs.command(proc, pid) in PROCESSES]
 
 
 def _not_running(proc: str, base: str) -> Part:
     """Return the part of a host without a process of a kubelet, or with one that is not seen."""
     text = f"no process of a kubelet runs, though /{base} exists"
-    severity: Severity = "warning"
-    health: Health = "ok"
     if hidden := procfs.hidden_processes(proc):
-        text, severity, health = f"{text}; or it is not seen: {hidden}", "unknown", "absent"
-    found = findings_of(Reason.KubeletNotRunning, severity, [text])
-    return part_of("kubelet", [text], found, health=health)
+        text = f"{text}; or it is not seen: {hidden}"
+        return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
+    return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
 
 
-def _folder(proc: str, processes: Sequence[str], root: str) -> str:
+def _folder(proc: str, processes: Sequence[int], root: str) -> str:
     """Return the kubelet's folder below the host's root: of its command line, or a usual one."""
     for pid in processes:
         try:
@@ -114,11 +114,6 @@ def _folder(proc: str, processes: Sequence[str], root: str) -> str:
             return match[1].decode("utf-8", "surrogateescape").rstrip("/")
     there = (folder for folder in FOLDERS if os.path.isdir(f"{root}/{folder}/{PLUGINS}"))
     return next(there, FOLDERS[0])
-
-
-def _no_handler(statuses: Sequence[Status]) -> str:
-    names = ", ".join(status.engine.engine for status in statuses)
-    return f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +172,13 @@ def _in_containers(
     containers = Containers(host)
     containers.refresh()
     known = set().union(*nodes.values())
-    pids = [name for name in procfs.list_directory(proc) if name.isdecimal()]
     texts = []
-    for pid in sorted(pids, key=int):
-        container = containers.labels(int(pid)).get("container", "")
-        ids = given.pop((_pod_uid(proc, pid), container), [])  # its first process
+    for pid in procfs.processes(proc):
+        container = containers.labels(pid).get("container", "")
+        lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
+        uids = (pod_uid(line.rpartition(":")[2]) for line in lines)
+        pod = next(filter(None, uids), "")
+        ids = given.pop((pod, container), [])  # its first process
         devices = {id_.partition("::")[0] for id_ in ids}
         if not devices or not devices <= nodes.keys():
             continue  # the ids of a plugin that has its own
@@ -193,26 +190,15 @@ def _in_containers(
         if besides and not _is_privileged(proc, pid):
             said.append(f"has {', '.join(besides)} besides")
         if said:
-            name = containers.name_of_process(int(pid))
+            name = containers.name_of_process(pid)
             of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
             texts.append(f"{of}: it {' and '.join(said)}")
-    return findings_of(Reason.PodDevicesDiffer, "error", texts)
+    return Finding.each(Reason.PodDevicesDiffer, "error", texts)
 
 
-def _pod_uid(proc: str, pid: str) -> str:
-    lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
-    return next(filter(None, (pod_uid(line.rpartition(":")[2]) for line in lines)), "")
-
-
-def _is_privileged(proc: str, pid: str) -> bool:
+def _is_privileged(proc: str, pid: int) -> bool:
     match = CAPABILITIES.search(procfs.read_text(f"{proc}/{pid}/status") or "")
     return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
-
-
-def _sums(resources: dict[str, list[str]]) -> list[str]:
-    own = [f"{len(ids)} of {name}" for name, ids in sorted(resources.items())
-           if name.startswith(PREFIX) and ids]  # fmt: skip
-    return [f"the kubelet has {', '.join(own)}"] if own else []
 
 
 def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:
@@ -226,11 +212,10 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Fi
         text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
         text += f"; nobody listens on {gone[0]}" if gone else ""
         text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
-        return findings_of(Reason.ResourceNotListed, "error", [text])
+        return [Finding(Reason.ResourceNotListed, "error", text)]
     if number < gpus:
-        severity: Severity = "warning"
         text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
-        return findings_of(Reason.DeviceUnhealthy, severity, [text])
+        return [Finding(Reason.DeviceUnhealthy, "warning", text)]
     return []
 
 
@@ -240,16 +225,10 @@ def _plugins(folder: str) -> dict[str, bool]:
     for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
             path = f"{folder}/{name}/{file}"
-            if "nvidia" in file and _is_socket(path):
-                found[path] = _listens(path)
+            with contextlib.suppress(OSError):
+                if "nvidia" in file and stat.S_ISSOCK(os.stat(path).st_mode):
+                    found[path] = _listens(path)
     return found
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _listens(path: str) -> bool:
@@ -278,4 +257,4 @@ def _waiting(root: str) -> list[Finding]:
     if not missing:
         return []
     text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
-    return findings_of(Reason.PodsWaitInInit, "warning", [text])
+    return [Finding(Reason.PodsWaitInInit, "warning", text)]

@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nvct.compile import published_spec
@@ -90,12 +90,8 @@ def plan(parts: Sequence[Part]) -> list[Mend]:
 
 def step(mend: Mend, host: Host) -> Step:
     """Return a mend as a step of the transaction."""
-    states: dict[tuple[str, ...], Callable[[Host], States]] = {
-        NODES: _nodes,
-        LINKS: _links,
-        PUBLISH: _specification,
-    }
-    return Step(name=str(mend), plan=lambda: states[mend.words](host))
+    states = {NODES: _nodes, LINKS: _links, PUBLISH: _specification}[mend.words]
+    return Step(name=str(mend), plan=lambda: states(host))
 
 
 def lines(mend: Mend, host: Host) -> Iterator[str]:

@@ -151,9 +151,7 @@ def _flat(lines: list[str], joint: str) -> tuple[str, list[int]]:
     return joint.join(lines), starts
 
 
-@lru_cache(maxsize=1)
-def _xids() -> dict[int, faults.Row]:
-    return faults.read()
+_xids = lru_cache(maxsize=1)(faults.read)
 
 
 def _of_xid(xid: int) -> Message:

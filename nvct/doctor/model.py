@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checks yield: findings; and what `nvct status` shows about each part of a node."""
+"""What checks yield: findings, and what `nvct status` and `doctor` show of each part of a node."""
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -12,7 +15,7 @@ Severity: TypeAlias = Literal["ok", "unknown", "note", "warning", "error"]
 Health: TypeAlias = Literal["ok", "absent", "attention"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a check found out about one reason.
 
@@ -20,15 +23,20 @@ class Finding:
         severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
             holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
         evidence: what was seen, one sentence with the value and the path.
-        context: more that was seen, "" if nothing.
         remedy: for this host; "" if there is none more exact than the reason's.
+        context: more that was seen, "" if nothing.
     """
 
     reason: Reason
     severity: Severity
     evidence: str
-    context: str = ""
     remedy: str = ""
+    context: str = ""
+
+    @classmethod
+    def each(cls, reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
+        """Return a finding of one reason for each sentence."""
+        return [cls(reason, severity, text) for text in texts]
 
     @property
     def is_fault(self) -> bool:
@@ -50,21 +58,54 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(words: Sequence[str], most: int) -> str:
+    """Return the first words of a list, and how many more there are."""
+    rest = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + rest
+
+
+LINES = 8
+"""Of a part; the others are counted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a node.
+    """What a check says of its part of a node.
 
     Attributes:
-        name: config, driver, specs, plans, farm, engines or units.
+        name: the check's; `checks.result` sets it.
         health: "absent" if the part does not exist, which is not a fault.
         lines: sentences, the first one a summary.
         findings: the content of the lines, as values.
     """
 
-    name: str
+    name: str = ""
     health: Health
     lines: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def of(
+        cls, *said: str | Finding, findings: Sequence[Finding] = (), health: Health = "ok"
+    ) -> Part:
+        """Return a part from its lines; a fault among its findings makes it one to look at.
+
+        Args:
+            said: sentences, and findings, whose evidence is a line.
+            findings: more of them, about which a sentence speaks.
+        """
+        findings = (*(line for line in said if isinstance(line, Finding)), *findings)
+        lines = [line.evidence if isinstance(line, Finding) else line for line in said]
+        if any(finding.is_fault for finding in findings):
+            health = "attention"
+        if len(lines) > LINES:
+            lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
+        return cls(health=health, lines=tuple(lines), findings=findings)
+
+    @classmethod
+    def absent(cls, why: str | Finding) -> Part:
+        """Return a part that this host does not have, with the reason."""
+        return cls.of(why, health="absent")
 
     def to_dict(self) -> dict[str, object]:
         """Return the part as JSON has it."""
@@ -74,3 +115,17 @@ class Part:
             "lines": list(self.lines),
             "findings": [finding.to_dict() for finding in self.findings],
         }
+
+
+def unseen(reason: Reason, path: str) -> Part | None:
+    """Return the part that this user may not look at; None if the path can be looked at."""
+    try:
+        os.stat(path)
+        if os.access(path, os.R_OK, effective_ids=True):
+            return None
+    except PermissionError:
+        pass
+    except OSError:
+        return None
+    text = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
+    return Part.absent(Finding(reason, "unknown", text))

@@ -8,14 +8,13 @@ the /dev of its first process.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nvct.config.model import Config
 from nvct.doctor import reconstruction
-from nvct.doctor.containers import SHORT, Containers
+from nvct.doctor.containers import SHORT, Containers, gpu_nodes, joined
 from nvct.doctor.decisions import Log, container_of, subject
 from nvct.doctor.gpu_users import Use
 from nvct.engine import engine_files
@@ -26,7 +25,6 @@ from nvct.host.roots import Roots
 from nvct.oci import bundle as bundles
 
 ID_LENGTH = 64
-GPU_NODE = re.compile(r"nvidia\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,7 @@ class Found:
     @property
     def name(self) -> str:
         """Its name, as namespace/pod/container."""
-        parts = (self.labels.get(one, "") for one in ("namespace", "pod", "container"))
-        return "/".join(part for part in parts if part) or f"process {self.pid}"
+        return joined(self.labels) or f"process {self.pid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +71,6 @@ def find(
 
     Args:
         word: what the user knows; of an id at least the first SHORT digits.
-        host: the folder that has the engines' state and /proc.
-        env: of this process, for containers of the user's own engines.
 
     Raises:
         UsageError: no running container of this host has it.
@@ -83,7 +78,11 @@ def find(
     containers = Containers(host)
     containers.refresh()
     own = engine_files.own_names(env or {})
-    every = [*_all(roots, containers), *_watched(roots)]
+    known = (
+        Found(id=id_, pid=pid, labels=containers.labels(pid))
+        for id_, pid in containers.first_processes(roots.proc)
+    )
+    every = [*known, *_watched(roots)]
     running = [_named(one, own) for one in {one.id: one for one in reversed(every)}.values()]
     found = [one for one in running if _is_meant(one, word)]
     if not found and word.isdecimal() and word.isascii():
@@ -160,7 +159,7 @@ def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, A
         "creation": creation,
         "decisions": records,
         "uses": own,
-        "nodes": [] if found.has_group else _nodes(around.roots, found.pid),
+        "nodes": [] if found.has_group else gpu_nodes(f"{around.roots.proc}/{found.pid}/root/dev"),
     }
 
 
@@ -183,24 +182,18 @@ def _evidence(
     )
 
 
-def _nodes(roots: Roots, pid: int) -> list[str]:
-    """Return the names of the GPUs' device nodes in the /dev of a process."""
-    names = procfs.list_directory(f"{roots.proc}/{pid}/root/dev")
-    return sorted(name for name in names if GPU_NODE.fullmatch(name))
-
-
 def _watched(roots: Roots) -> Iterator[Found]:
     """Yield the containers of Podman whose control group does not name them.
 
     Such are those of a user without control groups. conmon has the id as its option -c and is the
     parent of the first process. Another user's conmon is not believed.
     """
-    for name in procfs.list_directory(roots.proc):
-        folder = f"{roots.proc}/{name}"
-        if not name.isdecimal() or procfs.read_text(f"{folder}/comm") != "conmon\n":
+    for pid in procfs.processes(roots.proc):
+        folder = f"{roots.proc}/{pid}"
+        if procfs.command(roots.proc, pid) != "conmon":
             continue
         words = (procfs.read_text(f"{folder}/cmdline") or "").split("\0")
-        children = (procfs.read_text(f"{folder}/task/{name}/children") or "").split()
+        children = (procfs.read_text(f"{folder}/task/{pid}/children") or "").split()
         try:
             is_ours = os.stat(folder).st_uid == os.geteuid()
             id_ = words[words.index("-c") + 1]
@@ -213,16 +206,6 @@ def _watched(roots: Roots) -> Iterator[Found]:
 def _named(one: Found, own: Mapping[str, str]) -> Found:
     """Return a container with the name that the user's own engine has for it."""
     return replace(one, labels={"container": own[one.id]}) if one.id in own else one
-
-
-def _all(roots: Roots, containers: Containers) -> Iterator[Found]:
-    """Yield each container, by its first process."""
-    seen = set()
-    for pid in sorted(int(name) for name in procfs.list_directory(roots.proc) if name.isdecimal()):
-        id_ = containers.id_of(pid)
-        if id_ and id_ not in seen:
-            seen.add(id_)
-            yield Found(id=id_, pid=pid, labels=containers.labels(pid))
 
 
 def _is_meant(one: Found, word: str) -> bool:

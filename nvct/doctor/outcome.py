@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nvct.config.model import Config
+from nvct.container.plan import model
 from nvct.container.plan.model import is_wanted
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, Request
 from nvct.container.request.origin import Origin
@@ -15,16 +16,11 @@ from nvct.container.request.requirements import holds
 from nvct.errors import NvctError
 from nvct.oci.bundle import Bundle
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits, Plan
-
-
 FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
 
 
 def left_out(
-    request: Request, names: Sequence[str], plans: Sequence[Plan], config: Config
+    request: Request, names: Sequence[str], plans: Sequence[model.Plan], config: Config
 ) -> list[dict[str, object]]:
     """Return the driver capabilities of the plans that a request does not get.
 
@@ -53,12 +49,12 @@ def left_out(
     ]
 
 
-def _contents(edits: Edits) -> set[str]:
+def _contents(edits: model.Edits) -> set[str]:
     """Return the mounts of edits and the paths of their device nodes."""
     return {text for _, text in edits["mounts"]} | {node["path"] for node in edits["nodes"]}
 
 
-def _edits(names: Sequence[str], plans: Sequence[Plan]) -> Iterator[Edits]:
+def _edits(names: Sequence[str], plans: Sequence[model.Plan]) -> Iterator[model.Edits]:
     """Yield the edits of some devices and of their specifications, each once."""
     seen: set[tuple[int, str, int]] = set()
     for index, plan in enumerate(plans):
@@ -94,7 +90,7 @@ def request_of(request: Request) -> dict[str, object]:
     }
 
 
-def requirements(request: Request, plans: list[Plan]) -> list[dict[str, object]]:
+def requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, object]]:
     """Return each requirement, the values that it is compared with, and whether it holds.
 
     Brand and architecture are compared for each requested GPU.
@@ -111,7 +107,7 @@ def requirements(request: Request, plans: list[Plan]) -> list[dict[str, object]]
     return told
 
 
-def _gpus(request: Request, plans: list[Plan]) -> list[dict[str, str]]:
+def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
     """Return the known properties of the requested GPUs, without duplicates."""
     found: list[dict[str, str]] = []
     for plan in plans:
@@ -124,7 +120,7 @@ def _gpus(request: Request, plans: list[Plan]) -> list[dict[str, str]]:
     return found
 
 
-def devices(request: Request, plans: list[Plan]) -> list[dict[str, str | None]]:
+def devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | None]]:
     """Return the requested devices, and the CDI spec that defines each."""
     kind = OWN_KIND if request.kind == RUNTIME_KIND else request.kind
     found: list[dict[str, str | None]] = []

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import subprocess
@@ -22,10 +21,11 @@ from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
-from nvct.doctor import causes, refusals, specifications
+from nvct.doctor import refusals, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
-from nvct.doctor.model import Finding, Health, Part, Severity, count
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.reasons import Reason
+from nvct.doctor.refusals import refused
 from nvct.engine.status import Status
 from nvct.errors import (
     ConfigError,
@@ -36,38 +36,34 @@ from nvct.errors import (
 from nvct.host import procfs
 from nvct.host.model import Inventory, warning_kind
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Farm
-
-
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
 START = re.compile(r"argv\[\]=(.*?) ;")
 """A command line, as `systemctl show` prints ExecStart."""
 OWN_START = "nvct publish"
-LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
 STALE = "; the next container replaces it"
 
 
-def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
+def configuration(settings: Config, others: Sequence[str] = (), path: str | None = None) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault.
 
     Args:
         others: engines that start containers by another runtime than NVIDIA's.
+        path: where the low-level runtime is looked for; None where no engine needs one.
     """
     data = (load.read(settings.path) or b"") if settings.path else b""
     ignored = [*editing.unread_warnings(settings), *editing.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
-        *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
-        *findings_of(Reason.ConfigurationKeyIgnored, "note", ignored),
-        *findings_of(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
+        *Finding.each(Reason.ConfigurationInvalid, "warning", settings.warnings),
+        *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
+        *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
-    if not settings.path and not findings:
-        return part_of("config", ["no config.toml: the defaults hold"], health="absent")
-    return part_of("config", [settings.path or "the defaults", *_evidence(findings)], findings)
+    missing = [] if path is None else low_level_runtime(settings, path)
+    if settings.path or findings:
+        return Part.of(settings.path or "the defaults", *findings, *missing)
+    return Part.of("no config.toml: the defaults hold", *missing, health="absent")
 
 
 def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
@@ -100,14 +96,7 @@ def low_level_runtime(settings: Config, path: str) -> list[Finding]:
     try:
         shim.find_runtime(settings.runtimes, path)
     except RuntimeNotFoundError as error:
-        return [
-            Finding(
-                reason=Reason.RuntimeProgramMissing,
-                severity="error",
-                evidence=error.message,
-                remedy=error.hint,
-            )
-        ]
+        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     return []
 
 
@@ -117,56 +106,54 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
         inventory = live_host.discover(settings)
     except DriverNotFoundError as error:
         if procfs.driver_version(live_host.roots_of(settings)):
-            return refused("driver", error), None
-        absent = findings_of(Reason.DriverNotFound, "note", [error.message])
-        return part_of("driver", [error.message], absent, health="absent"), None
+            return refused(error), None
+        return Part.absent(Finding(Reason.DriverNotFound, "note", error.message)), None
     except NvctError as error:
-        return refused("driver", error), None
+        return refused(error), None
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
-    lines = [text, *inventory.warnings]
-    found = [of_warning(text) for text in inventory.warnings]
-    if inventory.mode == "nvml" and not inventory.gpus:
-        none = "the driver is loaded and lists no GPU"
-        found += findings_of(Reason.GpuNotFound, "note", [none])
-    return part_of("driver", lines, found), inventory
+    none = Finding(Reason.GpuNotFound, "note", "the driver is loaded and lists no GPU")
+    more = [none] if inventory.mode == "nvml" and not inventory.gpus else []
+    return Part.of(text, *map(of_warning, inventory.warnings), findings=more), inventory
 
 
 def of_warning(text: str) -> Finding:
     """Return the finding of a warning of discovery."""
     kind = warning_kind(text)
     if kind == "node":
-        return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)
+        return Finding(Reason.DeviceNodesMissing, "error", text)
     reason = Reason.DeviceUnhealthy if kind == "gpu" else Reason.DriverIncomplete
-    return Finding(reason=reason, severity="warning", evidence=text)
+    return Finding(reason, "warning", text)
 
 
 def specs(settings: Config, report: Report) -> Part:
     """Compare the CDI specs in force with the host; their hooks are another part."""
     if not report.specs and all(drift.kind != "unreadable" for drift in report.drift):
         text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
-        missing = findings_of(Reason.SpecificationMissing, "note", [text])
-        return part_of("specs", [text], missing, health="absent")
+        return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if not report.drift:
-        return part_of("specs", [f"{things}, no difference from the host"])
+        return Part.of(f"{things}, no difference from the host")
     number = count(len(report.drift), "difference")
-    lines = [f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
-    return part_of("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
+    line = (
+        f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
+    )
+    return Part.of(
+        line, *specifications.lines(report.drift), findings=specifications.findings(report)
+    )
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
     """Check the hooks of the CDI specs in force: their programs and their environment."""
     if not report.specs:
-        return part_of("hooks", ["no specification"], health="absent")
+        return Part.absent("no specification")
     differences = _only(report, hooks=True)
-    lines = [*causes.lines(differences.drift), *_evidence(programs)]
-    found = [*specifications.findings(differences), *programs]
-    if not any(finding.is_fault for finding in found):
-        lines.insert(0, "each hook has its program and an environment of its own")
-    return part_of("hooks", lines, found)
+    found = specifications.findings(differences)
+    is_well = not any(finding.is_fault for finding in (*found, *programs))
+    well = ["each hook has its program and an environment of its own"] if is_well else []
+    return Part.of(*well, *specifications.lines(differences.drift), *programs, findings=found)
 
 
 def _only(report: Report, *, hooks: bool) -> Report:
@@ -183,10 +170,11 @@ def plans(run_dir: str) -> Part:
         if store.fd >= 0 and store.read(name) is not None
     }
     if not states:
-        return part_of("plans", ["none yet: the first container makes them"], health="absent")
-    lines = [f"{name}: {text}" for name, text in states.items()]
-    stale = [line for line in lines if line.endswith(STALE)]
-    return part_of("plans", lines, findings_of(Reason.PlanStale, "note", stale))
+        return Part.absent("none yet: the first container makes them")
+    lines = (f"{name}: {text}" for name, text in states.items())
+    return Part.of(*(
+        Finding(Reason.PlanStale, "note", line) if line.endswith(STALE) else line for line in lines
+    ))  # fmt: skip
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -204,53 +192,49 @@ def _plan(plan: dict[str, Any]) -> str:
 
 def farm(settings: Config, run_dir: str) -> Part:
     """Check the views of the driver's files."""
-    from nvct.compile import farm_plan
-    from nvct.farm import collect
+    from nvct.farm import collect, of_host
 
     try:
-        need = farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir)
-        views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
+        need = of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir)
+        views = collect.statuses(of_host.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         text = f"layout {settings.layout}: {error}"
-        return part_of("farm", [text], findings_of(Reason.DriverViewDamaged, "warning", [text]))
-    chosen = farm_plan.describe_layout(settings, _table(run_dir))
+        return Part.of(Finding(Reason.DriverViewDamaged, "warning", text))
+    table = (Store(run_dir).read_json(paths.OWN_PLAN) or {}).get("farm")
+    of_plan: model.Farm | None = table if isinstance(table, dict) else None  # type: ignore[assignment]  # our compiler's
+    chosen = of_host.describe_layout(settings, of_plan)
     if not views:
-        return part_of("farm", [f"{chosen}; no view of the driver"], health="absent")
+        return Part.absent(f"{chosen}; no view of the driver")
     problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
-    lines = [f"{chosen}; {count(len(views), 'view')} of the driver", *problems]
-    return part_of("farm", lines, findings_of(Reason.DriverViewDamaged, "warning", problems))
-
-
-def _table(run_dir: str) -> Farm | None:
-    """Return the farm table of nvct's own plan, None if there is no plan."""
-    plan = Store(run_dir).read_json(paths.OWN_PLAN)
-    table = (plan or {}).get("farm")
-    return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
+    found = Finding.each(Reason.DriverViewDamaged, "warning", problems)
+    return Part.of(f"{chosen}; {count(len(views), 'view')} of the driver", *found)
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
     """Check the systemd units that keep the published spec up to date."""
     if not booted:
-        return part_of("units", ["systemd does not run here"], health="absent")
-    lines: list[str] = []
-    findings: list[Finding] = []
-    for unit in UNITS:
-        state = _shown(systemctl, unit)
-        if state.get("LoadState") != "loaded":
-            lines.append(f"{unit}: not installed")
-            continue
-        active = state.get("ActiveState")
-        result = f", result {state.get('Result')}" if active == "failed" else ""
-        lines.append(f"{unit}: {active}, {state.get('UnitFileState')}{result}")
-        if active == "failed":
-            findings += findings_of(Reason.RefreshUnitFailed, "warning", lines[-1:])
-        elif unit.endswith(".path") and active != "active":
-            findings += findings_of(Reason.RefreshUnitInactive, "warning", lines[-1:])
-        runs = START.search(state.get("ExecStart", ""))
-        if runs and OWN_START not in runs[1]:
-            lines.append(f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}")
-            findings += findings_of(Reason.RefreshUnitReplaced, "warning", lines[-1:])
-    return part_of("units", lines, findings)
+        return Part.absent("systemd does not run here")
+    return Part.of(*(said for unit in UNITS for said in _unit(unit, systemctl)))
+
+
+def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
+    state = _shown(systemctl, unit)
+    if state.get("LoadState") != "loaded":
+        yield f"{unit}: not installed"
+        return
+    active = state.get("ActiveState")
+    text = f"{unit}: {active}, {state.get('UnitFileState')}"
+    if active == "failed":
+        text += f", result {state.get('Result')}"
+        yield Finding(Reason.RefreshUnitFailed, "warning", text)
+    elif unit.endswith(".path") and active != "active":
+        yield Finding(Reason.RefreshUnitInactive, "warning", text)
+    else:
+        yield text
+    runs = START.search(state.get("ExecStart", ""))
+    if runs and OWN_START not in runs[1]:
+        text = f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}"
+        yield Finding(Reason.RefreshUnitReplaced, "warning", text)
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
@@ -265,62 +249,18 @@ def _shown(systemctl: str, unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
 
 
-def findings_of(reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
-    """Return a finding of one reason for each sentence."""
-    return [Finding(reason=reason, severity=severity, evidence=text) for text in texts]
-
-
-def _evidence(findings: Sequence[Finding]) -> list[str]:
-    return [finding.evidence for finding in findings]
-
-
-def unseen(name: str, reason: Reason, path: str) -> Part | None:
-    """Return the part that this user may not look at; None if the path can be looked at."""
-    try:
-        os.stat(path)
-        if os.access(path, os.R_OK, effective_ids=True):
-            return None
-    except PermissionError:
-        pass
-    except OSError:
-        return None
-    text = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
-    return part_of(name, [text], findings_of(reason, "unknown", [text]), health="absent")
-
-
-def refused(name: str, error: NvctError) -> Part:
-    """Return the part that could not be checked because of an error."""
-    text = f"{error.message}; {error.hint}" if error.hint else error.message
-    finding = refusals.of_error(error, otherwise=Reason.DriverNotFound)
-    return part_of(name, [text], [finding])
-
-
-def part_of(
-    name: str,
-    lines: Sequence[str],
-    findings: Sequence[Finding] = (),
-    *,
-    health: Health = "ok",
-) -> Part:
-    """Return a part; a fault among its findings makes it one to look at."""
-    if any(finding.is_fault for finding in findings):
-        health = "attention"
-    if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
-    return Part(name=name, health=health, lines=tuple(lines), findings=tuple(findings))
-
-
 def versions_of(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:
     """Check each local engine's release against each specification that it reads."""
     local = [status for status in statuses if not status.engine.foreign and status.engine.version]
     found = [*_refused(local, registry), *_ignored(folders)]
     if not found and not (local and registry.specs):
         text = "no engine whose release is known" if registry.specs else "no specification"
-        return part_of("versions", [text], health="absent")
+        return Part.absent(text)
     names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
-    lines = [finding.evidence for finding in found]
-    return part_of(
-        "versions", lines or [f"{names}: {count(len(registry.specs), 'spec')} can be read"], found
+    return (
+        Part.of(*found)
+        if found
+        else Part.of(f"{names}: {count(len(registry.specs), 'spec')} can be read")
     )
 
 
@@ -332,13 +272,11 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
             if os.path.dirname(file.path) not in folders:
                 continue
             if text := engines.refusal(file.spec, engine, status.engine.version):
-                yield Finding(
-                    reason=Reason.SpecificationTooNew,
-                    # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
-                    severity="note" if status.registered else "warning",
-                    evidence=f"{file.path}: {text}",
-                    remedy=older_remedy(file, engine, status.engine.version),
-                )
+                # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
+                severity: Severity = "note" if status.registered else "warning"
+                remedy = older_remedy(file, engine, status.engine.version)
+                why = f"{file.path}: {text}"
+                yield Finding(Reason.SpecificationTooNew, severity, why, remedy)
 
 
 def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
@@ -347,9 +285,6 @@ def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
         for name in procfs.list_directory(folder):
             if engines.is_ignored(name):
                 path = f"{folder}/{name}"
-                yield Finding(
-                    reason=Reason.SpecificationTooNew,
-                    severity="error",
-                    evidence=f"{path}: engines do not read .yml",
-                    remedy=f"Rename it to {os.path.splitext(path)[0]}.yaml.",
-                )
+                text = f"{path}: engines do not read .yml"
+                remedy = f"Rename it to {os.path.splitext(path)[0]}.yaml."
+                yield Finding(Reason.SpecificationTooNew, "error", text, remedy)

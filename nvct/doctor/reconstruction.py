@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.config.model import Config
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
@@ -23,11 +24,6 @@ from nvct.doctor.model import count
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Plan
-
 
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
@@ -67,7 +63,7 @@ def reconstructed(
     """
     record = _record(evidence.records)
     unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
-    if record and record.get("asked", "").endswith(CUT):
+    if record.get("asked", "").endswith(CUT):
         unknown.append("the whole request: a record keeps the start of a long one")
     leftover, uncertain = _left_out(record, settings, env) if record else ([], [])
     return {
@@ -79,32 +75,36 @@ def reconstructed(
         "resolved": _resolved(record),
         "went in": _went_in(evidence.bundle, record),
         "left out": leftover,
-        "took": record.get("took", "") if record else "",
-        "steps": record.get("steps", "") if record else "",
+        "took": record.get("took", ""),
+        "steps": record.get("steps", ""),
         "unknown": [*unknown, *uncertain],
     }
 
 
-def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str] | None:
-    """Return the last decision of runtime or prestart hook about a request."""
-    about = (one for one in reversed(records) if one.get("bundle") and one.get("asked"))
-    others = (one for one in reversed(records) if one.get("bundle"))
-    return next(about, None) or next(others, None)
+def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the last decision of runtime or prestart hook about a request; {} if none is kept."""
+    found = [record for record in reversed(records) if record.get("bundle")]
+    about = (record for record in found if record.get("asked"))
+    return next(about, found[0] if found else {})
 
 
 def _asked(
-    evidence: Evidence, record: Mapping[str, str] | None, settings: Config
+    evidence: Evidence, record: Mapping[str, str], settings: Config
 ) -> list[dict[str, str]]:
     """Return each thing that was asked, and who asked, "" if that is not known."""
     creation, found = evidence.creation, []
     source = ""
-    if record and "asked" in record:
+    if "asked" in record:
         source, _, ids = record["asked"].partition(": ")
         found.append({"text": f"{source} asks for {ids}", "by": _by(source, creation)})
     elif (value := creation.value(VISIBLE_DEVICES)) is not None:
         text = f"{VISIBLE_DEVICES}={value}"
         found.append({"text": text, "by": creation.who_set(VISIBLE_DEVICES)})
-    found += [{"text": word, "by": _by_word(word)} for word in creation.words]
+    for word in creation.words:
+        # Docker writes its default runtime to where a user's choice is.
+        may_be_default = word.startswith("--runtime ")
+        by = "the user, or the engine's default" if may_be_default else "the user"
+        found.append({"text": word, "by": by})
     bundle = evidence.bundle
     if bundle is None:
         return found
@@ -124,12 +124,6 @@ def _is_injected(name: str, text: str, creation: Creation) -> bool:
     return is_variable and (name.startswith(OWN_PREFIX) or not was_asked)
 
 
-def _by_word(word: str) -> str:
-    """Return who gave a flag; Docker writes its default runtime to where a user's choice is."""
-    is_default = word.startswith("--runtime ")
-    return "the user, or the engine's default" if is_default else "the user"
-
-
 def _by(source: str, creation: Creation) -> str:
     if source.startswith(("annotation ", "volume mount")):
         return "the user" if creation.env is not None else "the pod's author or a device plugin"
@@ -140,21 +134,17 @@ def _by(source: str, creation: Creation) -> str:
     return "the user" if any(word.startswith("--gpus") for word in creation.words) else ""
 
 
-def _policy(record: Mapping[str, str] | None) -> list[str]:
+def _policy(record: Mapping[str, str]) -> list[str]:
     """Return what each rule said, or why the request was ignored or refused."""
-    if record is None:
-        return []
     if "policy" in record:
         return RULE.split(record["policy"])
-    if record["outcome"] == "ignored":
+    if record.get("outcome") == "ignored":
         return [record.get("notes", "")]
     return ["no rules"] if "plan" in record else []
 
 
-def _resolved(record: Mapping[str, str] | None) -> list[str]:
+def _resolved(record: Mapping[str, str]) -> list[str]:
     """Return how the request was understood, and what became of it."""
-    if record is None:
-        return []
     found = [f"mode {record['mode']}"] if "mode" in record else []
     if "capabilities" in record:
         found.append(f"driver capabilities {record['capabilities'].replace(',', ', ') or 'none'}")
@@ -162,25 +152,20 @@ def _resolved(record: Mapping[str, str] | None) -> list[str]:
         found.append(f"besides {record['besides'].replace(',', ', ')}")
     if driver := _driver(record):
         found.append(f"driver {driver}")
-    if record["outcome"] == "given" and record.get("notes"):
+    if record.get("outcome") == "given" and record.get("notes"):
         found.append(record["notes"])
     return found
 
 
-def _went_in(bundle: Bundle | None, record: Mapping[str, str] | None) -> list[str]:
+def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
     """Return what was put into the container, and what its config.json has now."""
-    found = []
-    if record and "result" in record:
-        found.append(record["result"])
-    if record and record.get("nodes"):
-        found.append(record["nodes"])
-        return found
+    found = [record["result"]] if "result" in record else []
+    if record.get("nodes"):
+        return [*found, record["nodes"]]
     devices = bundle.objects(("linux", "devices")) if bundle else ()
-    paths = [str(one.get("path")) for one in devices]
+    paths = [str(device.get("path")) for device in devices]
     nodes = [path for path in paths if path.startswith("/dev/nvidia")]
-    if nodes:
-        found.append(f"its config.json has {' '.join(nodes)}")
-    return found
+    return [*found, f"its config.json has {' '.join(nodes)}"] if nodes else found
 
 
 def _driver(record: Mapping[str, str]) -> str:
@@ -218,7 +203,7 @@ def _left_out(
     return found, [f"{text}: the plan of then, for driver {_driver(record) or '?'}, is gone"]
 
 
-def _plans(env: Mapping[str, str]) -> list[Plan]:
+def _plans(env: Mapping[str, str]) -> list[model.Plan]:
     store = Store(run_dir(env))
     try:
         found = [store.read_json(name) for name in PLANS]

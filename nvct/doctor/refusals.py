@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nvct.doctor.messages import Message, plain
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host.nvml import session as sessions
@@ -42,12 +42,14 @@ ADVICE = "Do what the message says after its semicolon; docs/errors.md has more.
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
     """Return the finding of an error; `otherwise` is the reason of what no code stands for."""
     is_hang = error.code == "nvml" and sessions.is_hang(error.message)
-    return Finding(
-        reason=Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise),
-        severity="error",
-        evidence=error.message,
-        remedy=error.hint,
-    )
+    reason = Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise)
+    return Finding(reason, "error", error.message, error.hint)
+
+
+def refused(error: NvctError) -> Part:
+    """Return the part that could not be checked because of an error."""
+    text = f"{error.message}; {error.hint}" if error.hint else error.message
+    return Part.of(text, findings=[of_error(error, Reason.DriverNotFound)])
 
 
 def message_of(text: str) -> Message | None:
@@ -83,9 +85,9 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 def of_no_request(notes: Sequence[str]) -> Finding:
     """Return why a container asks for no GPU; `notes` are about what is ignored."""
     if notes:
-        return Finding(reason=Reason.RequestIgnored, severity="warning", evidence="; ".join(notes))
+        return Finding(Reason.RequestIgnored, "warning", "; ".join(notes))
     asks = "nothing in its environment, annotations and mounts asks for a GPU"
-    return Finding(reason=Reason.GpuNotRequested, severity="note", evidence=asks)
+    return Finding(Reason.GpuNotRequested, "note", asks)
 
 
 def to_error(finding: Finding) -> HostError:

@@ -10,7 +10,6 @@ from nvct.cdi.read.registry import Registry
 from nvct.doctor import engine_access
 from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Engine, EngineOptions, Files
@@ -43,24 +42,18 @@ def check(
     others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
-        return part_of("engines", [f"none on this host{more}"], health="absent")
+        return Part.absent(f"none on this host{more}")
     accesses = [engine_access.of(status, registry) for status in local]
     needed = [False] * len(local)
     if has_gpu:
         needed = _needed(local, accesses, serves_pods, is_idle_needed=not hidden)
-    lines: list[str] = []
-    findings: list[Finding] = []
+    said: list[str | Finding] = []
     for status, access, is_needed in zip(local, accesses, needed, strict=True):
-        for line, finding in _engine(status, access, is_needed=is_needed):
-            lines.append(line)
-            findings += [finding] if finding else []
-    rules_off = _without_rules(local, accesses) if no_cgroups else ()
-    for finding in (*of_unread_files(local), *rules_off):
-        lines.append(finding.evidence)
-        findings.append(finding)
-    if len(statuses) > len(local):
-        lines.append(f"{others}, not looked at")
-    return part_of("engines", lines, findings)
+        said += _engine(status, access, is_needed=is_needed)
+    said += of_unread_files(local)
+    said += _without_rules(local, accesses) if no_cgroups else ()
+    said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
+    return Part.of(*said)
 
 
 def _needed(
@@ -94,7 +87,7 @@ def _without_rules(statuses: Sequence[Status], accesses: Sequence[Access]) -> It
         if access.hook.endswith(RUNTIME_HOOK_PROGRAM) and not status.engine.uid:
             text = f"config.toml says no-cgroups = true, and {status.engine.engine} runs as root: "
             text += "`--gpus` gives a container nodes that its cgroup does not let it open"
-            yield Finding(reason=Reason.CgroupRulesOff, severity="warning", evidence=text)
+            yield Finding(Reason.CgroupRulesOff, "warning", text)
 
 
 def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: bool) -> bool:
@@ -104,43 +97,28 @@ def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: b
     return engine.platform == "Docker" or (docker and not serves_pods())
 
 
-def _engine(
-    status: Status, access: Access, *, is_needed: bool
-) -> Iterator[tuple[str, Finding | None]]:
-    """Yield the lines about one engine, and the finding of each."""
+def _engine(status: Status, access: Access, *, is_needed: bool) -> Iterator[str | Finding]:
+    """Yield what is said of one engine."""
     name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
-    problems = _problems(status, name)
     if access.runtimes:
         default = ", the default" if status.is_default else ""
-        yield f"{name}: {', '.join(access.runtimes)}{default}", None
-    elif not status.problem:
-        finding = engine_access.finding(status.engine, access, is_needed=is_needed)
-        if finding:
-            yield finding.evidence, finding
-    for problem in problems:
-        yield problem.evidence, problem
-
-
-def _problems(status: Status, name: str) -> list[Finding]:
-    """Return what is wrong with one engine."""
-    if status.problem and status.is_closed:
-        texts = [f"{name}: {status.problem}"]
-        return findings_of(Reason.EngineConfigurationInvalid, "unknown", texts)
-    found = {
-        Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
-        Reason.EngineNotReloaded: status.differences,
-        Reason.RuntimeProgramMissing: status.missing_programs(),
-    }
-    problems = [
-        finding
-        for reason, texts in found.items()
-        for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
-    ]
+        yield f"{name}: {', '.join(access.runtimes)}{default}"
+    elif not status.problem and (
+        finding := engine_access.finding(status.engine, access, is_needed=is_needed)
+    ):
+        yield finding
+    if status.problem:
+        severity: Severity = "unknown" if status.is_closed else "error"
+        yield Finding(Reason.EngineConfigurationInvalid, severity, f"{name}: {status.problem}")
+        if status.is_closed:
+            return
+    for text in status.differences:
+        yield Finding(Reason.EngineNotReloaded, "error", f"{name}: {text}")
+    for text in status.missing_programs():
+        yield Finding(Reason.RuntimeProgramMissing, "error", f"{name}: {text}")
     for fault in status.faults:
-        severity: Severity = "error" if fault.is_severe else "warning"
-        texts = [f"{name}: {fault.text}"]
-        problems += findings_of(Reason.EngineConfigurationInvalid, severity, texts)
-    return problems
+        severity = "error" if fault.is_severe else "warning"
+        yield Finding(Reason.EngineConfigurationInvalid, severity, f"{name}: {fault.text}")
 
 
 FOLDERS = {
@@ -149,6 +127,9 @@ FOLDERS = {
     "crio": ((crio.CONFIG_DIR, ""), ("/etc/crio/conf.d", "")),
 }
 """Usual folders of drop-ins, and the end of a drop-in's name. Podman has no daemon."""
+USUAL = ("", "k3s", "RKE2")
+"""Platforms whose engine users take for the usual one: Docker's containerd is not. Others have
+files of their own, which `nvct runtime status` explains."""
 LIMIT = 16
 """Files of a folder that are read."""
 
@@ -156,28 +137,19 @@ LIMIT = 16
 def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> Iterator[Finding]:
     """Yield a finding for each file that an engine was to read, and does not."""
     tree = files or Files()
-    read = {os.path.realpath(tree.at(path)) for status in statuses for path in _read(status)}
+    read = {
+        os.path.realpath(tree.at(path))
+        for one in statuses
+        for path in (one.engine.config, one.engine.edit, *(one.state.files if one.state else ()))
+    }
     for status in statuses:
         engine = status.engine
-        if engine.engine in FOLDERS and status.state and not engine.uid and _may_misread(engine):
-            for path in _usual(engine, tree):
-                if os.path.realpath(tree.at(path)) in read:
-                    continue
-                if names := _registered(engine, path, tree):
-                    yield _finding(status, path, names)
-
-
-def _may_misread(engine: Engine) -> bool:
-    """Return whether users take an engine's files for the usual ones: Docker's containerd is not.
-
-    Other platforms have files of their own, which `nvct runtime status` explains.
-    """
-    return engine.platform in ("", "k3s", "RKE2")
-
-
-def _read(status: Status) -> tuple[str, ...]:
-    engine, state = status.engine, status.state
-    return (engine.config, engine.edit, *(state.files if state else ()))
+        is_usual = engine.platform in USUAL and engine.engine in FOLDERS and not engine.uid
+        for path in _usual(engine, tree) if status.state and is_usual else ():
+            if os.path.realpath(tree.at(path)) in read:
+                continue
+            if names := _registered(engine, path, tree):
+                yield _finding(status, path, names)
 
 
 def _usual(engine: Engine, files: Files) -> Iterator[str]:
@@ -218,8 +190,7 @@ def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
 
 def _finding(status: Status, path: str, names: Sequence[str]) -> Finding:
     engine = status.engine
-    known = status.in_force.handlers if status.in_force else {}
-    is_lost = not any(is_nvidia(name, program) for name, program in known.items())
+    is_lost = not engine_access.nvidia_handlers(status.in_force)
     process = f" (process {engine.pid})" if engine.pid else ""
     folder = f" and {engine.config_dir}" if engine.config_dir else ""
     text = f"{engine.engine}{process} reads {engine.config}{folder}, not {path}, which registers "
@@ -227,9 +198,5 @@ def _finding(status: Status, path: str, names: Sequence[str]) -> Finding:
     remedy = f"Run `nvct runtime configure --runtime={engine.engine}`, and remove {path}."
     if engine.leave:
         remedy = f"Do what `nvct runtime status` says of {engine.platform}, and remove {path}."
-    return Finding(
-        reason=Reason.EngineFileUnread,
-        severity="error" if is_lost and engine.pid else "note",
-        evidence=text,
-        remedy=remedy,
-    )
+    severity: Severity = "error" if is_lost and engine.pid else "note"
+    return Finding(Reason.EngineFileUnread, severity, text, remedy)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what protects a host from its containers, images and users. Cold; changes nothing."""
+"""Checks of what protects a host from its containers, images and users. Cold; changes nothing.
+
+Denials are in the kernel's messages, unless auditd runs, which takes them.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,11 @@ from typing import Any
 from nvct.cdi.read.registry import SpecFile
 from nvct.config.model import Config
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Finding, Part, Severity, count
-from nvct.doctor.parts import findings_of, part_of, unseen
+from nvct.doctor.model import Finding, Part, Severity, count, listed, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import read_list, read_object
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.kmsg import Message
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(
@@ -51,11 +52,10 @@ def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
     """
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:
-        return part_of("folders", [f"no {' and no '.join(folders)}"], health="absent")
+        return Part.absent(f"no {' and no '.join(folders)}")
     wrong = [text for folder in there for text in _writable(folder, owner)]
-    lines = wrong or [f"only root can write {' and '.join(there)}"]
-    found = findings_of(Reason.SpecificationFolderWritable, "error", wrong)
-    return part_of("folders", lines, found)
+    found = Finding.each(Reason.SpecificationFolderWritable, "error", wrong)
+    return Part.of(*found) if found else Part.of(f"only root can write {' and '.join(there)}")
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
@@ -72,89 +72,71 @@ def _writable(folder: str, owner: int) -> Iterator[str]:
 
 
 def selinux(roots: Roots, log: Log) -> Part:
-    """Check SELinux's boolean that lets containers use devices, and what the kernel denied.
-
-    Args:
-        log: the kernel's messages; auditd takes the denials from it if it runs.
-    """
+    """Check SELinux's boolean that lets containers use devices, and what the kernel denied."""
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
-        text = "SELinux is permissive" if enforce else "SELinux is off"
-        return part_of("selinux", [text], health="absent")
+        return Part.absent("SELinux is permissive" if enforce else "SELinux is off")
     value = (procfs.read_text(f"{roots.sys}/{BOOLEAN}") or "").split()
     if not value:
         text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
-        return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "unknown", [text]))
+        return Part.of(Finding(Reason.SelinuxDenies, "unknown", text))
     denied = [message.text for message in log.messages if DENIED.search(message.text)]
     if value[0] == "1" and denied:
         text = f"SELinux denied a device of the driver: {denied[-1]}"
         remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
-        found = Finding(
-            reason=Reason.SelinuxDenies, severity="warning", evidence=text, remedy=remedy
-        )
-        return part_of("selinux", [text], [found])
+        return Part.of(Finding(Reason.SelinuxDenies, "warning", text, remedy))
     if value[0] == "1":
-        return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
+        return Part.of("SELinux is enforcing, and containers may use devices")
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
-    return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "warning", [text]))
+    return Part.of(Finding(Reason.SelinuxDenies, "warning", text))
 
 
 def apparmor(roots: Roots, log: Log) -> Part:
     """Check what AppArmor denied of the driver's devices in the last hour.
 
     Older messages may be of a profile that was corrected since.
-
-    Args:
-        log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
     if enabled != "Y":
-        return part_of("apparmor", ["AppArmor is off"], health="absent")
+        return Part.absent("AppArmor is off")
     if log.problem:
-        text = f"what AppArmor denied: {log.problem}"
-        return part_of("apparmor", [text], findings_of(Reason.AppArmorDenies, "unknown", [text]))
+        return Part.of(
+            Finding(Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}")
+        )
     denied: dict[tuple[str, ...], str] = {}
+    since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - RECENT_S) * 1e6
     for message in log.messages:
-        if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.match(message.text)):
+        if message.time_us > since_us and (match := PROFILE_DENIED.match(message.text)):
             fields = dict(FIELD.findall(message.text))
             if DRIVER_NODE.match(fields.get("name", "")):
                 key = (match[1], fields["name"])
                 denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
                 denied[key] += f" to {fields['comm']}" if "comm" in fields else ""
     if not denied:
-        text = "AppArmor is on, and denied no device of the driver in the last hour"
-        return part_of("apparmor", [text])
+        return Part.of("AppArmor is on, and denied no device of the driver in the last hour")
     found = [
-        Finding(
-            reason=Reason.AppArmorDenies,
-            severity="note" if HOST_PROFILE.match(profile) else "warning",
-            evidence=text,
-        )
+        Finding(Reason.AppArmorDenies, "note" if HOST_PROFILE.match(profile) else "warning", text)
         for (profile, _), text in denied.items()
     ]
     found.sort(key=lambda finding: not finding.is_fault)
-    return part_of("apparmor", [finding.evidence for finding in found], found)
-
-
-def _age_s(message: Message) -> float:
-    return time.clock_gettime(time.CLOCK_MONOTONIC) - message.time_us / 1e6
+    return Part.of(*found)
 
 
 def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:
     """Check who can reach the devices that change MIG, and specifications that give all nodes."""
     wrong = list(_open_capabilities(roots))
-    found = findings_of(Reason.ManagementWithinReach, "error", wrong)
+    found = Finding.each(Reason.ManagementWithinReach, "error", wrong)
     given = [
         f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
         for file in specs
         if file.spec["kind"].startswith("management.")
     ]
-    found += findings_of(Reason.ManagementWithinReach, "note", given)
+    found += Finding.each(Reason.ManagementWithinReach, "note", given)
     if not wrong and not given:
         nodes = _capabilities(roots)
         text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
-        return part_of("management", [text], health="ok" if nodes else "absent")
-    return part_of("management", [*wrong, *given], found)
+        return Part.of(text, health="ok" if nodes else "absent")
+    return Part.of(*found)
 
 
 def _capabilities(roots: Roots) -> list[str]:
@@ -195,21 +177,19 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
         for path in STATES:
-            if part := unseen("images", Reason.ImagesAskForAll, f"{root}/{path}"):
+            if part := unseen(Reason.ImagesAskForAll, f"{root}/{path}"):
                 return part
         text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
-        return part_of("images", [text], health="absent")
-    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    things = f"{count(len(names), 'image')} with {ASKS}: {', '.join(names[:NAMED])}{rest}"
+        return Part.absent(text)
+    things = f"{count(len(names), 'image')} with {ASKS}: {listed(names, NAMED)}"
     if not settings.accept_envvar_when_unprivileged:
-        return part_of("images", [f"{things}; config.toml ignores it"])
+        return Part.of(f"{things}; config.toml ignores it")
     if settings.policy:
-        return part_of("images", [f"{things}; the policy decides"])
+        return Part.of(f"{things}; the policy decides")
     severity: Severity = "warning" if is_default else "note"
     how = "every container of them" if is_default else "containers of them with --runtime=nvidia"
     text = f"{things}; {how} get all GPUs"
-    found = Finding(reason=Reason.ImagesAskForAll, severity=severity, evidence=text)
-    return part_of("images", [text], [found])
+    return Part.of(Finding(Reason.ImagesAskForAll, severity, text))
 
 
 def _docker(root: str) -> Iterator[str]:

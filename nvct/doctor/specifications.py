@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the CDI specifications in force. Cold; changes nothing."""
+"""The CDI specifications in force, compared with this host. Cold; changes nothing.
+
+A difference is a finding; those of one cause are one line.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from nvct.cdi.check import drift
 from nvct.cdi.check.conflicts import Drift, Kind
-from nvct.cdi.check.drift import Report
+from nvct.cdi.check.coverage import NOT_GIVEN
+from nvct.cdi.check.drift import HostState, Report, check
 from nvct.cdi.read import registry
-from nvct.compile import farm_plan, live_host
+from nvct.compile import live_host
 from nvct.config.model import Config
-from nvct.doctor.model import Finding, Severity
+from nvct.doctor.model import Finding, Severity, listed
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
+from nvct.farm import of_host
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
@@ -57,27 +62,107 @@ def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     except HostError as error:
         if required:
             raise
-        view = farm_plan.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
+        view = of_host.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
         return view, "; ".join([error.message, *(view.warnings if view else ())])
 
 
 def compare(settings: Config, inventory: Inventory | None, folders: Sequence[str] = ()) -> Report:
     """Compare the specifications in some folders, by default config.toml's, with the host."""
-    host = drift.HostState(
+    host = HostState(
         live=inventory,
         loaded=procfs.driver_version(live_host.roots_of(settings)),
         stat_node=live_host.stat_node(settings),
     )
-    return drift.check(registry.scan(folders or settings.spec_dirs), host)
+    return check(registry.scan(folders or settings.spec_dirs), host)
 
 
 def findings(report: Report) -> list[Finding]:
     """Return a finding for each difference of a report, in its order."""
-    return [_finding(difference, report.loaded) for difference in report.drift]
+    found = []
+    for difference in report.drift:
+        reason, severity = REASONS[difference.kind]
+        if difference.kind == VERSION and not report.loaded:
+            reason = Reason.DriverNotLoaded
+        found.append(Finding(reason, severity, difference.text))
+    return found
 
 
-def _finding(difference: Drift, loaded: str) -> Finding:
-    reason, severity = REASONS[difference.kind]
-    if difference.kind == "driver-version" and not loaded:
-        reason = Reason.DriverNotLoaded
-    return Finding(reason=reason, severity=severity, evidence=difference.text)
+VERSION = "driver-version"
+OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")
+"""Prefixes of the kinds that follow from a changed or missing driver."""
+MANY = {
+    "file-gone": "files are gone",
+    "file-changed": "files are not those that the spec was made of",
+    "node-gone": "device nodes are gone",
+    "node-missing": "device nodes are missing",
+}
+NODES = "run nvidia-ctk system create-device-nodes --all"
+BY_HAND = {
+    "unreadable": "correct or remove",
+    "conflict": "remove either the other file or",
+    "shadowed": "remove",
+}
+"""Kinds that no command mends, and what to do with the files."""
+UNLISTED = ("gpu-missing", "mig-missing")
+GPU_NODE = re.compile(r"/nvidia\d+$")
+NAMED = 3
+"""The number of paths in a line; the other paths are counted."""
+
+
+def lines(drifts: Sequence[Drift]) -> list[str]:
+    """Return a line for each cause, in the order of the differences."""
+    return [_line(group, members) for group, members in _groups(drifts)]
+
+
+def advice(drifts: Sequence[Drift], command: str) -> str:
+    """Return what removes the differences; `command` writes NVIDIA's specification."""
+    groups = _groups(drifts)
+    kinds = [members[0].kind for _, members in groups]
+    steps = [NODES] if "node-gone" in kinds else []
+    if any(kind not in (*BY_HAND, "node-gone") for kind in kinds):
+        steps.append(f"run {command} to update NVIDIA's")
+    for kind, verb in BY_HAND.items():
+        sources = dict.fromkeys(drift.source for drift in drifts if drift.kind == kind)
+        if sources:
+            steps.append(f"{verb} {' and '.join(sources)}")
+    return ", ".join(steps)
+
+
+def _groups(drifts: Sequence[Drift]) -> list[tuple[str, list[Drift]]]:
+    """Return the differences by cause: a name of the cause, and its differences."""
+    groups: dict[tuple[str, str], list[Drift]] = {}
+    versions = {drift.source for drift in drifts if drift.kind == VERSION}
+    without_gpu = {drift.source for drift in drifts if drift.kind == "gpu-gone"}
+    for number, drift in enumerate(drifts):
+        group = str(number)
+        is_node = drift.kind == "node-gone" and GPU_NODE.search(drift.path)
+        if drift.kind == VERSION or (
+            drift.kind.startswith(OF_DRIVER) and drift.source in versions
+        ):
+            group = VERSION
+        elif (is_node or drift.kind == "gpu-gone") and drift.source in without_gpu:
+            group = "gpu"
+        elif drift.kind in UNLISTED and not drift.source:
+            group = UNLISTED[0]
+        elif drift.kind in MANY and drift.path:
+            group = drift.kind
+        groups.setdefault((drift.source, group), []).append(drift)
+    return [(group, _cause_first(group, members)) for (_, group), members in groups.items()]
+
+
+def _cause_first(group: str, drifts: list[Drift]) -> list[Drift]:
+    cause = {VERSION: VERSION, "gpu": "gpu-gone"}.get(group, drifts[0].kind)
+    return sorted(drifts, key=lambda drift: drift.kind != cause)
+
+
+def _line(group: str, drifts: Sequence[Drift]) -> str:
+    first, more = drifts[0], len(drifts) - 1
+    if not more:
+        return first.text
+    if group in (VERSION, "gpu"):
+        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} with it"
+    if group in UNLISTED:
+        names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
+        return f"{NOT_GIVEN}{len(names)} devices of this host: {listed(names, NAMED)}"
+    paths = [drift.path for drift in drifts]
+    return f"{first.source}: {len(paths)} {MANY[group]}: {listed(paths, NAMED)}"

@@ -8,6 +8,7 @@ process has kept the group. Cold; changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -15,14 +16,13 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.doctor.hardware import SHARED_NODE
-from nvct.doctor.model import Finding, Part
-from nvct.doctor.parts import part_of
+from nvct.doctor.containers import gpu_nodes
+from nvct.doctor.hardware import driver_nodes
+from nvct.doctor.model import Finding, Part, Severity
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
-GPU_NODE = re.compile(r"nvidia\d+")
 READ_WRITE = 0o6
 STORAGE = ".local/share/containers/storage"
 """Of a user's Podman, below the home: containers-storage.conf(5)."""
@@ -66,18 +66,20 @@ def check(
         name_of: returns a container's name by the id of one of its processes, "" for a process
             that is in none.
     """
-    nodes = _nodes(roots.dev)
+    nodes = driver_nodes(roots.dev)
     if not nodes:
-        return part_of("userns", ["no device node of the driver"], health="absent")
+        return Part.absent("no device node of the driver")
     found = [*_here(roots, nodes)]
     if user and not found:
         found += _of_user(user, nodes)
     if user and uses_podman:
         found += _subordinate(roots, user)
     found += _of_containers(roots, name_of)
-    if found:
-        return part_of("userns", [finding.evidence for finding in found], found)
-    return part_of("userns", ["no user namespace that keeps its processes from the GPUs"])
+    return (
+        Part.of(*found)
+        if found
+        else Part.of("no user namespace that keeps its processes from the GPUs")
+    )
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
@@ -97,18 +99,6 @@ def who_asks(env: Mapping[str, str]) -> User | None:
     )
 
 
-def _nodes(dev: str) -> dict[str, os.stat_result]:
-    """Return the nodes that a container needs, with their status."""
-    nodes = {}
-    for name in procfs.list_directory(dev):
-        if SHARED_NODE.fullmatch(name):
-            try:
-                nodes[f"{dev}/{name}"] = os.stat(f"{dev}/{name}")
-            except OSError:
-                continue
-    return nodes
-
-
 def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
     """Yield a finding if this process is in a user namespace, and may not open a node."""
     if not procfs.in_user_namespace(roots.proc):
@@ -118,7 +108,7 @@ def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         text = f"this process is in a user namespace, and may not open {closed[0]}: "
         text += f"{_describe(nodes[closed[0]])}"
         text += f"; so for {len(closed) - 1} more" if len(closed) > 1 else ""
-        yield Finding(reason=Reason.UserNamespaceDenies, severity="error", evidence=text)
+        yield Finding(Reason.UserNamespaceDenies, "error", text)
 
 
 def _describe(status: os.stat_result) -> str:
@@ -139,16 +129,13 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         if group in user.groups and opens_to_group:
             text = f"user {user} may open {path} by the group {group}: rootless containers need "
             text += "`--group-add keep-groups` with crun as the runtime"
-            yield Finding(reason=Reason.DeviceNodesRestricted, severity="note", evidence=text)
+            yield Finding(Reason.DeviceNodesRestricted, "note", text)
             continue
-        yield Finding(
-            reason=Reason.DeviceNodesRestricted,
-            severity="warning",
-            evidence=f"user {user} may not open {path}: {_describe(status)}",
-            remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
-            if opens_to_group and group
-            else f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it.",
-        )
+        text = f"user {user} may not open {path}: {_describe(status)}"
+        remedy = f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it."
+        if opens_to_group and group:
+            remedy = f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
+        yield Finding(Reason.DeviceNodesRestricted, "warning", text, remedy)
 
 
 def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
@@ -158,22 +145,21 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
     )
     if source and source[1] != "files":
         text = f"the subordinate ids of user {user} come from {source[1]}, not from /etc/subuid"
-        yield Finding(reason=Reason.SubordinateIdsMissing, severity="unknown", evidence=text)
+        yield Finding(Reason.SubordinateIdsMissing, "unknown", text)
         return
     names = {str(user.uid), *([user.name] if user.name else [])}
     for file in ("subuid", "subgid"):
         path = f"{roots.etc}/{file}"
         listed = procfs.read_text(path) or ""
-        if len(listed) >= procfs.SIZE_LIMIT or (os.path.exists(path) and not _is_readable(path)):
+        is_closed = os.path.exists(path) and not os.access(path, os.R_OK, effective_ids=True)
+        if is_closed or len(listed) >= procfs.SIZE_LIMIT:
             continue  # the user may be in what is not seen
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
-            yield Finding(
-                reason=Reason.SubordinateIdsMissing,
-                severity="warning" if user.runs_containers else "note",
-                evidence=f"/etc/{file} has no line for user {user}: Podman can run only images "
-                "whose files belong to root",
-                remedy=_add_ids(user, listed),
-            )
+            severity: Severity = "warning" if user.runs_containers else "note"
+            text = f"/etc/{file} has no line for user {user}: Podman can run only images "
+            text += "whose files belong to root"
+            remedy = _add_ids(user, listed)
+            yield Finding(Reason.SubordinateIdsMissing, severity, text, remedy)
 
 
 def _add_ids(user: User, listed: str) -> str:
@@ -191,23 +177,19 @@ def _add_ids(user: User, listed: str) -> str:
     return f"Run `sudo {command}`, then `podman system migrate`."
 
 
-def _is_readable(path: str) -> bool:
-    return os.access(path, os.R_OK, effective_ids=True)
-
-
 def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Finding]:
     """Yield a finding for each container whose user namespace may not open its GPU."""
     here = _link(f"{roots.proc}/self/ns/user")
     seen = {here}
-    for name in procfs.list_directory(roots.proc):
-        folder = f"{roots.proc}/{name}"
-        namespace = _link(f"{folder}/ns/user") if name.isdecimal() else ""
+    for pid in procfs.processes(roots.proc):
+        folder = f"{roots.proc}/{pid}"
+        namespace = _link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
             continue  # another process of this namespace may have one
-        container = name_of(int(name))
+        container = name_of(pid)
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
@@ -215,7 +197,7 @@ def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Find
         if not _may_open(folder, status):
             text = f"container {container} runs in a user namespace, and may not open "
             text += f"/dev/{node}: {_describe(status)}"
-            yield Finding(reason=Reason.UserNamespaceDenies, severity="warning", evidence=text)
+            yield Finding(Reason.UserNamespaceDenies, "warning", text)
 
 
 def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
@@ -226,12 +208,9 @@ def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
     if os.path.islink(dev):
         return []
     nodes = []
-    for name in procfs.list_directory(dev):
-        if GPU_NODE.fullmatch(name):
-            try:
-                status = os.lstat(f"{dev}/{name}")
-            except OSError:
-                continue
+    for name in gpu_nodes(dev):
+        with contextlib.suppress(OSError):
+            status = os.lstat(f"{dev}/{name}")
             if not stat.S_ISLNK(status.st_mode):
                 nodes.append((name, status))
     return nodes

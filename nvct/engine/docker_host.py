@@ -287,17 +287,5 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
 
 
 def _gpus(roots: Roots) -> int:
-    driver_count = len(procfs.gpus(roots))
-    if driver_count:
-        return driver_count
-    folder = f"{roots.sys}/bus/pci/devices"
-    count = 0
-    for name in procfs.list_directory(folder):
-        vendor, kind = (
-            (procfs.read_text(f"{folder}/{name}/{field}") or "").strip().lower()
-            for field in ("vendor", "class")
-        )
-        count += vendor == pci.NVIDIA and kind.startswith(pci.DISPLAY)
-    if not count and modes.mode_and_reason(roots)[0] != "nvml":
-        return 1  # the GPUs of WSL and Tegra are on no PCI bus
-    return count
+    # The GPUs of WSL and Tegra are on no PCI bus.
+    return len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml")

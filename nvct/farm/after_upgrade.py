@@ -18,7 +18,7 @@ from nvct.farm.folder import Farm
 from nvct.farm.model import SAVING, Entry, Manifest
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver import libraries, names, programs
+from nvct.host.driver import libraries, programs
 from nvct.host.driver import names as driver_names
 from nvct.host.gpu import gpus, nodes
 from nvct.host.model import Findings, Inventory
@@ -145,7 +145,7 @@ def _from_view(
         driver_version=manifest.version,
         cuda_version=(report.cuda_version if report else "")
         or manifest.cuda_version
-        or names.cuda_version_of(manifest.version),
+        or driver_names.cuda_version_of(manifest.version),
         gpus=found_gpus,
         control_nodes=nodes.control_nodes(roots, options.stat_node, findings),
         files=tuple(sorted(files, key=lambda file: file.container_path)),

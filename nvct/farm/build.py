@@ -31,6 +31,7 @@ class _Job(NamedTuple):
     """A view to build.
 
     Attributes:
+        sources: of the content's files, in their order.
         origins: host path -> the driver's own file, if another view is the source.
     """
 
@@ -38,7 +39,7 @@ class _Job(NamedTuple):
     root: str
     inventory: Inventory
     content: ViewContent
-    sources: Mapping[str, Identity]
+    sources: Sequence[Identity]
     left_out: Sequence[tuple[str, str]]
     origins: Mapping[str, DriverFile]
 
@@ -121,7 +122,7 @@ def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
 
 
 def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
-    view_files, sources, left_out = [], {}, []
+    view_files, sources, left_out = [], [], []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
         try:
@@ -136,7 +137,7 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
             left_out.append((path, reason))
             continue
         view_files.append(view_file)
-        sources[view_file.path] = Identity.of(status)
+        sources.append(Identity.of(status))
     if not any(view_file.file.kind == "library" for view_file in view_files):
         raise HostError(f"{root} has no library of driver {inventory.driver_version}")
     content = ViewContent(view_files, model.links(view_files))
@@ -155,17 +156,12 @@ def _unusable(status: os.stat_result) -> str:
     return ""
 
 
-def _key(content: ViewContent, sources: Mapping[str, Identity]) -> str:
-    text = json.dumps(
-        [
-            FORMAT,
-            [
-                (p.path, p.file.host_path, *_numbers(p.path, sources[p.path]))
-                for p in content.files
-            ],
-            [(link.path, link.target) for link in content.links],
-        ]
-    )
+def _key(content: ViewContent, sources: Sequence[Identity]) -> str:
+    files = [
+        (p.path, p.file.host_path, *_numbers(p.path, source))
+        for p, source in zip(content.files, sources, strict=True)
+    ]
+    text = json.dumps([FORMAT, files, [(link.path, link.target) for link in content.links]])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -211,26 +207,12 @@ def _in_place(farm: Farm, job: _Job) -> Manifest:
         view_file._replace(path=os.path.relpath(view_file.file.host_path, job.root))
         for view_file in job.content.files
     ]
-    sources = dict(
-        zip(
-            (p.path for p in view_files),
-            (job.sources[p.path] for p in job.content.files),
-            strict=True,
-        )
-    )
-    own_job = job._replace(content=ViewContent(view_files, job.content.links), sources=sources)
-    manifest = _manifest(own_job, "own", job.root, job.root)
-    farm.store(manifest)
-    return manifest
+    own_job = job._replace(content=ViewContent(view_files, job.content.links))
+    return _store(farm, own_job, "own", job.root, job.root)
 
 
 def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
-    """Build a view in a temporary folder and give it its name.
-
-    Raises:
-        RefusedError: the method does not work here.
-        OSError: a file cannot be written.
-    """
+    """Build a view in a temporary folder and give it its name."""
     temporary = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
     final = farm.view(job.name)
     farm.kernel.mkdir(temporary, 0o755)
@@ -238,12 +220,10 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
         farm.kernel.chmod(temporary, 0o755)
         if method == "binds":
             methods.bind(farm, temporary, final, job.content, job.name)
-            manifest = _manifest(job, method, final, final)
-            farm.store(manifest)
         else:
             methods.fill(farm, temporary, job.content, method)
-            manifest = _manifest(job, method, final, temporary)
-            farm.store(manifest)
+        manifest = _store(farm, job, method, final, final if method == "binds" else temporary)
+        if method != "binds":
             farm.kernel.rename(temporary, final)
     except BaseException:
         if method == "binds":
@@ -254,15 +234,16 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
     return manifest
 
 
-def _manifest(job: _Job, method: Method, path: str, made_at: str) -> Manifest:
+def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
+    """Write the manifest of a view, which is at `made_at` now, and return it."""
     entries = tuple(
         Entry(
             path=view_file.path,
             file=job.origins.get(view_file.file.host_path, view_file.file),
-            source=job.sources[view_file.path],
+            source=source,
             held=Identity.of(os.lstat(f"{made_at}/{view_file.path}")),
         )
-        for view_file in job.content.files
+        for view_file, source in zip(job.content.files, job.sources, strict=True)
     )
     manifest = Manifest(
         name=job.name,
@@ -275,21 +256,16 @@ def _manifest(job: _Job, method: Method, path: str, made_at: str) -> Manifest:
         links=tuple(job.content.links),
         left_out=tuple(job.left_out),
     )
-    for entry in entries:
+    for view_file, entry in zip(job.content.files, entries, strict=True):
+        source = view_file.file.host_path
         # A driver that is replaced during the build would give a mixture of two versions.
-        if not entry.is_live and entry.source != _identity(_source_of(job, entry.path)):
+        if not entry.is_live and entry.source != _identity(source):
             raise HostError(
-                f"{_source_of(job, entry.path)} changed while a view was made of it",
+                f"{source} changed while a view was made of it",
                 hint="is the driver being installed? try again",
             )
+    farm.store(manifest)
     return manifest
-
-
-def _source_of(job: _Job, path: str) -> str:
-    """Return the host path of the source of a path in the view."""
-    return next(
-        view_file.file.host_path for view_file in job.content.files if view_file.path == path
-    )
 
 
 def _identity(path: str) -> Identity | None:

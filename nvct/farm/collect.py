@@ -58,7 +58,6 @@ class Needs:
     Attributes:
         loaded: version of the loaded kernel module, "" if none is loaded.
         plans: text of the plans in force.
-        specs: path and text of the CDI specs that engines read.
         plan_age_s: of the youngest of both; a create that read its predecessor may still run.
     """
 

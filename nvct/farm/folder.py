@@ -14,23 +14,19 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nvct.cdi.read.load import unmapped_root
 from nvct.errors import DocumentError, HostError
 from nvct.farm import model
 from nvct.farm.model import Entry, Identity, Manifest
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 BUILDING = ".build-"
 GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
-WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +106,7 @@ class Farm:
 
     def trusted(self) -> set[int]:
         """Return the owners to trust: root, as this process sees it, and the process's user."""
-        owners = {0, os.geteuid()}
-        try:
-            # In a user namespace that does not map the host's root, root is the overflow uid.
-            if read_bytes(f"{self.processes}/self/uid_map").split() != WHOLE_MAP:
-                owners.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
-        except (OSError, ValueError, DocumentError):
-            pass
-        return owners
+        return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
         """Return the lock for building and removing views."""

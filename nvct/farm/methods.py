@@ -47,6 +47,7 @@ OWN_LIMIT = 4096
 SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
 S_ISUGID = stat.S_ISUID | stat.S_ISGID
 STAGED = "nvct-farm:"
+READ_ONLY = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
 
 
 class RefusedError(Exception):
@@ -171,6 +172,7 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
         raise RefusedError(f"this process may not mount ({error.strerror})") from error
     try:
         kernel.mount(None, folder, None, MS_PRIVATE)
+        bound = []
         for view_file in content.files:
             target = f"{folder}/{view_file.path}"
             _make_folders(farm, folder, view_file.path)
@@ -178,9 +180,13 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
                 _copy(farm, view_file, target)
             else:
                 kernel.mknod(target, S_IFREG | 0o444)
-                _bind_file(farm, view_file.file.host_path, target)
+                bound.append((view_file.file.host_path, target))
         _make_links(farm, folder, content.links)
-        kernel.mount(None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        for source, target in bound:
+            kernel.mount(source, target, None, MS_BIND)
+            kernel.mount(None, target, None, MS_PRIVATE)
+            kernel.mount(None, target, None, READ_ONLY)
+        kernel.mount(None, folder, None, READ_ONLY)
         try:
             kernel.mkdir(final, 0o755)
         except FileExistsError:
@@ -190,13 +196,6 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
         kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
     finally:
         kernel.umount2(folder, MNT_DETACH)
-
-
-def _bind_file(farm: Farm, source: str, target: str) -> None:
-    farm.kernel.mount(source, target, None, MS_BIND)
-    farm.kernel.mount(None, target, None, MS_PRIVATE)
-    flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
-    farm.kernel.mount(None, target, None, flags)
 
 
 def _make_folders(farm: Farm, folder: str, path: str) -> None:

@@ -11,10 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from os import stat_result
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from nvct import typed
 from nvct.container.rootfs.view_links import MOUNT_POINT
 from nvct.errors import DocumentError
 from nvct.host.driver.libraries import COMPAT_MACHINES
@@ -131,45 +132,25 @@ def loads(data: bytes, path: str) -> Manifest:
         document = json.loads(data)
         if document.pop("nvct-farm") != FORMAT:
             raise DocumentError(f"{path} is of another version")
-        document["entries"] = tuple(_entry(entry) for entry in document["entries"])
-        document["links"] = tuple(Link(**link) for link in document["links"])
-        document["left_out"] = tuple((str(a), str(b)) for a, b in document["left_out"])
-        manifest = Manifest(**document)
-        _check(manifest)
+        for entry in document["entries"]:
+            _complete(entry["file"])
+        manifest = typed.load(Manifest, document)
+        _check_paths(manifest)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is no manifest of a view: {error}") from error
     return manifest
 
 
-def _entry(document: dict[str, Any]) -> Entry:
-    file = document.pop("file")
-    file["links"] = tuple(Link(**link) for link in file["links"])
-    file["needed"] = tuple(file["needed"])
-    if file["kind"] == "library":  # manifests before plan format 5 lack it
-        is_compat = file["capability"] == "compat32"
-        machine = os.uname().machine
-        file.setdefault("machine", COMPAT_MACHINES.get(machine, "") if is_compat else machine)
-    source, held = Identity(**document.pop("source")), Identity(**document.pop("held"))
-    return Entry(**document, file=DriverFile(**file), source=source, held=held)
+def _complete(file: dict[str, Any]) -> None:
+    """Add the machine of a library, which manifests before plan format 5 lack."""
+    native = os.uname().machine
+    is_compat = file["capability"] == "compat32"
+    machine = COMPAT_MACHINES.get(native, "") if is_compat else native
+    file.setdefault("machine", machine if file["kind"] == "library" else "")
 
 
-def _check(manifest: Manifest) -> None:
-    """Refuse a manifest with values of wrong types or paths outside the view."""
-    if manifest.method not in (*METHODS, *SAVING) or type(manifest.made) is not int:
-        raise ValueError(f"method {manifest.method!r}, made {manifest.made!r}")
-    texts = [manifest.name, manifest.version, manifest.cuda_version, manifest.path]
-    texts += [value for link in manifest.links for value in (link.path, link.target)]
-    for entry in manifest.entries:
-        texts += [entry.path, entry.digest, entry.file.host_path, entry.file.container_path]
-        numbers = [
-            getattr(identity, f.name)
-            for identity in (entry.source, entry.held)
-            for f in fields(identity)
-        ]
-        if any(type(number) is not int for number in numbers):
-            raise ValueError(f"{entry.path} has an identity that is no number")
-    if any(type(text) is not str for text in texts):
-        raise ValueError("a path is no string")
+def _check_paths(manifest: Manifest) -> None:
+    """Refuse a manifest with paths outside the view."""
     below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
     if any(path.startswith("/") or ".." in path.split("/") for path in below):
         raise ValueError("a path leads out of the view")

@@ -250,8 +250,10 @@ def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
 
 def shell_commands(step: NodeStep) -> list[str]:
     """Return the shell commands of a step."""
+    from shlex import quote
+
     node, permissions = step.node, step.node.permissions
-    path = _quoted(node.path)
+    path = quote(node.path)
     owner = f"chown {permissions.uid}:{permissions.gid} {path}"
     if step.action == "permissions":
         return [f"chmod {permissions.mode:04o} {path}", owner]
@@ -276,12 +278,6 @@ def describe(step: NodeStep) -> str:
     if step.action == "replace":
         return f"{node.path} was {step.was}: now device {numbers}"
     return f"{node.path} made as device {numbers}"
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
 
 
 # Runs a program; returns its exit status and last line; raises OSError if it does not start.

@@ -24,7 +24,7 @@ from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON, Search
 from nvct.host.driver.names import cuda_version_of
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, nodes, pci
-from nvct.host.model import DriverFile, Findings, Inventory, LeftOut
+from nvct.host.model import DriverFile, Findings, Inventory
 from nvct.host.roots import Roots, below, join
 
 CUDA_VERSION = "which CUDA version the driver supports"
@@ -55,22 +55,23 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     cuda_version = (report.cuda_version if report else "") or cuda_version_of(version)
     if not cuda_version:
         findings.note(f"the CUDA version of driver {version} is not known")
-    return Inventory(
-        driver_version=version,
-        cuda_version=cuda_version,
-        gpus=found_gpus,
-        control_nodes=control_nodes,
-        files=tuple(files),
-        left_out=left_out(findings, files),
-        warnings=tuple(findings.warnings),
-        notes=tuple(findings.notes),
+    sort_left_out(findings, files)
+    return findings.onto(
+        Inventory(
+            driver_version=version,
+            cuda_version=cuda_version,
+            gpus=found_gpus,
+            control_nodes=control_nodes,
+            files=tuple(files),
+        )
     )
 
 
-def left_out(findings: Findings, files: Iterable[DriverFile]) -> tuple[LeftOut, ...]:
-    """Return what containers do not get, by path, without the files that they get after all."""
+def sort_left_out(findings: Findings, files: Iterable[DriverFile]) -> None:
+    """Sort what containers do not get by path, without the files that they get after all."""
     mounted = {file.host_path for file in files}
-    return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in mounted)
+    entries = sorted(findings.left_out.items())
+    findings.left_out = {path: entry for path, entry in entries if path not in mounted}
 
 
 def find_files(
@@ -124,16 +125,12 @@ def _library_search(
     root = search.roots.driver_root
     if not search_paths:
         return search, usual_dirs
-    if all(_is_in(root, path) for path in search_paths):
+    if all(root in ("/", path) or path.startswith(root + "/") for path in search_paths):
         paths = [below(root, path) for path in search_paths]
     else:
         paths = list(search_paths)
         search = search._replace(tree=stack.enter_context(Tree("/")))
     return search, libraries.real_directories(search.tree, paths)
-
-
-def _is_in(root: str, path: str) -> bool:
-    return root in ("/", path) or path.startswith(root + "/")
 
 
 def _version(search: Search, dirs: Sequence[str]) -> str:
@@ -212,7 +209,8 @@ def find_compat32(
         return []
     # `libraries` has already reported the 64-bit files of the shared directories.
     search32 = search._replace(machine=machine, findings=Findings())
-    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *_cached_dirs(search32)])
+    cached = [os.path.dirname(path) or "/" for path in libraries.cached_paths(search32)]
+    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *cached])
     files: dict[str, DriverFile] = {}
     for candidate, reason in libraries.candidates(search, version, dirs):
         if candidate.real in files or tree.host_path(candidate.real) in native_paths:
@@ -226,10 +224,6 @@ def find_compat32(
             file, reason=f"32-bit; {file.reason}", capability="compat32"
         )
     return sorted(files.values(), key=lambda file: file.container_path)
-
-
-def _cached_dirs(search: Search) -> list[str]:
-    return [path.rpartition("/")[0] or "/" for path in libraries.cached_paths(search)]
 
 
 # Libraries of images, up to ".so": an image has its own or does not use the libraries that need
@@ -267,7 +261,7 @@ def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequen
             for file in files
             if file.kind == "library" and (file.capability == "compat32") is compat
         ]
-        available = _names(group)
+        available = libraries.names_of(group)
         for file in group:
             missing = [
                 name
@@ -278,13 +272,6 @@ def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequen
             ]
             if missing:
                 search.findings.warn(_sentence(search, file, missing, dirs))
-
-
-def _names(files: Sequence[DriverFile]) -> set[str]:
-    """Return every name by which the linker of a container finds one of the libraries."""
-    available = {os.path.basename(file.container_path) for file in files}
-    available |= {file.soname for file in files}
-    return available | {os.path.basename(link.path) for file in files for link in file.links}
 
 
 def _is_of_images(name: str) -> bool:

@@ -115,11 +115,7 @@ def discover(mode: Mode, roots: Roots, options: DiscoveryOptions | None = None) 
     mode_nodes: list[DeviceNode] = []
     for name in procfs.list_directory(join(roots.dev, feature.folder)):
         if re.fullmatch(feature.names, name):
-            node = nodes.make_node(roots, stat_node, folder + name, feature.reason)
-            if node is None:
-                findings.leave_out(f"{roots.dev}/{folder}{name}", "it is no character device")
-            else:
-                mode_nodes.append(node)
+            mode_nodes += _node(roots, stat_node, folder + name, feature.reason, findings)
     if not mode_nodes:
         raise _nothing(mode, feature, roots)
     paths = {node.path for node in mode_nodes}
@@ -130,14 +126,17 @@ def discover(mode: Mode, roots: Roots, options: DiscoveryOptions | None = None) 
     device = NamedDevice(
         name="all", nodes=tuple(mode_nodes), files=tuple(_files(feature, roots, findings))
     )
-    return Inventory(
-        driver_version="",
-        mode=mode,
-        devices=(device,),
-        left_out=tuple(findings.left_out.values()),
-        warnings=tuple(findings.warnings),
-        notes=tuple(findings.notes),
-    )
+    return findings.onto(Inventory(driver_version="", mode=mode, devices=(device,)))
+
+
+def _node(
+    roots: Roots, stat_node: StatNode, name: str, reason: str, findings: Findings
+) -> list[DeviceNode]:
+    """Return a node; none if the file in /dev is left out."""
+    node = nodes.make_node(roots, stat_node, name, reason)
+    if node is None:
+        findings.leave_out(f"{roots.dev}/{name}", "it is no character device")
+    return [node] if node else []
 
 
 def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
@@ -157,12 +156,9 @@ def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[D
 
 def candidate_paths(roots: Roots, path: str) -> list[str]:
     """Return the candidate paths of a mode's file: in the driver root, then on the host."""
-    return list(dict.fromkeys((join(roots.driver_root, path), _on_host(roots, path))))
-
-
-def _on_host(roots: Roots, path: str) -> str:
     _, top, below_top = path.split("/", 2)
-    return join({"run": roots.run, "etc": roots.etc}[top], below_top)
+    on_host = join({"run": roots.run, "etc": roots.etc}[top], below_top)
+    return list(dict.fromkeys((join(roots.driver_root, path), on_host)))
 
 
 def _nothing(mode: Mode, feature: FeatureMode, roots: Roots) -> HostError:
@@ -203,28 +199,18 @@ def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inve
             f"no IMEX channel in {roots.dev}/{FOLDER}",
             hint="load nvidia with NVreg_CreateImexChannel0=1, or make the nodes with mknod",
         )
-    return Inventory(
-        driver_version="",
-        mode="imex",
-        devices=tuple(NamedDevice(name=str(n), nodes=(by_number[n],)) for n in sorted(by_number)),
-        left_out=tuple(findings.left_out.values()),
-        warnings=tuple(findings.warnings),
-    )
+    devices = tuple(NamedDevice(name=str(n), nodes=(by_number[n],)) for n in sorted(by_number))
+    return findings.onto(Inventory(driver_version="", mode="imex", devices=devices))
 
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
     """Return the nodes of the channels by channel number."""
     by_number = {}
     for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
-        match = CHANNEL.fullmatch(name)
-        if not match:
-            continue
-        reason = f"IMEX channel {match[1]}"
-        node = nodes.make_node(roots, stat_node, f"{FOLDER}/{name}", reason)
-        if node is None:
-            findings.leave_out(f"{roots.dev}/{FOLDER}/{name}", "it is no character device")
-        else:
-            by_number[int(match[1])] = node
+        if match := CHANNEL.fullmatch(name):
+            reason = f"IMEX channel {match[1]}"
+            for node in _node(roots, stat_node, f"{FOLDER}/{name}", reason, findings):
+                by_number[int(match[1])] = node
     return by_number
 
 
@@ -246,7 +232,7 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
         HostError: the driver has no node.
     """
     # The agent's worker does without both.
-    from nvct.host.discover import find_files, left_out
+    from nvct.host.discover import find_files, sort_left_out
     from nvct.host.driver.names import cuda_version_of
 
     options = options or DiscoveryOptions()
@@ -260,15 +246,15 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
             f"the driver has no node in {roots.dev}",
             hint="load the nvidia module and run nvidia-modprobe, or name the place: --dev-root",
         )
-    return Inventory(
-        driver_version=version,
-        mode="management",
-        cuda_version=cuda_version_of(version),
-        devices=(NamedDevice(name="all", nodes=tuple(driver_nodes)),),
-        files=tuple(files),
-        left_out=left_out(findings, files),
-        warnings=tuple(findings.warnings),
-        notes=tuple(findings.notes),
+    sort_left_out(findings, files)
+    return findings.onto(
+        Inventory(
+            driver_version=version,
+            mode="management",
+            cuda_version=cuda_version_of(version),
+            devices=(NamedDevice(name="all", nodes=tuple(driver_nodes)),),
+            files=tuple(files),
+        )
     )
 
 
@@ -290,10 +276,7 @@ def _nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> list[Device
             findings.leave_out(f"{roots.dev}/{name}", blocked[0])
         elif node:
             driver_nodes.append(node)
-    for name in procfs.list_directory(f"{roots.dev}/{CAPS}"):
-        if CAP.fullmatch(name):
-            node = nodes.make_node(
-                roots, stat_node, f"{CAPS}/{name}", "a capability of the driver"
-            )
-            driver_nodes += [node] if node else []
+    for name in filter(CAP.fullmatch, procfs.list_directory(f"{roots.dev}/{CAPS}")):
+        node = nodes.make_node(roots, stat_node, f"{CAPS}/{name}", "a capability of the driver")
+        driver_nodes += [node] if node else []
     return driver_nodes + list(channels(roots, stat_node, findings).values())

@@ -75,14 +75,16 @@ def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
     file at the link's path. The links in /dev/dri/by-path contain colons and have no such form.
     """
     binds: dict[str, tuple[str, str]] = {}
-    for node in _nodes(inventory):
+    for node in inventory.every_node():
         binds.setdefault(node.path, (node.host_path, "rwm"))
-    files = _files(inventory)
+    files = inventory.every_file()
     for file in files:
         options = "rw" if file.kind == "socket" else "ro"
         binds.setdefault(file.container_path, (file.host_path, options))
     sources = {file.container_path: file.host_path for file in files}
-    links = {link.path: link for link in (*_links(inventory), *_file_links(files))}
+    of_devices = (link for device in inventory.devices for link in device.links)
+    of_files = (link for file in files for link in file.links)
+    links = {link.path: link for link in (*inventory.links, *of_devices, *of_files)}
     impossible = []
     for path, link in sorted(links.items()):
         source = sources.get(_end_of(link, links))
@@ -144,32 +146,6 @@ def _link_row(link: Link, capability: str) -> Row:
 
 def _moved(host_path: str, container_path: str) -> str:
     return host_path if host_path == container_path else f"{host_path} -> {container_path}"
-
-
-def _nodes(inventory: Inventory) -> Iterator[DeviceNode]:
-    yield from inventory.control_nodes
-    for gpu in inventory.gpus:
-        if gpu.node:
-            yield gpu.node
-        yield from gpu.drm_nodes
-        for mig in gpu.mig:
-            yield from mig.nodes
-    for device in inventory.devices:
-        yield from device.nodes
-
-
-def _files(inventory: Inventory) -> list[DriverFile]:
-    return [*inventory.files, *(file for device in inventory.devices for file in device.files)]
-
-
-def _links(inventory: Inventory) -> Iterator[Link]:
-    yield from inventory.links
-    for device in inventory.devices:
-        yield from device.links
-
-
-def _file_links(files: Sequence[DriverFile]) -> Iterator[Link]:
-    return (link for file in files for link in file.links)
 
 
 def _end_of(link: Link, links: dict[str, Link]) -> str:

@@ -7,7 +7,8 @@ capability, "" if every container gets it. Every node or file that is left out h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Capability: TypeAlias = Literal[
@@ -189,6 +190,19 @@ class Inventory:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def every_file(self) -> list[DriverFile]:
+        """Return the files of the machine and of its devices."""
+        return [*self.files, *(file for device in self.devices for file in device.files)]
+
+    def every_node(self) -> Iterator[DeviceNode]:
+        """Yield the nodes of the machine and of its devices."""
+        yield from self.control_nodes
+        for gpu in self.gpus:
+            yield from (gpu.node,) if gpu.node else ()
+            yield from gpu.drm_nodes
+            yield from (node for mig in gpu.mig for node in mig.nodes)
+        yield from (node for device in self.devices for node in device.nodes)
+
 
 @dataclass(slots=True)
 class Findings:
@@ -218,6 +232,15 @@ class Findings:
             self.note(sentence)
         for path, entry in other.left_out.items():
             self.left_out.setdefault(path, entry)
+
+    def onto(self, inventory: Inventory) -> Inventory:
+        """Return an inventory with them."""
+        return replace(
+            inventory,
+            left_out=tuple(self.left_out.values()),
+            warnings=tuple(self.warnings),
+            notes=tuple(self.notes),
+        )
 
     def leave_out(self, path: str, reason: str) -> None:
         """Add the reason that a host path is left out; the first reason of a path counts."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import posix
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
+from typing import get_args
 
 from nvct.errors import UsageError
 from nvct.host import procfs
@@ -22,28 +20,22 @@ from nvct.host.gpu import pci
 from nvct.host.model import Inventory, Mode
 from nvct.host.roots import Roots, join
 
-Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def _nvml(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host import discover
+def _find(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
+    if mode == "nvml":
+        from nvct.host import discover
 
-    return discover.discover(roots, options)
+        return discover.discover(roots, options)
+    if mode == "csv":
+        from nvct.host.tegra import board
 
+        return board.discover(roots, options)
+    if mode == "wsl":
+        from nvct.host import wsl
 
-def _csv(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host.tegra import board as tegra
-
-    return tegra.discover(roots, options)
-
-
-def _wsl(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host import wsl
-
-    return wsl.discover(roots, options)
-
-
-def _feature(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
+        return wsl.discover(roots, options)
     from nvct.host import feature_modes
 
     if mode == "management":
@@ -51,19 +43,6 @@ def _feature(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
     if mode == "imex":
         return feature_modes.discover_imex(roots, options)
     return feature_modes.discover(mode, roots, options)
-
-
-FINDERS: dict[Mode, Finder] = {
-    "nvml": _nvml,
-    "csv": _csv,
-    "wsl": _wsl,
-    "management": partial(_feature, "management"),
-    "imex": partial(_feature, "imex"),
-    "gdrcopy": partial(_feature, "gdrcopy"),
-    "gds": partial(_feature, "gds"),
-    "mofed": partial(_feature, "mofed"),
-    "nvswitch": partial(_feature, "nvswitch"),
-}
 
 
 def detect(roots: Roots) -> Mode:
@@ -80,13 +59,13 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
         HostError: the machine has no device of the mode.
     """
     chosen, reason = mode_and_reason(roots) if mode == "auto" else (mode, "")
-    for name, finder in FINDERS.items():
+    for name in MODES:
         if name == chosen:
-            inventory = finder(roots, options or DiscoveryOptions())
+            inventory = _find(name, roots, options or DiscoveryOptions())
             note = (f"mode auto is {name}: {reason}",) if reason else ()
             return replace(inventory, notes=(*note, *inventory.notes))
     raise UsageError(
-        f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(FINDERS))}"
+        f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(MODES))}"
     )
 
 

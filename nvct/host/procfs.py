@@ -61,6 +61,16 @@ def list_directory(path: str) -> list[str]:
         return []
 
 
+def processes(proc: str) -> list[int]:
+    """Return the ids of all processes, in their order."""
+    return sorted(int(name) for name in list_directory(proc) if name.isdecimal())
+
+
+def command(proc: str, pid: int) -> str:
+    """Return the name of a process, as the kernel has it; "" if it has ended."""
+    return (read_text(f"{proc}/{pid}/comm") or "").strip()
+
+
 NOT_LOADED = "the kernel module nvidia is not loaded"
 
 
@@ -184,15 +194,13 @@ def started(pid: int, proc: str = OWN_PROC) -> float | None:
     """
     # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
     fields = (read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
-    boot = _boot() if proc == OWN_PROC else _recorded_boot(proc)
+    if proc != OWN_PROC:
+        boot = _recorded_boot(proc)
+    else:  # a pause between the two clocks makes the difference too small, never too large
+        boot = max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(5))
     if boot is None or len(fields) < 20 or not fields[19].isdecimal():
         return None
     return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _boot() -> float:
-    # A pause between the two clocks makes the difference too small, never too large.
-    return max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(5))
 
 
 def _recorded_boot(proc: str) -> float | None:

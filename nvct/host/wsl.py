@@ -14,11 +14,11 @@ import posix
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
-from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
+from nvct.errors import HostError, NvmlError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import names as driver_names
+from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree, TreeFile
 from nvct.host.gpu import nodes
 from nvct.host.model import (
@@ -59,13 +59,6 @@ CLASSES: dict[str, Capability] = {
 }
 
 
-class _Search(NamedTuple):
-    tree: Tree
-    roots: Roots
-    machine: str
-    findings: Findings
-
-
 def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
     """Return the inventory in WSL: one device "all", which is all GPUs.
 
@@ -83,25 +76,21 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
             hint="install the GPU's driver in Windows, and run wsl --update there",
         )
     with Tree(roots.driver_root) as tree:
-        search = _Search(tree, roots, options.machine or posix.uname().machine, findings)
+        search = Search(tree, roots, options.machine or posix.uname().machine, findings)
         files = [*_dxcore(search), *_store_files(search, _store(search))]
         library = tree.file(f"{WSL_LIBRARIES}/libnvidia-ml.so.1")
         report = _report(options, tree.host_path(library.real) if library else "", findings)
-    return Inventory(
-        driver_version=report.driver_version if report else "",
-        mode="wsl",
-        cuda_version=report.cuda_version if report else "",
-        devices=(NamedDevice(name="all", uuid=_only_uuid(report), nodes=(node,)),),
-        files=tuple(sorted(files, key=lambda file: file.container_path)),
-        left_out=tuple(findings.left_out.values()),
-        warnings=tuple(findings.warnings),
-        notes=tuple(findings.notes),
+    uuids = [gpu.uuid for gpu in report.gpus] if report else []
+    device = NamedDevice(name="all", uuid=uuids[0] if len(uuids) == 1 else "", nodes=(node,))
+    return findings.onto(
+        Inventory(
+            driver_version=report.driver_version if report else "",
+            mode="wsl",
+            cuda_version=report.cuda_version if report else "",
+            devices=(device,),
+            files=tuple(sorted(files, key=lambda file: file.container_path)),
+        )
     )
-
-
-def _only_uuid(report: NvmlReport | None) -> str:
-    gpus = report.gpus if report else ()
-    return gpus[0].uuid if len(gpus) == 1 else ""
 
 
 def _report(options: DiscoveryOptions, library: str, findings: Findings) -> NvmlReport | None:
@@ -116,7 +105,7 @@ def _report(options: DiscoveryOptions, library: str, findings: Findings) -> Nvml
         return None
 
 
-def _dxcore(search: _Search) -> Iterator[DriverFile]:
+def _dxcore(search: Search) -> Iterator[DriverFile]:
     path = f"{WSL_LIBRARIES}/{DXCORE}"
     library = search.tree.file(path)
     if library is None:
@@ -134,7 +123,7 @@ def _dxcore(search: _Search) -> Iterator[DriverFile]:
         yield file
 
 
-def _store(search: _Search) -> str:
+def _store(search: Search) -> str:
     """Return the folder of the active NVIDIA driver."""
     tree, findings = search.tree, search.findings
     folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
@@ -180,7 +169,7 @@ def _mtime(tree: Tree, file: TreeFile) -> int:
         return 0
 
 
-def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
+def _store_files(search: Search, store: str) -> Iterator[DriverFile]:
     files: dict[str, DriverFile] = {}
     for name in search.tree.names(store):
         path = f"{store}/{name}"
@@ -200,20 +189,19 @@ def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
     yield from (replace(file, links=tuple(links.get(name, ()))) for name, file in files.items())
 
 
-def _file(search: _Search, source: TreeFile, path: str, reason: str) -> DriverFile | None:
+def _file(search: Search, source: TreeFile, path: str, reason: str) -> DriverFile | None:
     """Return a file as a mount, None for a library of another machine type."""
     name = os.path.basename(path)
     host_path = search.tree.host_path(source.real)
-    kind, machine, soname = _kind(name), "", ""
+    kind: FileKind = "binary" if name == SMI else "module"
+    if LIBRARY.fullmatch(name):
+        kind = "library"
+    machine = soname = ""
     if kind == "library":
-        try:
-            machine, soname, _ = search.tree.headers(source.real)
-        except (ElfError, UnsafePathError, OSError) as error:
-            search.findings.warn(f"{host_path} has no readable SONAME: {error}")
-        else:
-            if machine != search.machine:
-                search.findings.leave_out(host_path, f"it is for {machine}")
-                return None
+        machine, soname = search.tree.machine_and_soname(source.real, search.findings)
+        if machine not in ("", search.machine):
+            search.findings.leave_out(host_path, f"it is for {machine}")
+            return None
     stem = driver_names.stem(name).removesuffix("_loader")
     return DriverFile(
         host_path=host_path,
@@ -224,12 +212,6 @@ def _file(search: _Search, source: TreeFile, path: str, reason: str) -> DriverFi
         machine=machine,
         soname=soname,
     )
-
-
-def _kind(name: str) -> FileKind:
-    if name == SMI:
-        return "binary"
-    return "library" if LIBRARY.fullmatch(name) else "module"
 
 
 def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:

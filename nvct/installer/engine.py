@@ -216,11 +216,7 @@ def _remove_hook(request: Request) -> None:
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
-    """Return the configuration that the engine prints, "" if its own files are to be read.
-
-    Raises:
-        EngineError, DocumentError: of the last source, if none is available.
-    """
+    """Return the configuration that the engine prints, "" if its own files are to be read."""
     trouble: NvctError | None = None
     for source in request.sources:
         try:

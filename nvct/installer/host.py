@@ -26,7 +26,6 @@ class HostFiles(Files):
     Args:
         host_root: where the host's root is mounted; "/" if this is no container.
         unmoved: folders that are mounted at their host's path, or belong to this container.
-        mounts: (folder of the host, its mount point) pairs.
     """
 
     def __init__(
@@ -112,11 +111,7 @@ class HostPrograms:
         env: dict[str, str] | None = None,
         enter: Enter | None = None,
     ) -> Completed:
-        """Run a program to its end; see `command.run`.
-
-        Raises:
-            OSError: `enter` raised it, or the host's root cannot be entered after `enter`.
-        """
+        """Run a program to its end; see `command.run`."""
         if self.root == "/":
             return command.run(argv, timeout_s, env=env, enter=enter)
         env = {**(env or command.ENV), NO_CHROOT: "1"}

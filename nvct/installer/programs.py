@@ -133,11 +133,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    """Return a tree's wrapper, still without names.
-
-    Raises:
-        UsageError: there is none, or it is no static program of ours.
-    """
+    """Return a tree's wrapper, still without names."""
     data = _content(path) or b""
     try:
         fill(data, MARK, b"", ROOM)

@@ -160,10 +160,7 @@ def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = N
 
 def _units(request: Request) -> dict[str, str]:
     service = SERVICE.format(toolkit=request.toolkit, output=PATH)
-    return {
-        f"{NAME}.service": service,
-        f"{NAME}.path": WATCH.format(config=request.config_toml),
-    }
+    return {f"{NAME}.service": service, f"{NAME}.path": WATCH.format(config=request.config_toml)}
 
 
 def _write(path: str, text: str) -> bool:

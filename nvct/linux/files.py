@@ -183,10 +183,7 @@ def discard(name: str, dir_fd: int, kernel: Kernel) -> None:
 
 
 def read_bytes(
-    path: str,
-    limit: int = 64 * MIB,
-    *,
-    check: Callable[[str, stat_result], None] | None = None,
+    path: str, limit: int = 64 * MIB, *, check: Callable[[str, stat_result], None] | None = None
 ) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
 

@@ -36,11 +36,7 @@ TAG_GENERATOR = 0
 TAG_HWCAPS = 1
 
 ELF_LIBC6 = 0x0003
-FLAGS = {
-    "x86_64": ELF_LIBC6 | 0x0300,
-    "aarch64": ELF_LIBC6 | 0x0A00,
-    "i386": ELF_LIBC6,
-}
+FLAGS = {"x86_64": ELF_LIBC6 | 0x0300, "aarch64": ELF_LIBC6 | 0x0A00, "i386": ELF_LIBC6}
 """Flags of entries that the dynamic linker of a machine accepts (glibc, _DL_CACHE_DEFAULT_ID)."""
 
 LIMIT = 16 << 20

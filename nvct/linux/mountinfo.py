@@ -11,7 +11,6 @@ class Mount:
 
     Attributes:
         root: the mounted directory of the file system.
-        target: the mount point, as the process of the file sees it.
         options: of this mount, such as "ro" and "nosuid".
         tags: propagation, such as "shared:7"; empty for a private mount.
         fstype, source, super_options: of the file system.

@@ -11,7 +11,7 @@ restores the former layout, unless the new one is complete.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import NoneType
@@ -44,11 +44,7 @@ class Resolve(Protocol):
     """Makes a plan of a machine's state; MIG devices in use are kept where that is possible."""
 
     def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
-        """Return the plan.
-
-        Raises:
-            UsageError: it is not possible.
-        """
+        """Return the plan."""
         ...
 
 
@@ -206,10 +202,7 @@ def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans
 
 
 def _carry_out(
-    machine: Machine,
-    state: MigState,
-    plan: Plan,
-    steps_of: Callable[..., list[changes.Step]],
+    machine: Machine, state: MigState, plan: Plan, steps_of: Callable[..., list[changes.Step]]
 ) -> None:
     """Make the changes of a plan: on all GPUs, first what destroys, then what creates."""
     gpus = [gpu for gpu in state.gpus if gpu.uuid in plan.layouts]
@@ -219,7 +212,7 @@ def _carry_out(
         for step in steps[gpu.uuid]:
             if _creates(step):
                 continue
-            with _Naming(gpu, step):
+            with _naming(gpu, step):
                 if not _make(machine, gpu, step):
                     pending.append(gpu.bus_id)
     if pending and not machine.skip_reset:
@@ -227,7 +220,7 @@ def _carry_out(
         machine.reset(pending)
     for gpu in gpus:
         for step in filter(_creates, steps[gpu.uuid]):
-            with _Naming(gpu, step):
+            with _naming(gpu, step):
                 _make(machine, gpu, step)
 
 
@@ -262,29 +255,18 @@ def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[Comput
         )  # fmt: skip
 
 
-class _Naming:
-    """Adds the GPU and the change to an error of NVML."""
-
-    def __init__(self, gpu: MigGpu, step: changes.Step) -> None:
-        self.gpu, self.step = gpu, step
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, NvctError):
-            what = type(self.step).__name__
-            raise HostError(
-                f"GPU {self.gpu.index}: {what}: {error.message}", hint=error.hint
-            ) from error
+@contextlib.contextmanager
+def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
+    """Add the GPU and the change to an error of NVML."""
+    try:
+        yield
+    except NvctError as error:
+        text = f"GPU {gpu.index}: {type(step).__name__}: {error.message}"
+        raise HostError(text, hint=error.hint) from error
 
 
 def _verify(machine: Machine, plan: Plan) -> MigState:
-    """Compare what NVML reports with the plan, and return it.
-
-    Raises:
-        HostError: they differ.
-    """
+    """Compare what NVML reports with the plan, and return it."""
     state = machine.session.mig()
     wrong = [
         gpu
@@ -299,11 +281,7 @@ def _verify(machine: Machine, plan: Plan) -> MigState:
 
 
 def _go_back(machine: Machine, before: Plan) -> MigState:
-    """Restore the layout of the GPUs that are still there; return what NVML then reports.
-
-    Raises:
-        HostError: it cannot be had.
-    """
+    """Restore the layout of the GPUs that are still there; return what NVML then reports."""
     reason = ""
     for steps_of in (changes.steps, changes.from_nothing):
         try:
@@ -364,11 +342,7 @@ def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list
 def _refuse_if_held(
     machine: Machine, changed: Sequence[MigGpu], after: Plan, harmless: str = ""
 ) -> None:
-    """Refuse a change of a device that a process uses, but for one command.
-
-    Raises:
-        HeldError: there is such a process.
-    """
+    """Refuse a change of a device that a process uses, but for one command."""
     found = [] if machine.may_be_held else in_the_way(machine, changed, after)
     found = [holder for holder in found if holder.command != harmless]
     if found:

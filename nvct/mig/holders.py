@@ -66,7 +66,6 @@ def holders(
     Args:
         instances: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
             the GPUs themselves and all their MIG devices.
-        ignore: process ids that do not count: one's own.
     """
     wanted = device_numbers(roots, gpus, instances)
     numbers = (int(name) for name in procfs.list_directory(roots.proc) if name.isdigit())

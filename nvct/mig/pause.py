@@ -39,7 +39,6 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
     Args:
         paused: for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of
             GPU instance and compute instance. All other devices of these GPUs are paused.
-        wait_s: for the other side to see it.
 
     Raises:
         HostError: it cannot be written.
@@ -59,11 +58,7 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
 
 
 def _write(shared: SharedFolder, paused: Paused) -> int:
-    """Write an announcement, and return its locked file.
-
-    Raises:
-        OSError: it cannot be written; nothing of it stays.
-    """
+    """Write an announcement, and return its locked file."""
     stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
     temporary = shared.write_temporary(json.dumps(stays).encode())
     fd = shared.open_file(temporary)

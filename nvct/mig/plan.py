@@ -161,9 +161,6 @@ def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
     """Refuse an entry none of whose GPUs exists.
 
     A list may name more GPUs than this machine has: one file serves many machines.
-
-    Raises:
-        UsageError: there is such an entry.
     """
     for spec in specs:
         if spec.devices and not spec.filters and len(state.gpus) <= min(spec.devices):

@@ -18,13 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 from nvct.errors import UsageError
-from nvct.host.nvml.mig_model import (
-    ComputeInstance,
-    GpuInstance,
-    MigGpu,
-    MigProfile,
-    Placement,
-)
+from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig import layout
 from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
 
@@ -93,11 +87,7 @@ def layout_for(
 
 
 def _wanted(gpu: MigGpu, wish: Mapping[str, int]) -> Counter[str]:
-    """Return the wish by canonical names, without zeros.
-
-    Raises:
-        UsageError: the GPU has no such profile.
-    """
+    """Return the wish by canonical names, without zeros."""
     known = {str(layout.parse_profile(profile.name)) for profile in gpu.profiles}
     wanted: Counter[str] = Counter()
     for text, count in wish.items():

@@ -23,11 +23,7 @@ LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 @dataclass(frozen=True, slots=True)
 class Smi:
-    """How nvidia-smi is started.
-
-    Attributes:
-        env: its environment; None is this process's own.
-    """
+    """How nvidia-smi is started."""
 
     command: Sequence[str] = ("nvidia-smi",)
     env: Mapping[str, str] | None = None
@@ -53,10 +49,6 @@ def find(root: str, library: str) -> Smi:
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
     """Reset GPUs.
-
-    Args:
-        smi: nvidia-smi; None is that of this system.
-        limit_s: how long it may take.
 
     Raises:
         HostError: it fails.
@@ -111,11 +103,7 @@ def _find(gpus: Sequence[MigGpu], name: str) -> MigGpu:
 
 
 def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
-    """Wait until no process has a GPU open.
-
-    Raises:
-        HostError: one still has.
-    """
+    """Wait until no process has a GPU open."""
     end = time.monotonic() + wait_s
     while found := holders(machine.roots, gpus, ignore=own_processes(machine.roots)):
         if time.monotonic() >= end:

@@ -21,7 +21,7 @@ from nvct.oci.jsontext import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from nvct.oci.jsontext import Json
@@ -75,15 +75,9 @@ class Document:
     """
 
     __slots__ = (
-        "_added",
-        "_puts",
-        "_rewritten",
-        "_scan",
-        "_scan_unique",
-        "root",
-        "source",
+        "_added", "_puts", "_rewritten", "_scan", "_scan_unique", "root", "source",
         "text",
-    )
+    )  # fmt: skip
 
     def __init__(self, text: str, schema: Schema, source: str) -> None:
         check_depth(text, source)
@@ -213,6 +207,22 @@ class Document:
         """
         self.elements(path)
         self._rewritten[path] = fragments
+
+    def replace(
+        self, path: Path, is_replaced: Callable[[Json], bool], fragments: list[str]
+    ) -> bool:
+        """Put texts at the end of an array, in place of some elements; return whether any went.
+
+        Raises:
+            DocumentError: the value is not an array.
+        """
+        elements = self.elements(path)
+        kept = [self.fragment(element) for element in elements if not is_replaced(element.value)]
+        if len(kept) == len(elements):
+            self.append(path, fragments)
+            return False
+        self.rewrite(path, kept + fragments)
+        return True
 
     def put(self, path: Path, fragment: str) -> None:
         """Set the member at path to a JSON text."""

@@ -234,9 +234,9 @@ def run_state(data: bytes) -> bool:
         os.lseek(fd, 0, os.SEEK_SET)
         accepted = True
         try:
-            found = prestart.read_state(fd)
-            assert found.pid > 1
-            assert found.bundle.startswith("/")
+            pid, folder = prestart.read_state(fd)
+            assert pid > 1
+            assert folder.startswith("/")
         except NvctError:
             accepted = False
         os.lseek(fd, 0, os.SEEK_SET)

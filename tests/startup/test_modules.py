@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from nvct.compile import farm_table
 from nvct.compile import plans as compiler
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
+from nvct.farm import table as farm_table
 from nvct.linux import ldcache
 from nvct.paths import CONFIG_ENV, OWN_PLAN, RUN_DIR_ENV
 from nvct_sim import tree

@@ -3,11 +3,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read import load
-from nvct.compile.oci_edits import oci_edits
+from nvct.cdi.types import ContainerEdits
+
+
+def parsed(edits: ContainerEdits, source: str) -> dict[str, Any]:
+    """Return container edits as parts of config.json, instead of texts."""
+    texts = fragments(edits, source)
+    return {
+        **texts,
+        "nodes": [
+            {**n, "node": json.loads(n["node"]), "rule": json.loads(n["rule"] or "null")}
+            for n in texts["nodes"]
+        ],
+        "mounts": [json.loads(text) for _, text in texts["mounts"]],
+        "hooks": {point: list(map(json.loads, hooks)) for point, hooks in texts["hooks"].items()},
+        "net": {name: json.loads(text) for name, text in texts["net"].items()},
+        "rdt": json.loads(texts["rdt"] or "{}"),
+    }
 
 
 def inject(document: dict[str, Any], spec_path: str, names: Sequence[str]) -> dict[str, Any]:
@@ -18,7 +36,7 @@ def inject(document: dict[str, Any], spec_path: str, names: Sequence[str]) -> di
     spec = load.load_file(spec_path)
     devices = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     for edits in (*(devices[name] for name in names), spec.get("containerEdits", {})):
-        added = oci_edits(edits, source=spec_path)
+        added = parsed(edits, spec_path)
         document["process"].setdefault("env", []).extend(added["env"])
         linux = document["linux"]
         linux.setdefault("devices", []).extend(node["node"] for node in added["nodes"])

@@ -88,7 +88,7 @@ def look(place: Place) -> Machine:
     ]
     found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
     return Machine(
-        mode=modes.mode_and_reason(roots)[0],
+        mode=modes.detect(roots),
         nodes={name: node for name, node in found.items() if node is not None},
         folders=folders,
         imex_channels=tuple(sorted(feature_modes.channels(roots, place.stat_node, Findings()))),

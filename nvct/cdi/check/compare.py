@@ -21,6 +21,12 @@ Json: TypeAlias = dict[str, Any]
 Parts: TypeAlias = dict[str, dict[str, str]]  # an entry's name -> its parts, as text
 
 COMMON = "every container"
+NAMED = (
+    ("deviceNodes", "node", "path"),
+    ("mounts", "mount", "containerPath"),
+    ("netDevices", "network interface", "hostInterfaceName"),
+)
+"""Members of edits, their word for a sentence, and the member that tells their entries apart."""
 TYPE_INDEX = re.compile(r"(gpu|mig)[0-9]+(:[0-9]+)?")
 
 
@@ -104,18 +110,12 @@ def _parts(edits: Mapping[str, Any]) -> Parts:
     for entry in edits.get("env", ()):
         name, _, value = entry.partition("=")
         pairs.append((f"env {name}", {"": value}))
-    pairs += [
-        (f"node {node['path']}", _texts(node, "path")) for node in edits.get("deviceNodes", ())
-    ]
-    pairs += [
-        (f"mount {mount['containerPath']}", _texts(mount, "containerPath"))
-        for mount in edits.get("mounts", ())
-    ]
+    for member, word, identity in NAMED:
+        pairs += [
+            (f"{word} {entry[identity]}", _texts(entry, identity))
+            for entry in edits.get(member, ())
+        ]
     pairs += [_hook(hook) for hook in edits.get("hooks", ())]
-    pairs += [
-        (f"network interface {device['hostInterfaceName']}", _texts(device, "hostInterfaceName"))
-        for device in edits.get("netDevices", ())
-    ]
     pairs += [(f"group {gid}", {}) for gid in edits.get("additionalGids", ())]
     if "intelRdt" in edits:
         pairs.append(("intelRdt", _texts(edits["intelRdt"], "")))

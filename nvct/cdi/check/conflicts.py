@@ -62,6 +62,14 @@ class EffectiveSpec:
         """Return a device's qualified name."""
         return qualified(self.kind, device["name"])
 
+    def drift(
+        self, kind: Kind, sentence: str, path: str = "", devices: tuple[str, ...] = ()
+    ) -> Drift:
+        """Return a difference of this file."""
+        return Drift(
+            kind=kind, source=self.file.path, sentence=sentence, path=path, devices=devices
+        )
+
     def edits(self) -> Iterator[tuple[ContainerEdits, tuple[str, ...]]]:
         """Return all edits in force, each with its device; () for the common edits."""
         yield self.file.spec.get("containerEdits") or {}, ()

@@ -40,7 +40,7 @@ class _Machine:
     Attributes:
         pairs: each GPU and MIG device that containers can get, and its nodes.
         nodes: name -> nodes, by all naming strategies.
-        without: name -> the reason that no container can get an existing GPU.
+        unavailable: name -> the reason that no container can get an existing GPU.
         no_mig: whether MIG devices may exist that could not be listed.
     """
 
@@ -128,28 +128,19 @@ def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
     spec_paths = {node["path"] for edits in all_edits for node in edits.get("deviceNodes", ())}
     for node in live.control_nodes:
         if node.path in NEEDED and node.path not in spec_paths:
-            yield Drift(
-                kind="node-missing",
-                source=spec.file.path,
-                path=node.host_path,
-                sentence=f"{node.host_path} is there now and the spec does not give it",
-            )
+            text = f"{node.host_path} is there now and the spec does not give it"
+            yield spec.drift("node-missing", text, node.host_path)
 
 
 def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
     """Return the missing and changed devices; the devices of one GPU are one difference."""
-    problems: dict[tuple[Kind, str], list[Device]] = {}
+    problems: dict[tuple[Kind, str], list[str]] = {}
     for device in spec.devices:
         if problem := _problem(device, machine):
-            problems.setdefault(problem, []).append(device)
+            problems.setdefault(problem, []).append(spec.name(device))
     return [
-        Drift(
-            kind=kind,
-            source=spec.file.path,
-            devices=tuple(spec.name(device) for device in devices),
-            sentence=f"{_listed([spec.name(device) for device in devices])}: {sentence}",
-        )
-        for (kind, sentence), devices in problems.items()
+        spec.drift(kind, f"{_listed(names)}: {sentence}", devices=tuple(names))
+        for (kind, sentence), names in problems.items()
     ]
 
 

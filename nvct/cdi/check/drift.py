@@ -101,8 +101,7 @@ def _version(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
         if host.loaded
         else f"and {procfs.NOT_LOADED}: modprobe nvidia"
     )
-    sentence = f"it is for driver {version}, {now}"
-    yield Drift(kind="driver-version", source=spec.file.path, sentence=sentence)
+    yield spec.drift("driver-version", f"it is for driver {version}, {now}")
 
 
 def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
@@ -122,11 +121,7 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
         )
         for problem, path in parts:
             if problem:
-                kind, sentence = problem
-                source = spec.file.path
-                yield Drift(
-                    kind=kind, source=source, path=path, devices=devices, sentence=sentence
-                )
+                yield spec.drift(*problem, path, devices)
 
 
 def _view(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
@@ -138,9 +133,7 @@ def _view(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     for file in host.live.files:
         problem = _changed_file(file.host_path, origin.files.get(file.container_path))
         if problem:
-            kind, sentence = problem
-            source, path = spec.file.path, file.host_path
-            yield Drift(kind=kind, source=source, path=path, sentence=sentence)
+            yield spec.drift(*problem, file.host_path)
 
 
 def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, str] | None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from nvct.cdi.types import Spec
+from nvct.cdi.versions import objects
 from nvct.host.model import DeviceNode, DriverFile
 from nvct.host.roots import join
 
@@ -73,7 +75,7 @@ def mount(source: str, target: str, options: Sequence[str] = FILE_OPTIONS) -> Js
     return {"hostPath": source, "containerPath": target, "options": list(options)}
 
 
-def merge(parts: Iterable[Json]) -> Json:
+def combined(parts: Iterable[Json]) -> Json:
     """Return container edits that contain the entries of several."""
     merged: Json = {}
     for part in parts:
@@ -122,48 +124,26 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
     path.
     """
     moved = partial(_moved, source, target)
-
-    def node(entry: Json) -> Json:
-        path, host_path = entry["path"], entry.get("hostPath") or entry["path"]
+    spec = json.loads(json.dumps(spec))  # no two devices share their edits, as names of one do
+    document = cast("Spec", spec)
+    for node in objects(document, "deviceNodes"):
+        path, host_path = node["path"], node.pop("hostPath", "") or node["path"]
         if in_container:
-            path = moved(path)
+            node["path"] = moved(path)
         else:
             host_path = moved(host_path)
-        rest = {k: v for k, v in entry.items() if k not in ("path", "hostPath")}
         # An equal hostPath is omitted: it would need CDI 0.5.0.
-        return {"path": path, **({"hostPath": host_path} if host_path != path else {}), **rest}
-
-    def hook(entry: Json) -> Json:
-        after = dict(entry)
-        if (entry["hookName"] == "startContainer") is in_container:
-            after["path"] = moved(entry["path"])
-        if (entry["hookName"] in CONTAINER_HOOKS) is in_container and "args" in entry:
-            after["args"] = [_moved_argument(arg, moved) for arg in entry["args"]]
-        return after
-
-    def mount(entry: Json) -> Json:
+        if host_path != node["path"]:
+            node["hostPath"] = host_path
+    for mount in objects(document, "mounts"):
         key = "containerPath" if in_container else "hostPath"
-        return {**entry, key: moved(entry[key])}
-
-    return _each_edit(spec, {"deviceNodes": node, "mounts": mount, "hooks": hook})
-
-
-def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
-
-    def edits(before: Json) -> Json:
-        return {
-            key: [changes[key](entry) for entry in entries] if key in changes else entries
-            for key, entries in before.items()
-        }
-
-    devices = [
-        {**device, "containerEdits": edits(device.get("containerEdits", {}))}
-        for device in spec["devices"]
-    ]
-    after = {**spec, "devices": devices}
-    if "containerEdits" in spec:
-        after["containerEdits"] = edits(spec["containerEdits"])
-    return after
+        mount[key] = moved(mount[key])
+    for hook in objects(document, "hooks"):
+        if (hook["hookName"] == "startContainer") is in_container:
+            hook["path"] = moved(hook["path"])
+        if (hook["hookName"] in CONTAINER_HOOKS) is in_container and "args" in hook:
+            hook["args"] = [_moved_argument(arg, moved) for arg in hook["args"]]
+    return spec
 
 
 def _moved(source: str, target: str, path: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -17,7 +18,7 @@ from nvct import paths
 from nvct.cdi import types as cdi
 from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import hooks, injection, naming
-from nvct.cdi.make.edits import Json, merge, tidy
+from nvct.cdi.make.edits import Json, combined, tidy
 from nvct.cdi.make.injection import Device, Injection
 from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
@@ -156,7 +157,7 @@ def _entry(name: str, edits: Json, device: Device) -> Json:
 
 def _device_edits(device: Device, job: Job) -> Json:
     # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
-    return merge(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
+    return combined(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
 
 
 def _injected(part: Injection, job: Job) -> Json:
@@ -172,7 +173,7 @@ def _injected(part: Injection, job: Job) -> Json:
 def _common_edits(job: Job) -> Json:
     if job.options.view is not None:
         return _view_edits(job, job.options.view)
-    content = injection.common(job.inventory)
+    content = injection.for_every_container(job.inventory)
     work = hooks.common_work(job.inventory, job.hooks, content.files)
     entry = hooks.apply_hook(job.options.hook_path, work)
     env = [*libcuda_env(job, content.files), VOID_ENV]
@@ -183,10 +184,10 @@ def _view_edits(job: Job, view: MountedView) -> Json:
     """Return the common edits with one mount for all of the driver's files."""
     work = hooks.common_work(job.inventory, job.hooks, ())
     entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
-    content = injection.common(job.inventory)._replace(files=tuple(view.files))
+    content = injection.for_every_container(job.inventory)._replace(files=tuple(view.files))
     common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
     mount = cdi_edits.mount(view.source, view.shown["mount_point"])
-    return merge([common, {"mounts": [mount]}])
+    return combined([common, {"mounts": [mount]}])
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
@@ -218,26 +219,24 @@ def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
     annotation that distinguishes the GPUs is removed, and a part without devices is omitted. Each
     part has a device `all` if the spec has one.
     """
-    specs = {"": _part(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    spec = deepcopy(spec)
+    by_value: dict[str | None, list[cdi.Device]] = {}
+    for device in spec["devices"]:
+        annotations = device.get("annotations", {})
+        by_value.setdefault(annotations.pop(COHERENT_KEY, None), []).append(device)
+        if not annotations:
+            device.pop("annotations", None)
+    specs = {"": _part(spec, spec["kind"], spec["devices"])}
     has_all = any(device["name"] == "all" for device in spec["devices"])
     for value, suffix in COHERENT_PARTS.items():
-        devices = [
-            _plain(device)
-            for device in spec["devices"]
-            if device.get("annotations", {}).get(COHERENT_KEY) == value
-        ]
+        devices = by_value.get(value, [])
         if devices and has_all:
-            edits = merge(cast("Json", device["containerEdits"]) for device in devices)
-            devices.append(cast("cdi.Device", {"name": "all", "containerEdits": tidy(edits, {})}))
+            edits = combined(cast("Json", device["containerEdits"]) for device in devices)
+            everyone = {"name": "all", "containerEdits": tidy(edits, {})}
+            devices = [*devices, cast("cdi.Device", everyone)]
         if devices:
             specs[suffix] = _part(spec, f"{spec['kind']}.{suffix}", devices)
     return specs
-
-
-def _plain(device: cdi.Device) -> cdi.Device:
-    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
-    rest = {key: value for key, value in device.items() if key != "annotations"}
-    return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})
 
 
 def _part(spec: cdi.Spec, kind: str, devices: list[cdi.Device]) -> cdi.Spec:

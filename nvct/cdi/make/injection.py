@@ -38,8 +38,8 @@ class Device(NamedTuple):
     coherent: bool | None = None
 
 
-def common(inventory: Inventory) -> Injection:
-    """Return the injection of every container."""
+def for_every_container(inventory: Inventory) -> Injection:
+    """Return what every container gets."""
     return Injection(inventory.control_nodes, inventory.files, inventory.links)
 
 

@@ -43,7 +43,6 @@ class Provenance:
 
     Attributes:
         driver: version of the driver whose files the spec gives, "" if it gives none.
-        module: version of the loaded kernel module, "" if none was loaded.
         inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
         only: the devices that were chosen, as words with commas, "" for all.
         files: container path -> identity of the host's file.
@@ -169,10 +168,9 @@ def _nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _files(inventory: Inventory) -> dict[str, Identity]:
-    files = [*inventory.files, *(file for device in inventory.devices for file in device.files)]
     identities = {
         file.container_path: identity(file.host_path)
-        for file in files
+        for file in inventory.every_file()
         if file.kind not in CHANGING
     }
     return {path: numbers for path, numbers in sorted(identities.items()) if numbers}
@@ -204,11 +202,7 @@ def _identity(text: object) -> Identity:
 
 
 def _comment(path: str) -> Json:
-    """Return the table in the comment at the start of a spec file, {} if there is none.
-
-    Raises:
-        ValueError: the comment is not nvct's.
-    """
+    """Return the table in the comment at the start of a spec file, {} if there is none."""
     try:
         data = read_bytes(path, SPEC_LIMIT)
     except (OSError, DocumentError):

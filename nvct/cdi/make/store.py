@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from nvct.cdi import versions
@@ -47,7 +47,6 @@ def dumps(
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        source: of the spec, for messages.
         comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
@@ -108,14 +107,6 @@ def save(
             hint="choose another --output, or run as root",
         ) from error
     return path
-
-
-def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
-    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
-    if output in STDOUT:
-        return False
-    folder = os.path.realpath(os.path.dirname(output) or ".")
-    return folder in {os.path.realpath(path) for path in spec_dirs}
 
 
 def _holds(path: str, data: bytes, *, follow: bool) -> bool:

@@ -11,16 +11,13 @@ import os
 
 from nvct.cdi.read import spec_fields
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, DocumentError
 from nvct.linux.files import read_bytes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
-
 EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20
-WHOLE_MAP = ["0", "0", "4294967295"]
+WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 def load_file(path: str, *, owned: bool = False) -> Spec:
@@ -46,7 +43,7 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
 
 def _check_owner(path: str, status: os.stat_result) -> None:
     mode = status.st_mode & 0o777
-    if status.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
+    if status.st_uid in {0, os.geteuid(), *unmapped_root()} and not mode & 0o002:
         return
     raise CdiSpecError(
         f"{path} belongs to uid {status.st_uid} with mode {mode:o}, so it is not used",
@@ -54,12 +51,12 @@ def _check_owner(path: str, status: os.stat_result) -> None:
     )
 
 
-def _unmapped_root() -> set[int]:
+def unmapped_root(proc: str = "/proc") -> set[int]:
     """Return the uid that stands for the host's root in a user namespace (rootless engines)."""
     try:
-        if read_bytes("/proc/self/uid_map").decode().split() == WHOLE_MAP:
+        if read_bytes(f"{proc}/self/uid_map").split() == WHOLE_MAP:
             return set()
-        return {int(read_bytes("/proc/sys/kernel/overflowuid"))}
+        return {int(read_bytes(f"{proc}/sys/kernel/overflowuid"))}
     except (OSError, ValueError, DocumentError):
         return set()
 

@@ -12,16 +12,12 @@ hides all later ones.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from nvct.cdi import names
 from nvct.cdi.read import load
+from nvct.cdi.types import Device, Spec
 from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.cdi.types import Device, Spec
 
 
 class SpecFile:

@@ -108,8 +108,8 @@ def texts(value: object, at: str) -> dict[str, str]:
     }
 
 
-def table(fields: Mapping[str, Reader]) -> Reader:
-    """Return a reader of objects that have only these members."""
+def table(fields: Mapping[str, Reader], required: list[str]) -> Reader:
+    """Return a reader of objects that have only these members; required ones are not empty."""
     names = {name.lower(): name for name in fields}
 
     def read(value: object, at: str) -> dict[str, Any]:
@@ -127,6 +127,9 @@ def table(fields: Mapping[str, Reader]) -> Reader:
                 raise CdiSpecError(f"{owner(at)} has {name} twice, in different spellings")
             if member_value is not None:
                 members[name] = fields[name](member_value, member(at, name))
+        for name in required:
+            if not members.get(name):
+                raise CdiSpecError(f"{owner(at)} has no {name}", hint=f"{name} is required")
         return {name: members[name] for name in fields if name in members}
 
     return read
@@ -157,8 +160,10 @@ def _reader(name: str, kind: str) -> Reader:
 
 
 def _object(described: type) -> Reader:
-    members = described.__annotations__.items()
-    return table({name: _reader(name, kind) for name, kind in members})
+    members = described.__annotations__
+    # `validate` says what a spec without devices, or a device without edits, lacks.
+    required = [name for name, kind in members.items() if kind == "Required[Text]"]
+    return table({name: _reader(name, kind) for name, kind in members.items()}, required)
 
 
 read_spec: Reader = _object(types.Spec)

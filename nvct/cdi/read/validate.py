@@ -9,17 +9,13 @@ and for authors of specs.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from nvct.cdi import names, versions
 from nvct.cdi.read import spec_fields
 from nvct.cdi.read.spec_fields import member, owner, shown
+from nvct.cdi.types import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Spec
 from nvct.errors import CdiSpecError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nvct.cdi.types import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, Spec
 
 NODE_TYPES = ("", "b", "c", "u", "p")
 HOOK_NAMES = (
@@ -51,8 +47,7 @@ def validate(document: object, *, source: str) -> Spec:
         raise CdiSpecError(f"{source} is empty", hint="remove it or write a CDI spec")
     spec: Spec = spec_fields.read_spec(document, at)
     _check_version(spec, at)
-    kind = _required(spec, "kind", at)
-    _apply_rule(names.parse_kind, kind, member(at, "kind"))
+    _apply_rule(names.parse_kind, spec["kind"], member(at, "kind"))
     _check_annotations(spec, at)
     _check_devices(spec, at)
     _check_edits(spec.get("containerEdits", {}), member(at, "containerEdits"))
@@ -66,7 +61,7 @@ def validate(document: object, *, source: str) -> Spec:
 
 
 def _check_version(spec: Spec, at: str) -> None:
-    version = _required(spec, "cdiVersion", at)
+    version = spec["cdiVersion"]
     if not versions.is_known(version):
         raise CdiSpecError(
             f"{at} cdiVersion {shown(version)} is unknown",
@@ -80,7 +75,7 @@ def _check_devices(spec: Spec, at: str) -> None:
     seen: set[str] = set()
     for index, device in enumerate(spec["devices"]):
         position = f"{member(at, 'devices')}[{index}]"
-        name = _required(device, "name", position)
+        name = device["name"]
         _apply_rule(names.check_device_name, name, member(position, "name"))
         if name in seen:
             raise CdiSpecError(f"{position} is the second device named {shown(name)}")
@@ -105,8 +100,6 @@ def _check_edits(edits: ContainerEdits, at: str) -> None:
     _check_env(edits.get("env", []), member(at, "env"))
     for index, node in enumerate(edits.get("deviceNodes", ())):
         _check_node(node, f"{at}.deviceNodes[{index}]")
-    for index, mount in enumerate(edits.get("mounts", ())):
-        _check_mount(mount, f"{at}.mounts[{index}]")
     for index, hook in enumerate(edits.get("hooks", ())):
         _check_hook(hook, f"{at}.hooks[{index}]")
     _check_net_devices(edits, member(at, "netDevices"))
@@ -123,7 +116,6 @@ def _check_env(env: list[str], at: str) -> None:
 
 
 def _check_node(node: DeviceNode, at: str) -> None:
-    _required(node, "path", at)
     kind = node.get("type", "")
     if kind not in NODE_TYPES:
         raise CdiSpecError(
@@ -136,18 +128,12 @@ def _check_node(node: DeviceNode, at: str) -> None:
         )
 
 
-def _check_mount(mount: Mount, at: str) -> None:
-    _required(mount, "hostPath", at)
-    _required(mount, "containerPath", at)
-
-
 def _check_hook(hook: Hook, at: str) -> None:
-    name = _required(hook, "hookName", at)
+    name = hook["hookName"]
     if name not in HOOK_NAMES:
         raise CdiSpecError(
             f"{at}.hookName is {shown(name)}, no OCI hook", hint="one of " + ", ".join(HOOK_NAMES)
         )
-    _required(hook, "path", at)
     _check_env(hook.get("env", []), member(at, "env"))
 
 
@@ -156,8 +142,10 @@ def _check_net_devices(edits: ContainerEdits, at: str) -> None:
     inside: set[str] = set()
     for index, device in enumerate(edits.get("netDevices", ())):
         position = f"{at}[{index}]"
-        for key, seen in (("hostInterfaceName", hosts), ("name", inside)):
-            name = _required(device, key, position)
+        for key, name, seen in (
+            ("hostInterfaceName", device["hostInterfaceName"], hosts),
+            ("name", device["name"], inside),
+        ):
             if name in seen:
                 raise CdiSpecError(f"{position}.{key} is {shown(name)}, a duplicate")
             seen.add(name)
@@ -199,13 +187,6 @@ def check_annotations(annotations: Mapping[str, str]) -> None:
         total += len(full_key.encode()) + len(text.encode())
     if total > ANNOTATIONS_LIMIT:
         raise RequestError(f"annotations have {total} bytes, more than {ANNOTATIONS_LIMIT}")
-
-
-def _required(holder: Mapping[str, object], key: str, at: str) -> str:
-    value = holder.get(key)
-    if not isinstance(value, str) or not value:
-        raise CdiSpecError(f"{owner(at)} has no {key}", hint=f"{key} is required")
-    return value
 
 
 def _apply_rule(check: Callable[..., object], value: object, at: str) -> None:

@@ -25,7 +25,6 @@ except ImportError:  # PyYAML without libyaml: slower, same result
 DEPTH_LIMIT = 32
 VALUE_LIMIT = 400_000  # YAML aliases can expand a few bytes to many values
 
-_PLAIN = "!plain"
 _NULL = re.compile(r"~|null|Null|NULL|")
 _FLAG = re.compile(r"true|True|TRUE|false|False|FALSE")
 _FLAG_WORD = re.compile(r"y|Y|n|N|(?i:yes|no|on|off|true|false)")
@@ -103,40 +102,31 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key that is not a scalar", key_node.start_mark
-            )
+            raise _error("a key that is not a scalar", key_node)
         key = key_node.value
         value = loader.construct_object(value_node, deep=True)
         if key == "<<" and not key_node.style:
             for source in value if isinstance(value, list) else [value]:
                 if not isinstance(source, dict):
-                    raise yaml.constructor.ConstructorError(
-                        None, None, "<< merges a table", key_node.start_mark
-                    )
+                    raise _error("<< merges a table", key_node)
                 loader.merged += len(source) + len(merged)
                 if loader.merged > VALUE_LIMIT:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, "<< merges too much", key_node.start_mark
-                    )
+                    raise _error("<< merges too much", key_node)
                 merged = {**source, **merged}  # the first of several tables wins
             continue
         if key in table:
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"duplicate key {spec_fields.shown(str(key))}",
-                key_node.start_mark,
-            )
+            raise _error(f"duplicate key {spec_fields.shown(str(key))}", key_node)
         table[key] = value
     return {**merged, **table}
 
 
+def _error(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
 def _unknown(loader: _Loader, node: yaml.Node) -> object:
     del loader
-    raise yaml.constructor.ConstructorError(
-        None, None, f"a CDI spec has no tag {spec_fields.shown(node.tag)}", node.start_mark
-    )
+    raise _error(f"a CDI spec has no tag {spec_fields.shown(node.tag)}", node)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:str", _scalar)

@@ -71,7 +71,7 @@ def check(
 
 
 def _show(report: Report, form: str) -> None:
-    from nvct.doctor import causes, specifications
+    from nvct.doctor import specifications
     from nvct.doctor.model import count
 
     if form == "json":
@@ -82,12 +82,12 @@ def _show(report: Report, form: str) -> None:
         shown = {"specs": report.specs, "devices": report.devices, "drift": found}
         click.echo(json.dumps(shown, indent=2))
         return
-    for cause in causes.lines(report.drift):
+    for cause in specifications.lines(report.drift):
         tell(cause)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if report.drift:
         differences = count(len(report.drift), "difference")
-        advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
+        advice = specifications.advice(report.drift, "nvidia-ctk cdi generate")
         say(f"{things}: {differences} from the host; {advice}")
     else:
         tell(f"{things}: no difference from the host")
@@ -221,6 +221,7 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
     from nvct.cdi.make import edits, store
+    from nvct.compile.publish import is_in_folder_of_engines
 
     spec = _spec_of(input_path or STDIN)
     is_inside = relative_to == "container"
@@ -229,7 +230,7 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     if output in store.STDOUT:
         sys.stdout.write(store.dumps(moved).decode())
         return
-    follow = not store.is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
+    follow = not is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
     say(f"wrote {_counted(moved)} to {store.save(moved, output, follow=follow)}")
 
 
@@ -239,11 +240,7 @@ def _counted(spec: Spec) -> str:
 
 
 def _spec_of(path: str) -> Spec:
-    """Return the spec in a file, or that on stdin.
-
-    Raises:
-        CdiSpecError: it cannot be read, or is not valid.
-    """
+    """Return the spec in a file, or that on stdin."""
     from nvct.cdi.read import load
 
     if path == STDIN:
@@ -251,9 +248,7 @@ def _spec_of(path: str) -> Spec:
     return load.load_file(path)
 
 
-TRANSFORM = {
-    "root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another."),
-}
+TRANSFORM = {"root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another.")}
 
 transform = LazyGroup("transform", TRANSFORM, "Change CDI specifications.")
 

@@ -173,7 +173,6 @@ class Selected:
     Attributes:
         everything: "all" was requested.
         gpus: including the GPUs of requested MIG devices.
-        migs: with their GPUs.
     """
 
     everything: bool = False

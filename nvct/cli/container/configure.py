@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-ARGUMENTS = "ROOTFS"
+ARGUMENTS = " ROOTFS"
 TEXT = (
     "Give a container that was created and has not started what it needs of the driver. ROOTFS is "
     "the path of its root in the mount namespace of the process PID, or where this program runs."

@@ -158,10 +158,9 @@ class Lister:
     def _files(
         self, kind: FileKind, order: Sequence[str], *, compat32: bool = False
     ) -> Iterator[str]:
-        every = [*self.inventory.files, *(f for d in self.inventory.devices for f in d.files)]
         file_paths = [
             self._path(file, by_container_path=kind == "firmware")
-            for file in every
+            for file in self.inventory.every_file()
             if file.kind == kind and (file.capability == "compat32") is compat32
         ]
         yield from dict.fromkeys(_sorted(file_paths, order))

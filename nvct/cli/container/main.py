@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
 from typing import IO, NoReturn
 
 from nvct import errors, paths
@@ -44,6 +46,7 @@ COMMANDS = {
     "list": "List what a container needs",
     "configure": "Give a container what it needs",
 }
+MODULES = {"info": "info", "list": "list_files", "configure": "configure"}
 TEXT = "NVIDIA's driver for containers: what there is of it, and a container that gets it."
 USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 
@@ -139,8 +142,7 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def _command(name: str, global_options: Parsed, env: Mapping[str, str]) -> None:
-    options, _, _ = _described(name)
-    command_options = args.parse(global_options.arguments[1:], options)
+    command_options = args.parse(global_options.arguments[1:], _module(name).OPTIONS)
     if command_options.has("help"):
         print(help_of(name), end="")
         return
@@ -255,9 +257,6 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
     """Return the options of discovery: --ldcache restricts it to the folders in that cache.
 
     As in libnvidia-container.
-
-    Raises:
-        HostError: the cache cannot be read.
     """
     options = DiscoveryOptions(compat32=True)
     path = global_options.text("ldcache")
@@ -292,19 +291,9 @@ def _load_modules(roots: Roots, log: Log) -> None:
         log(error.message)
 
 
-def _described(name: str) -> tuple[Sequence[Option], str, str]:
-    if name == "info":
-        from nvct.cli.container import info as container_info
-
-        return container_info.OPTIONS, container_info.TEXT, ""
-    if name == "list":
-        from nvct.cli.container import list_files as container_list
-
-        return container_list.OPTIONS, container_list.TEXT, ""
-    from nvct.cli.container import configure as container_configure
-
-    arguments = f" {container_configure.ARGUMENTS}"
-    return container_configure.OPTIONS, container_configure.TEXT, arguments
+def _module(name: str) -> ModuleType:
+    """Return the module of a command; the others are not imported."""
+    return import_module(f"nvct.cli.container.{MODULES[name]}")
 
 
 def help_of(name: str) -> str:
@@ -312,8 +301,9 @@ def help_of(name: str) -> str:
     if not name:
         head = f"{PROGRAM} [OPTION...] COMMAND [ARG...]"
         return args.usage(head, TEXT, OPTIONS, args.section("Commands", COMMANDS.items()))
-    options, text, arguments = _described(name)
-    return args.usage(f"{PROGRAM} {name} [OPTION...]{arguments}", text, options)
+    module = _module(name)
+    arguments = getattr(module, "ARGUMENTS", "")
+    return args.usage(f"{PROGRAM} {name} [OPTION...]{arguments}", module.TEXT, module.OPTIONS)
 
 
 def version() -> str:

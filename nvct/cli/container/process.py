@@ -27,11 +27,7 @@ class Process:
     __slots__ = ("_fd", "number", "pid")
 
     def __init__(self, pid: int) -> None:
-        """Open a pidfd of the process.
-
-        Raises:
-            HostError: the process does not exist, or /proc does not show it.
-        """
+        """Open a pidfd of the process."""
         self.pid = self.number = pid
         self._fd = -1
         if not pid:

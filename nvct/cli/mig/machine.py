@@ -112,11 +112,7 @@ class Hooks:
     """The hooks of a file, with the variables of this command."""
 
     def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        """Read the file; "" is none.
-
-        Raises:
-            HostError: it cannot be read, or is malformed.
-        """
+        """Read the file; "" is none."""
         self.hooks: hooks.Hooks = {}
         if path:
             with failing("error parsing hooks file"):
@@ -127,9 +123,5 @@ class Hooks:
         }
 
     def __call__(self, name: str) -> None:
-        """Run the hooks of a name.
-
-        Raises:
-            HostError: a hook fails.
-        """
+        """Run the hooks of a name."""
         hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)

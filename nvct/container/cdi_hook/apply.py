@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook apply: does all work for a container in one process.
+"""Hook apply: does all work for a container in one process; hooks create-symlinks and noop.
 
 The order is: the mount over the driver's params, which needs the container's mount namespace;
 links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache. In
@@ -39,10 +39,7 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
         from nvct.container.cdi_hook import show_view
 
         show_view.cover_files(context, view)  # also a mount
-    if work["links"]:
-        from nvct.container.cdi_hook import create_symlinks
-
-        create_symlinks.make(context, work["links"])
+    _make_links(context, work["links"])
     if view is not None:
         from nvct.container.cdi_hook import show_view
 
@@ -56,6 +53,30 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
         from nvct.container.cdi_hook import update_application_profile
 
         update_application_profile.run(context, leave_volumes=view is not None)
+
+
+def create_symlinks(context: Context) -> None:
+    """Make links in the container, `--link TARGET::LINK` each.
+
+    Raises:
+        UsageError: a link is not written TARGET::LINK.
+        UnsafePathError: the path of a link is a directory.
+    """
+    _make_links(context, hook_command.work(context.options)["links"])
+
+
+def _make_links(context: Context, links: list[list[str]]) -> None:
+    """Make links, (target, path) each, and the folders above them; files and links are replaced.
+
+    The target is used as given: it may be relative, absolute or dangling.
+    """
+    if links:
+        pairs = [(target, path) for target, path in links]
+        context.root().symlinks(pairs, kernel=context.kernel)
+
+
+def noop(_context: Context) -> None:
+    """Do nothing: it shows that the runtime starts hooks."""
 
 
 def _compat_folder(context: Context, work: Work) -> str:

@@ -37,21 +37,12 @@ class Context:
 
     Attributes:
         bundle: the container's bundle, as its state names it; "" until that was read.
-        steps_left: remaining budget for path components in the container's root.
     """
 
     __slots__ = (
-        "_bundle",
-        "_is_checked",
-        "_root",
-        "_stdin_fd",
-        "bundle",
-        "kernel",
-        "options",
-        "proc_root",
-        "steps_left",
-        "warn",
-    )
+        "_bundle", "_is_checked", "_root", "_stdin_fd", "bundle", "kernel", "options",
+        "proc_root", "steps_left", "warn",
+    )  # fmt: skip
 
     def __init__(
         self,

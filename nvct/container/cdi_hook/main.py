@@ -17,7 +17,7 @@ from nvct.errors import NvctError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
 
     from nvct.container.cdi_hook.context import Context
     from nvct.container.plan.hook_command import Kinds, Options
@@ -58,6 +58,8 @@ HOOKS: dict[str, Kinds] = {
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},
 }
 """Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
+IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "noop")}
+"""Hooks that have no module of their own."""
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
@@ -179,16 +181,18 @@ def _run(
     context = Context(options, stdin_fd, warn)
     contexts.append(context)
     try:
-        module(name).run(context)
+        function(name)(context)
     finally:
         context.close()
 
 
-def module(name: str) -> ModuleType:
-    """Import the module of one hook only."""
-    module = f"nvct.container.cdi_hook.{name.replace('-', '_')}"
-    __import__(module)
-    return sys.modules[module]
+def function(name: str) -> Callable[[Context], None]:
+    """Return the function of a hook; only its module is imported."""
+    module, attribute = IN_APPLY.get(name, (name.replace("-", "_"), "run"))
+    path = f"nvct.container.cdi_hook.{module}"
+    __import__(path)
+    found: Callable[[Context], None] = getattr(sys.modules[path], attribute)
+    return found
 
 
 def _say(text: str) -> None:

@@ -21,10 +21,6 @@ ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
     """Mount one file of a container over another.
 
-    Args:
-        target: descriptor of the file to cover.
-        path: of the target in the container.
-
     Raises:
         HostError: mounting failed.
         UnsafePathError: the source vanished.

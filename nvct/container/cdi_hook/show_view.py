@@ -76,9 +76,6 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
 def run(context: Context, view: View, compat: str) -> None:
     """Add the linker's entries and the links.
 
-    Args:
-        compat: folder of the image's CUDA compatibility libraries, which come first, or "".
-
     Raises:
         NvctError: a file of the container is damaged or not safe, or its mounts cannot be read.
         OSError: the root cannot be written to.

@@ -82,12 +82,7 @@ class Layout:
         return ""
 
     def _compat_folder(self, versions: Compat) -> str:
-        """Return the folder of the image's CUDA compatibility libraries, "" if they are not used.
-
-        Args:
-            versions: of the host's driver and its CUDA, and the libraries' folder in images; {} if
-                the image's libraries are never used.
-        """
+        """Return the folder of the image's CUDA compatibility libraries, "" if not used."""
         if not versions:
             return ""
         root, covered = self._root, self._covered

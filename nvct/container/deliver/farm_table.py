@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects from plan["farm"] by driver capabilities; nvct.compile.farm_table makes that table.
+"""Selects from plan["farm"] by driver capabilities; nvct.farm.table makes that table.
 
 Hot. Pure functions: no input or output.
 """

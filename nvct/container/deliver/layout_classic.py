@@ -35,11 +35,7 @@ def decide(
     *,
     kernel: Kernel = KERNEL,
 ) -> Layout | None:
-    """Return a layout that does the hook's work, None if the hook must do it.
-
-    Args:
-        folder: of the bundle, "" for the working directory.
-    """
+    """Return a layout that does the hook's work, None if the hook must do it."""
     try:
         _check(bundle, edits)
         layout = _ClassicLayout(bundle, folder, open_root(bundle, folder), edits, note)
@@ -132,12 +128,7 @@ class _ClassicLayout(Layout):
                 raise UnfitError(f"{over} is a mount")
 
     def _add_cache(self, folders: list[str], compat: str) -> None:
-        """Add ld.so.cache and its drop-in, as the hook update-ldcache writes them.
-
-        Raises:
-            UnfitError: the cache cannot be edited.
-            UnsafePathError: a path is not a regular file.
-        """
+        """Add ld.so.cache and its drop-in, as the hook update-ldcache writes them."""
         from nvct.container.rootfs.linker_state import LinkerState
 
         root = self._root

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout "farm": the driver by one mount of a view, and a few files in the root.
 
-Hot. plan["farm"] lists the files of the view (nvct.compile.farm_table). This module selects those
+Hot. plan["farm"] lists the files of the view (nvct.farm.table). This module selects those
 of a container and makes them visible to its programs: entries in ld.so.cache before others of the
 same name, a drop-in that a later ldconfig reads, links where programs expect files. All changes
 are made before the container exists, so no hook is needed. A container that this layout does not
@@ -46,11 +46,7 @@ def decide(
     *,
     kernel: Kernel = KERNEL,
 ) -> Layout | None:
-    """Return a layout that mounts the driver's view, None if it does not fit the container.
-
-    Args:
-        folder: of the bundle, "" for the working directory.
-    """
+    """Return a layout that mounts the driver's view, None if it does not fit the container."""
     farm = next((edit["farm"] for edit in edits if "farm" in edit), None)
     if farm is None:
         return None
@@ -76,7 +72,6 @@ class _FarmLayout(Layout):
     """The layout of one container.
 
     Attributes:
-        compat: folder of the image's CUDA compatibility libraries, "" if they are not used.
         env_why: why programs find the driver by environment variables, "" if by files.
     """
 
@@ -86,12 +81,7 @@ class _FarmLayout(Layout):
     )  # fmt: skip
 
     def __init__(
-        self,
-        bundle: Bundle,
-        folder: str,
-        root: Root,
-        farm: FarmEdits,
-        note: Callable[[str], None],
+        self, bundle: Bundle, folder: str, root: Root, farm: FarmEdits, note: Callable[[str], None]
     ) -> None:
         table = farm["table"]
         super().__init__(bundle, folder, root, _destinations(bundle, table["view"]), note)
@@ -200,24 +190,14 @@ class _FarmLayout(Layout):
         )
 
     def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        """Add the search paths of the dynamic linkers.
-
-        Raises:
-            LdCacheError: the image's cache has an unknown format.
-            UnsafePathError: a path is not a regular file.
-        """
+        """Add the search paths of the dynamic linkers."""
         if musl:  # the driver needs glibc: the image must have a layer such as gcompat
             linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
         if glibc:
             self._add_glibc()
 
     def _add_glibc(self) -> None:
-        """Add the entries of ld.so.cache and the drop-in.
-
-        Raises:
-            LdCacheError: the image's cache has an unknown format.
-            UnsafePathError: a path is not a regular file.
-        """
+        """Add the entries of ld.so.cache and the drop-in."""
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
         self._is_again = view_links.add_cache(

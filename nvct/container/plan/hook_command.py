@@ -68,45 +68,35 @@ LIST, TEXT, SWITCH = "list", "text", "switch"
 
 
 class Options:
-    """The flags of one command line.
+    """The flags of one command line, and the words after them."""
 
-    Attributes:
-        lists, texts, switches: by name, without missing flags.
-        rest: the words that are not flags.
-    """
-
-    __slots__ = ("lists", "rest", "switches", "texts")
+    __slots__ = ("given", "rest")
 
     def __init__(self) -> None:
-        self.lists: dict[str, list[str]] = {}
-        self.texts: dict[str, str] = {}
-        self.switches: dict[str, bool] = {}
+        self.given: dict[str, list[str]] = {}
         self.rest: list[str] = []
 
     def values(self, name: str) -> list[str]:
         """Return the distinct values of a repeated flag, in order."""
-        return list(dict.fromkeys(self.lists.get(name, [])))
+        return list(dict.fromkeys(self.given.get(name, [])))
 
     def text(self, name: str, default: str = "") -> str:
-        """Return the value of a flag, or the default if it is missing."""
-        return self.texts.get(name, default)
+        """Return the last value of a flag, or the default if it is missing."""
+        return self.given.get(name, [default])[-1]
 
     def is_set(self, name: str) -> bool:
         """Report whether a switch is on."""
-        return self.switches.get(name, False)
+        return self.text(name) == "true"
 
     def put(self, kind: str, name: str, value: str) -> None:
-        """Set a flag.
+        """Add the value of a flag.
 
         Raises:
             UsageError: the value of a switch is neither true nor false.
         """
-        if kind == LIST:
-            self.lists.setdefault(name, []).append(value)
-        elif kind == TEXT:
-            self.texts[name] = value
-        else:
-            self.switches[name] = _is_true(name, value)
+        if kind == SWITCH:
+            value = "true" if _is_true(name, value) else "false"
+        self.given.setdefault(name, []).append(value)
 
 
 def _is_true(name: str, value: str) -> bool:

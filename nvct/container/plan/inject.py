@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import DeviceNode, Edits
     from nvct.oci.bundle import Bundle
+    from nvct.oci.jsontext import Json
 
 ONCE = ("NVIDIA_VISIBLE_DEVICES",)
 """Variables whose duplicates are removed, even if no edit sets them."""
@@ -87,7 +88,9 @@ def _nodes(bundle: Bundle, nodes: list[DeviceNode]) -> list[list[str]]:
             if value > 0 and f',"{key}":' not in text:
                 text = f'{text[:-1]},"{key}":{value}}}'
         texts.append(text)
-    _replace_devices(bundle, by_path, texts)
+    bundle.document.replace(
+        ("linux", "devices"), lambda device: _member(device, "path") in by_path, texts
+    )
     _rules(bundle, [node["rule"] for node in by_path.values() if node["rule"]])
     return bound
 
@@ -127,21 +130,6 @@ def _rules(bundle: Bundle, rules: list[str]) -> None:
     bundle.document.append(path, added)
 
 
-def _replace_devices(bundle: Bundle, nodes: dict[str, DeviceNode], texts: list[str]) -> None:
-    path = ("linux", "devices")
-    document = bundle.document
-    elements = document.elements(path)
-    unchanged = []
-    for element in elements:
-        existing = element.value.get("path") if isinstance(element.value, dict) else None
-        if not (isinstance(existing, str) and existing in nodes):
-            unchanged.append(document.fragment(element))
-    if len(unchanged) == len(elements):
-        document.append(path, texts)
-    else:
-        document.rewrite(path, unchanged + texts)
-
-
 def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
     """Append mounts; equal destinations are replaced, existing mounts below ours follow them."""
     texts_by_target = {mount_target(destination): text for destination, text in mounts}
@@ -153,8 +141,7 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
     parents = tuple([target + "/" for target in texts_by_target])
     elements = document.elements(("mounts",))
     for element in elements:
-        destination = element.value.get("destination") if isinstance(element.value, dict) else None
-        target = mount_target(destination) if isinstance(destination, str) else ""
+        target = mount_target(_member(element.value, "destination"))
         if target in texts_by_target:
             continue
         if target.startswith(parents):
@@ -212,15 +199,14 @@ def remove_nvidia_hooks(bundle: Bundle) -> bool:
     The shim does their work. nvidia-container-toolkit v1.20 also removes them in its modes cdi and
     jit-cdi.
     """
-    path = ("hooks", "prestart")
-    document = bundle.document
-    elements = document.elements(path)
-    unchanged = []
-    for element in elements:
-        hook = element.value.get("path") if isinstance(element.value, dict) else None
-        if not (isinstance(hook, str) and hook.rpartition("/")[2] in NVIDIA_HOOKS):
-            unchanged.append(document.fragment(element))
-    if len(unchanged) == len(elements):
-        return False
-    document.rewrite(path, unchanged)
-    return True
+    return bundle.document.replace(
+        ("hooks", "prestart"),
+        lambda hook: _member(hook, "path").rpartition("/")[2] in NVIDIA_HOOKS,
+        [],
+    )
+
+
+def _member(value: Json, key: str) -> str:
+    """Return a text of an object, "" if it has none."""
+    text = value.get(key) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""

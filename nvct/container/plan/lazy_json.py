@@ -41,8 +41,6 @@ class LazyList:
 
     Args:
         lines: all rows of the document.
-        first, count: the range of rows.
-        mounts: the first row with mounts.
     """
 
     __slots__ = ("_count", "_first", "_lines", "_mounts", "_values")
@@ -58,12 +56,7 @@ class LazyList:
         return self._count
 
     def __getitem__(self, index: int) -> Value:
-        """Return an element, the same object each time.
-
-        Raises:
-            IndexError: the list is shorter.
-            DocumentError: the row is not JSON.
-        """
+        """Return an element, the same object each time."""
         if index not in self._values:
             if not 0 <= index < self._count:
                 raise IndexError(index)

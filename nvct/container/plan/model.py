@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         work: Work
 
     class Farm(TypedDict):
-        """The table of a farm view, made by `nvct.compile.farm_table`."""
+        """The table of a farm view, made by `nvct.farm.table`."""
 
         view: str
         why: str

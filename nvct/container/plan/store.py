@@ -49,7 +49,6 @@ class Store:
 
     Attributes:
         fd: of the directory, -1 if it is missing or not safe.
-        reason: of the last error, or "".
     """
 
     __slots__ = ("fd", "path", "reason")

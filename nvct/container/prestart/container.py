@@ -126,12 +126,8 @@ class Container:
     """A container that has not started yet.
 
     Attributes:
-        process: the first process; None after `close`.
         rootfs: absolute path of its root in its mount namespace, before the pivot.
         userns: whether its user namespace is not that of this process.
-
-    Args:
-        process: if it is already open; `close` closes it.
 
     Raises:
         HostError: there is no such process, or its mount namespace is the host's or that of

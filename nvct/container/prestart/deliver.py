@@ -57,9 +57,6 @@ class Node:
         """Read an entry for linux.devices; missing owners are those of the container's process.
 
         `host` is the path of the host's node, "" if the plan has none.
-
-        Raises:
-            RequestError: the node is not a character device.
         """
         entry: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
         self.path: str = entry["path"]
@@ -205,7 +202,7 @@ class Delivery:
                     for work in works:
                         apply.do(self._context(Options(), root), work)
                     for name, options in actions:
-                        hooks.module(name).run(self._context(options, root))
+                        hooks.function(name)(self._context(options, root))
                 except OSError as error:
                     path = error.filename or "the container"
                     raise HostError(
@@ -243,7 +240,7 @@ class Delivery:
 def _load_all() -> None:
     """Import the modules for the container: its user namespace may deny access to their files."""
     for name in hooks.HOOKS:
-        hooks.module(name)
+        hooks.function(name)
     from nvct.linux import files, mountinfo
 
     del files, mountinfo

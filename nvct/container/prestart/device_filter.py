@@ -174,7 +174,6 @@ class Rule:
 
     Attributes:
         kind: "c", "b" or "a" for both.
-        major, minor: device numbers, or ANY.
         access: letters of "rwm": read, write, mknod.
     """
 

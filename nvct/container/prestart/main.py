@@ -119,10 +119,10 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         times.append(time.monotonic())
         decisions.append(decision)
 
-    state = read_state(stdin_fd)
-    if is_inside(state.pid):
+    pid, folder = read_state(stdin_fd)
+    if is_inside(pid):
         env = {}  # inside, the variables are the image's
-    bundle = bundles.load(bundles.config_path(state.bundle))
+    bundle = bundles.load(bundles.config_path(folder))
     store = Store(run_dir(env), create=True)
     try:
         config, trouble = settings.load_or_default(store, env, cold)
@@ -130,14 +130,16 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
             return
         times.append(time.monotonic())
         host = Host(store, env, cold, config.proc_root)
-        _deliver(bundle, state, config, host, decided, trouble=trouble, program=program)
+        _deliver(
+            bundle, pid, config, host, decided, folder=folder, trouble=trouble, program=program
+        )
         (decision,) = decisions
         if decision.request is not None or decision.notes:
-            recorder.given(store, program, state.bundle, decision, times)
+            recorder.given(store, program, folder, decision, times)
     except Exception as error:
         known = error if isinstance(error, NvctError) else errors.unexpected(error)
         last = decisions[-1] if decisions else None
-        recorder.refused(store, program, state.bundle, known, times=times, decision=last)
+        recorder.refused(store, program, folder, known, times=times, decision=last)
         raise
     finally:
         store.close()
@@ -171,11 +173,12 @@ def refuse(request: Request, config: Config) -> None:
 
 def _deliver(
     bundle: Bundle,
-    state: State,
+    pid: int,
     config: Config,
     host: Host,
     decided: Callable[[Decision], None],
     *,
+    folder: str,
     trouble: NvctError | None,
     program: str,
 ) -> None:
@@ -190,7 +193,7 @@ def _deliver(
         from nvct.container.prestart.container import Process
 
         refuse(request, config)
-        processes.append(Process(state.pid))  # before plans are compiled, which may take seconds
+        processes.append(Process(pid))  # before plans are compiled, which may take seconds
         processes[0].hold()
 
     # Mode legacy ignores annotations, which are for engines and the shim.
@@ -209,7 +212,7 @@ def _deliver(
             from nvct.container.prestart.container import Container, rootfs_of
             from nvct.container.prestart.deliver import Delivery
 
-            container = Container(state.pid, rootfs_of(bundle, state.bundle), process=processes[0])
+            container = Container(pid, rootfs_of(bundle, folder), process=processes[0])
             try:
                 Delivery(container, bundle, config, host.env, warn).run(decision.edits)
             finally:
@@ -223,22 +226,8 @@ def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-class State:
-    """The parts of a container's state that a prestart hook needs.
-
-    Attributes:
-        pid: of the container's first process, in the PID namespace of this process.
-    """
-
-    __slots__ = ("bundle", "pid")
-
-    def __init__(self, pid: int, bundle: str) -> None:
-        self.pid = pid
-        self.bundle = bundle
-
-
-def read_state(fd: int) -> State:
-    """Read the state from a file descriptor; Docker before 17.06 writes `bundlePath`.
+def read_state(fd: int) -> tuple[int, str]:
+    """Return PID and bundle of the container's state; Docker before 17.06 writes `bundlePath`.
 
     Raises:
         BundleError: the input is not a container state, or the container has no process.
@@ -252,7 +241,7 @@ def read_state(fd: int) -> State:
     pid = state.get("pid")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
         raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
-    return State(pid, bundle)
+    return pid, bundle
 
 
 def is_inside(pid: int, proc: str = "/proc") -> bool:

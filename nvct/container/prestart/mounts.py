@@ -41,7 +41,6 @@ class Tree:
     Attributes:
         restrictions: MOUNT_ATTR_* bits.
         fd: detached mount of the source, -1 if the kernel is too old.
-        status: of the source.
 
     Raises:
         HostError: the source does not exist, or cannot be cloned.

@@ -46,7 +46,6 @@ class Cgroup:
 
     Attributes:
         path: of the cgroup in the hierarchy with the device rules, "/" for the root cgroup.
-        unified: true for cgroup v2.
     """
 
     __slots__ = ("folder", "path", "unified")

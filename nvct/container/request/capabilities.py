@@ -37,7 +37,6 @@ def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) 
     """Return the sorted capabilities that a container gets.
 
     Args:
-        value: of the variable, None if unset.
         supported: the upper bound from the configuration.
         legacy_image: an unset variable means all supported capabilities; for older images.
 

@@ -6,7 +6,14 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, OWN_KIND, RUNTIME_KIND
+from nvct.container.request.model import (
+    BY_ANNOTATION,
+    BY_ENGINE,
+    FEATURES,
+    MIG_CAPABILITIES,
+    OWN_KIND,
+    RUNTIME_KIND,
+)
 from nvct.container.request.visible_devices import is_uuid
 from nvct.errors import NvctError
 
@@ -22,12 +29,8 @@ if TYPE_CHECKING:
 
 IMEX_KIND = "nvidia.com/imex-channel"
 EXTRA_NAMES = {
-    "mig_config": "nvidia.com/mig=config",
-    "mig_monitor": "nvidia.com/mig=monitor",
-    "gds": "nvidia.com/gds=all",
-    "mofed": "nvidia.com/mofed=all",
-    "gdrcopy": "nvidia.com/gdrcopy=all",
-    "nvswitch": "nvidia.com/nvswitch=all",
+    **{name: f"nvidia.com/mig={name.removeprefix('mig_')}" for name in MIG_CAPABILITIES},
+    **{name: f"nvidia.com/{name}=all" for name in FEATURES},
 }
 KUBELET_CGROUP = "kubepods"
 CONTAINERD_TYPE = "io.kubernetes.cri.container-type"
@@ -54,8 +57,6 @@ class Case:
         parse: returns the request of a device plugin's answer; set by callers.
         source: the variable, annotation or mount that carries the request.
         annotations: of config.json; those of the origin if it is known.
-        privileged: the container has CAP_SYS_ADMIN.
-        origin: None if unknown.
     """
 
     __slots__ = (

@@ -14,6 +14,7 @@ from nvct.container.request.case import (
     CRIO_TYPE,
     IMEX_KIND,
 )
+from nvct.container.request.model import FEATURES
 from nvct.container.request.visible_devices import is_bus_id, shown
 from nvct.errors import NvctError
 
@@ -27,24 +28,14 @@ if TYPE_CHECKING:
 
     Held: TypeAlias = "tuple[bool | None, str]"
 
-EXTRAS = {
-    "mig-config": "mig_config",
-    "mig-monitor": "mig_monitor",
-    "imex": "imex",
-    "gds": "gds",
-    "mofed": "mofed",
-    "gdrcopy": "gdrcopy",
-    "nvswitch": "nvswitch",
-}
+EXTRAS = ("mig_config", "mig_monitor", "imex", *FEATURES)
+"""The attributes of a request for the words with dashes."""
 WORD_OF = {
     "management.nvidia.com/gpu": "management",
     IMEX_KIND: "imex",
-    "nvidia.com/gds": "gds",
-    "nvidia.com/mofed": "mofed",
-    "nvidia.com/gdrcopy": "gdrcopy",
-    "nvidia.com/nvswitch": "nvswitch",
+    **{f"nvidia.com/{name}": name for name in FEATURES},
 }
-"""The same, for requests by CDI device name."""
+"""The words for requests by CDI device name."""
 
 
 def _by(values: Sequence[str], case: Case) -> Held:
@@ -94,7 +85,7 @@ def _needed(names: Sequence[str], request: Request) -> list[str]:
         kind, _, device = name.partition("=")
         ordinary = "all" if device == "all" else "devices"
         words[WORD_OF.get(kind, ordinary)] = None
-    extras = [word for word, attribute in EXTRAS.items() if getattr(request.extras, attribute)]
+    extras = [name.replace("_", "-") for name in EXTRAS if getattr(request.extras, name)]
     return [*dict.fromkeys([*words, *extras])]
 
 

@@ -97,7 +97,6 @@ class Device:
     """A device of a plan.
 
     Attributes:
-        names: its full CDI names.
         is_all: it is named "all", and its kind has no other device.
     """
 
@@ -189,7 +188,6 @@ def select(
 
     Args:
         own_kind: the kind of NVIDIA GPUs.
-        fits: reports whether a device with these names is selected.
     """
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]

@@ -64,15 +64,7 @@ class Extras:
         self.csv_all = False
 
     def __bool__(self) -> bool:
-        return bool(
-            self.gds
-            or self.mofed
-            or self.gdrcopy
-            or self.nvswitch
-            or self.imex
-            or self.mig_config
-            or self.mig_monitor
-        )
+        return any(getattr(self, name) for name in (*FEATURES, "imex", *MIG_CAPABILITIES))
 
 
 class Request:
@@ -83,8 +75,6 @@ class Request:
             PCI bus ids have the form of plans, except in mode cdi, whose specs are not ours.
         none: the container gets driver files and control nodes, but no GPU.
         kind: the CDI kind of unqualified ids.
-        source: the variable, annotation or mount of the request, for messages.
-        qualified: there are ids, and each is a full CDI name.
         mode: "cdi" or "jit-cdi"; "legacy" or "csv" if configured.
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.
@@ -94,18 +84,9 @@ class Request:
     """
 
     __slots__ = (
-        "capabilities",
-        "extras",
-        "ids",
-        "kind",
-        "mode",
-        "none",
-        "notes",
-        "plans",
-        "qualified",
-        "requirements",
-        "source",
-    )
+        "capabilities", "extras", "ids", "kind", "mode", "none", "notes", "plans",
+        "qualified", "requirements", "source",
+    )  # fmt: skip
 
     def __init__(self, ids: list[str], source: str) -> None:
         self.ids = ids

@@ -42,7 +42,6 @@ class RuleResult:
     """The result of one rule.
 
     Attributes:
-        holds: whether the rule decides.
         why: the condition that does not hold, or all conditions.
     """
 
@@ -65,9 +64,7 @@ class Origin:
         count: returns the number of devices of a kind, for a request.
         aliases: returns all names of each device that a name selects, for a request; None if
             they are unknown.
-        check_known: raises an error if a request names an unknown device.
         uid_map: path of the deciding process's uid_map; read when a rule needs it.
-        plans: device numbers; None without plans.
     """
 
     __slots__ = (

@@ -86,11 +86,7 @@ def _check_given(case: Case, notes: list[str]) -> None:
 
 
 def _refuse_misspelt(case: Case) -> None:
-    """Refuse a denied request because of its malformed or unknown names, if it has any.
-
-    Raises:
-        RequestError: the request is malformed or names an unknown device.
-    """
+    """Refuse a denied request because of its malformed or unknown names, if it has any."""
     if case.request is None:
         if case.error is not None:
             raise case.error

@@ -41,7 +41,6 @@ def gather(
 
     Args:
         legacy_image: CUDA_VERSION implies a requirement.
-        disabled: the configuration disables requirements.
 
     Raises:
         RequestError: the expressions together are longer than LENGTH_LIMIT.
@@ -95,7 +94,6 @@ def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> 
     """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
     Args:
-        requirements: (variable, expression) pairs.
         facts: values of cuda, driver, arch and brand; a missing or empty value is unknown.
 
     Raises:

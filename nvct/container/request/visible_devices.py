@@ -56,7 +56,6 @@ def evaluate(
     """Return the devices that a list of trimmed words requests.
 
     Args:
-        source: the variable, annotation or mount, for errors.
         check: raises RequestError for an invalid word; default `check_word`.
 
     Returns:
@@ -116,11 +115,6 @@ def _check_qualified(word: str, source: str) -> None:
         names.parse(word)
     except RequestError as error:
         raise RequestError(f"{source}: {error.message}", hint=error.hint) from error
-
-
-def is_qualified(word: str) -> bool:
-    """Report whether a word is a full CDI name, vendor/class=device."""
-    return "=" in word and names.is_qualified(word)
 
 
 def is_index(word: str) -> bool:

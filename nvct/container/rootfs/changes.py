@@ -30,7 +30,6 @@ class Changes:
     Attributes:
         files: (path, content, mode) each; the content differs from that of the root.
         sealed: (path, mode) of read-only directories, made before their files.
-        links: (target, path) each.
     """
 
     __slots__ = ("files", "links", "removed", "root", "sealed")

@@ -102,7 +102,6 @@ class Note:
     """The ELF note of a compatibility libcuda.
 
     Attributes:
-        cuda: its CUDA version, or None.
         drivers: supported major versions of host drivers; may be empty.
     """
 

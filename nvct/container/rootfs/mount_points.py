@@ -45,9 +45,6 @@ class ConfigMounts:
         """Resolve the destinations in the image.
 
         Runtimes follow links before `..`, so the cleaned text alone is not enough.
-
-        Raises:
-            HostError: resolving takes more steps than the budget of the root.
         """
         targets: dict[str, None] = {}
         for destination in destinations:

@@ -107,12 +107,7 @@ def _has_files(root: Root, path: str, *own_names: str) -> bool:
 
 
 def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> int:
-    """Append a folder's links into views, to files of the same name; return how many were seen.
-
-    Args:
-        links: receives the paths, at most LINK_LIMIT.
-        limit: maximum number of inspected names.
-    """
+    """Append a folder's links into views, to files of the same name; return how many were seen."""
     fd = root.path_fd(folder)
     if fd is None:
         return 0
@@ -146,7 +141,6 @@ def add_cache(  # noqa: PLR0917
     Args:
         libraries: (name, path in the container) of 64-bit libraries.
         libraries_32: of 32-bit libraries, None if the container does not get them.
-        compat: folder of the image's CUDA compatibility libraries, which come first, or "".
 
     Raises:
         LdCacheError: the image's cache has an unknown format.

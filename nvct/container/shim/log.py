@@ -46,12 +46,7 @@ def report_crash(
         _write(2, "".join(traceback.format_exception(error)))
 
 
-def note(
-    program: str,
-    config: Config,
-    invocation: Invocation,
-    decision: Decision,
-) -> None:
+def note(program: str, config: Config, invocation: Invocation, decision: Decision) -> None:
     """Append one line about the decision of a create to the shim's log."""
     request, edits = decision.request, decision.edits
     if config.log_level not in LEVELS and not invocation.debug:

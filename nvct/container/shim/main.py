@@ -93,11 +93,7 @@ def _record(
 
 
 def _run(
-    program: str,
-    invocation: argv.Invocation,
-    env: dict[str, str],
-    cold: str,
-    progress: Progress,
+    program: str, invocation: argv.Invocation, env: dict[str, str], cold: str, progress: Progress
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
@@ -137,11 +133,7 @@ def _create(
     trouble: NvctError | None,
     progress: Progress,
 ) -> Decision:
-    """Edit the bundle of a create or run command; return the decision.
-
-    Raises:
-        NvctError: the request is refused, and why.
-    """
+    """Edit the bundle of a create or run command; return the decision."""
     from nvct.container.decide import decide
     from nvct.linux.kernel import KERNEL
     from nvct.oci import bundle as bundles

@@ -39,47 +39,30 @@ class Kind(NamedTuple):
     """
 
     folder: str
-    name: re.Pattern[str]
+    name: str
     container_root: str
-    capability: Capability
     reason: str
+    capability: Capability = "graphics"
     at_root: bool = False
-
-
-def _kind(
-    folder: str,
-    name: str,
-    root: str,
-    reason: str,
-    *,
-    capability: Capability = "graphics",
-    at_root: bool = False,
-) -> Kind:
-    return Kind(folder, re.compile(name), root, capability, reason, at_root)
 
 
 # Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container
 # folders are those of the toolkit. Group 1 is the machine in a name.
 _MACHINE = r"(?:\.([a-z0-9_]+))?\.json"
 KINDS = (
-    _kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
-    _kind(
-        "egl/egl_external_platform.d", r"\d+_nvidia_[a-z0-9]+\.json", "/usr/share", "EGL platform"
-    ),
-    _kind("nvidia", r"nvoptix\.bin", "/usr/share", "data of OptiX"),
-    _kind(
-        "X11/xorg.conf.d",
-        r"(?:\d+-)?nvidia(?:-drm-outputclass)?\.conf",
-        "/usr/share",
-        "configuration of Xorg",
-    ),
-    _kind("OpenCL/vendors", r"nvidia\.icd", "/etc", "OpenCL driver", capability="compute"),
-    _kind("vulkan/icd.d", r"nvidia_(?:icd|layers)" + _MACHINE, "/etc", "Vulkan driver",
-          at_root=True),
-    _kind("vulkan/implicit_layer.d", "nvidia_layers" + _MACHINE, "/etc", "Vulkan layer",
-          at_root=True),
+    Kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
+    Kind("egl/egl_external_platform.d", r"\d+_nvidia_[a-z0-9]+\.json", "/usr/share",
+         "EGL platform"),
+    Kind("nvidia", r"nvoptix\.bin", "/usr/share", "data of OptiX"),
+    Kind("X11/xorg.conf.d", r"(?:\d+-)?nvidia(?:-drm-outputclass)?\.conf", "/usr/share",
+         "configuration of Xorg"),
+    Kind("OpenCL/vendors", r"nvidia\.icd", "/etc", "OpenCL driver", capability="compute"),
+    Kind("vulkan/icd.d", r"nvidia_(?:icd|layers)" + _MACHINE, "/etc", "Vulkan driver",
+         at_root=True),
+    Kind("vulkan/implicit_layer.d", "nvidia_layers" + _MACHINE, "/etc", "Vulkan layer",
+         at_root=True),
     # Not in nvidia-container-toolkit v1.20, which mounts the library without its configuration.
-    _kind("vulkansc/icd.d", "nvidia_icd(?:_vksc)?" + _MACHINE, "/etc", "Vulkan SC driver"),
+    Kind("vulkansc/icd.d", "nvidia_icd(?:_vksc)?" + _MACHINE, "/etc", "Vulkan SC driver"),
 )  # fmt: skip
 
 
@@ -112,7 +95,7 @@ def _search(search: Search, locations: Sequence[Location], files: dict[str, Driv
                 continue
             folder = join(directory, kind.folder)
             for name in tree.names(folder):
-                match = kind.name.fullmatch(name)
+                match = re.fullmatch(kind.name, name)
                 target = tree.file(join(folder, name)) if match else None
                 if match and target and _is_ours(search, tree.host_path(target.path), match):
                     file = _file(tree, kind, name, target)

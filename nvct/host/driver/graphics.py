@@ -73,14 +73,9 @@ def find_loaders(
         if library is None or search.tree.host_path(library.real) in known_paths:
             continue
         known_paths.add(search.tree.host_path(library.real))
-        file = _library(
-            search,
-            library,
-            f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}",
-        )
-        if file is None:
-            continue
-        files[library.real] = file
+        reason = f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}"
+        if file := _library(search, library, reason):
+            files[library.real] = file
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
@@ -137,8 +132,7 @@ def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFi
             library = search.tree.file_in(directory, name)
             if library is None or library.real in by_path:
                 continue
-            file = _library(search, library, "platform library of EGL")
-            if file is not None:
+            if file := _library(search, library, "platform library of EGL"):
                 by_path[library.real] = file
 
     # Sorted in the order of the directories: the linker takes the first library of a SONAME.

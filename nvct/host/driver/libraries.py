@@ -314,6 +314,12 @@ def _not_found(
     )
 
 
+def names_of(files: Sequence[DriverFile]) -> set[str]:
+    """Return every name by which the linker of a container finds one of the libraries."""
+    links = {os.path.basename(link.path) for file in files for link in file.links}
+    return links.union(*((os.path.basename(f.container_path), f.soname) for f in files))
+
+
 def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
     """Return the container directories that hold libcuda."""
     paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")

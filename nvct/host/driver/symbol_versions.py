@@ -12,11 +12,8 @@ from struct import calcsize
 from struct import error as StructError  # noqa: N812 - the name of the module is not enough
 
 from nvct.errors import ElfError
+from nvct.linux import elf
 from nvct.linux.elf import DT_NULL, DT_STRTAB, DYNAMIC_LIMIT, PT_DYNAMIC, PT_LOAD, Elf
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.elf import Segment
 
 DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 WEAK = 0x2
@@ -39,7 +36,7 @@ class VersionedElf(Elf):
 
     __slots__ = ("_entries", "_loads", "defines", "needs")
 
-    def _read_dynamic(self, segments: list[tuple[int, Segment]]) -> None:
+    def _read_dynamic(self, segments: list[tuple[int, elf.Segment]]) -> None:
         super()._read_dynamic(segments)
         self.needs: dict[str, list[str]] = {}
         self.defines: set[str] = set()
@@ -54,7 +51,7 @@ class VersionedElf(Elf):
         except StructError as error:
             raise ElfError("ELF file has damaged symbol versions") from error
 
-    def _tags(self, dynamic: list[Segment]) -> dict[int, int]:
+    def _tags(self, dynamic: list[elf.Segment]) -> dict[int, int]:
         """Return the last value of each tag; none of a file without a dynamic section."""
         if not dynamic or dynamic[0][2] > DYNAMIC_LIMIT:
             return {}

@@ -11,7 +11,15 @@ from __future__ import annotations
 import posix
 from typing import NamedTuple
 
-from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, UnsafePathError
+from nvct.errors import (
+    DocumentError,
+    ElfError,
+    HostError,
+    LdCacheError,
+    NvctError,
+    UnsafePathError,
+)
+from nvct.host.model import Findings
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
 from nvct.linux.ldcache import Cache
@@ -166,6 +174,15 @@ class Tree:
             return Headers(elf_file.machine, elf_file.soname or "", tuple(elf_file.needed))
         finally:
             posix.close(fd)
+
+    def machine_and_soname(self, path: str, findings: Findings) -> tuple[str, str]:
+        """Return two of a library's headers; a warning follows if they are unreadable."""
+        try:
+            machine, soname, _ = self.headers(path)
+        except (ElfError, UnsafePathError, OSError) as error:
+            findings.warn(f"{self.host_path(path)} has no readable SONAME: {error}")
+            return "", ""
+        return machine, soname
 
     def linker_cache(self) -> Cache | None:
         """Return the tree's ld.so.cache, None if there is none.

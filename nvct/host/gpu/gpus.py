@@ -105,14 +105,6 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
     return report
 
 
-def _has_node(search: GpuSearch, minor: int | None, index: int) -> bool:
-    """Return whether a GPU has its node, with a warning if not; True if its minor is unknown."""
-    if minor is None:
-        return True
-    found = nodes.gpu_node(search.roots, search.stat_node, search.findings, minor, index)
-    return found is not None
-
-
 def _combine(
     tables: _Tables, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
 ) -> NvmlGpu | None:
@@ -122,7 +114,8 @@ def _combine(
     if report and reported is None and (report.gpus or report.warnings):
         # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it. It also leaves
         # out one whose node is missing, which is no fault of the GPU.
-        if _has_node(tables.search, gpu.minor, index):
+        roots, stat_node, _ = tables.search
+        if gpu.minor is None or nodes.gpu_node(roots, stat_node, findings, gpu.minor, index):
             findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out", "gpu")
         return None
     minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
@@ -158,14 +151,9 @@ def _gpu(tables: _Tables, gpu: NvmlGpu) -> Gpu:
         drm_nodes=drm,
         by_path=by_path,
         mig_enabled=gpu.mig_enabled,
-        mig=_mig_devices(tables, gpu),
+        mig=tuple(filter(None, (_mig_device(tables, gpu, device) for device in gpu.mig))),
         coherent=gpu.coherent if tables.coherent else None,
     )
-
-
-def _mig_devices(tables: _Tables, gpu: NvmlGpu) -> tuple[MigDevice, ...]:
-    devices = (_mig_device(tables, gpu, device) for device in gpu.mig)
-    return tuple(device for device in devices if device)
 
 
 def _mig_device(tables: _Tables, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:

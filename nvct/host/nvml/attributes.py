@@ -28,19 +28,15 @@ MIB = 2**20
 
 def attributes(nvml: Calls) -> dict[str, GpuAttributes]:
     """Return the attributes of each GPU by its UUID."""
-    return dict(each_gpu.ask(nvml, _of_index).values.values())
+    return dict(each_gpu.ask(nvml, _gpu).values.values())
 
 
-def _of_index(nvml: Calls, index: int) -> tuple[str, GpuAttributes]:
+def _gpu(nvml: Calls, index: int) -> tuple[str, GpuAttributes]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    return string(nvml.nvmlDeviceGetUUID(handle)), _gpu(nvml, handle)
-
-
-def _gpu(nvml: Calls, handle: Handle) -> GpuAttributes:
     memory = optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     compute = optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (0, 0)
     mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
-    return GpuAttributes(
+    return string(nvml.nvmlDeviceGetUUID(handle)), GpuAttributes(
         memory_mib=None if memory is None else int(memory.total) // MIB,
         compute=(int(compute[0]), int(compute[1])),
         ecc=_ecc(nvml, handle),

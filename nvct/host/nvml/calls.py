@@ -209,3 +209,43 @@ def string(value: object) -> str:
 def reason(error: Exception) -> str:
     """Return the text of an NVML error, for the end of a sentence."""
     return str(error).lower().rstrip(".")
+
+
+class Reading:
+    """The values of one device, and the errors of those that NVML refuses."""
+
+    def __init__(self, nvml: Calls) -> None:
+        self.nvml = nvml
+        self.values: dict[str, float] = {}
+        self.errors: dict[str, str] = {}
+
+    def read(self, names: tuple[str, ...], call: Callable[[], Any]) -> None:
+        """Add the values that a call returns, in the order of their names."""
+        try:
+            values = call()
+        except AttributeError:
+            self.refuse(names, "nvidia-ml-py is too old")
+        except self.nvml.NVMLError as error:
+            self.refuse(names, reason(error))
+        else:
+            for name, value in zip(names, values, strict=True):
+                self.add(name, value)
+
+    def add(self, name: str, value: float) -> None:
+        """Add a value, or an error if it is no number.
+
+        Performance metrics of two samples that lie too close together are NaN, and no error
+        (driver 580.159.04, H200).
+        """
+        if value - value == 0:  # finite
+            self.values[name] = value
+        else:
+            self.refuse((name,), f"NVML says {value}")
+
+    def number(self, name: str, function: str, *arguments: object) -> None:
+        """Add the value that a function of NVML returns."""
+        self.read((name,), lambda: (getattr(self.nvml, function)(*arguments),))
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """Add an error for each name."""
+        self.errors.update(dict.fromkeys(names, why))

@@ -15,18 +15,13 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from nvct.errors import NvmlError
-from nvct.host.nvml.calls import reason
+from nvct.host.nvml.calls import Calls, reason
 from nvct.host.nvml.messages import HANG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from nvct.host.nvml.calls import Calls
 
 T = TypeVar("T")
 
@@ -111,11 +106,11 @@ def check(nvml: Calls) -> None:
     Raises:
         NvmlError: one hangs.
     """
-    ask(nvml, _memory, complete=True)
 
+    def memory(nvml: Calls, index: int) -> None:
+        nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
 
-def _memory(nvml: Calls, index: int) -> None:
-    nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+    ask(nvml, memory, complete=True)
 
 
 def is_hanging() -> bool:

@@ -6,22 +6,9 @@ NVML gives the metrics between two samples; here, those since the last question 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from nvct.host.nvml.calls import Calls, Handle, optional, reason
-
-
-class Reading(Protocol):
-    """Where values and errors go, `samples.Reading`."""
-
-    nvml: Calls
-
-    def add(self, name: str, value: float) -> None:
-        """Add a value, or an error if it is no number."""
-
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Add an error for each name."""
-
+from nvct.host.nvml.calls import Calls, Handle, Reading, optional, reason
 
 METRICS = {
     "graphics_active": 1,

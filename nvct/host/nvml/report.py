@@ -157,11 +157,7 @@ ADDRESSING = ("None", "HMM", "ATS")
 
 
 def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuProperties]:
-    """Return the properties of each GPU by its UUID; a GPU without a UUID is left out.
-
-    Args:
-        complete: refuse an answer in which a GPU is missing because it hangs.
-    """
+    """Return the properties of each GPU by its UUID; a GPU without a UUID is left out."""
     return dict(each_gpu.ask(nvml, _properties_of, complete=complete).values.values())
 
 

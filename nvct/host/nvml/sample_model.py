@@ -1,88 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """What NVML reports of the state of GPUs, as values: samples, readiness, health.
 
-The names of values and their units are in `VALUES`.
+The names of values are in `UNITS`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-VALUES = {
-    "sm_clock": "MHz",
-    "memory_clock": "MHz",
-    "temperature": "degrees Celsius",
-    "memory_temperature": "degrees Celsius",
-    "video_clock": "MHz",
-    "max_sm_clock": "MHz",
-    "max_memory_clock": "MHz",
-    "max_video_clock": "MHz",
-    "performance_state": "0 is the fastest, 32 unknown",
-    "fan_speed": "per cent",
-    "slowdown_temperature": "degrees Celsius",
-    "shutdown_temperature": "degrees Celsius",
-    "max_temperature": "degrees Celsius",
-    "max_memory_temperature": "degrees Celsius",
-    "power": "milliwatts",
-    "power_instant": "milliwatts",
-    "power_limit": "milliwatts",
-    "power_limit_min": "milliwatts",
-    "power_limit_max": "milliwatts",
-    "power_limit_default": "milliwatts",
-    "power_limit_enforced": "milliwatts",
-    "gpu_count": "GPUs of the machine",
-    "cuda_driver": "the driver's CUDA version, 12040 is 12.4",
-    "energy": "millijoules since the driver was loaded",
-    "gpu_utilization": "per cent",
-    "memory_utilization": "per cent",
-    "encoder_utilization": "per cent",
-    "decoder_utilization": "per cent",
-    "clock_event_reasons": "bits, nvml.h nvmlClocksEventReason*",
-    "memory_total": "bytes",
-    "memory_free": "bytes",
-    "memory_used": "bytes",
-    "memory_reserved": "bytes",
-    "pcie_replays": "retries",
-    "pcie_tx": "KB/s, before Hopper",
-    "pcie_rx": "KB/s, before Hopper",
-    "ecc_corrected": "errors since the driver was loaded",
-    "ecc_uncorrected": "errors since the driver was loaded",
-    "ecc_corrected_total": "errors",
-    "ecc_uncorrected_total": "errors",
-    "retired_sbe": "pages",
-    "retired_dbe": "pages",
-    "retired_pending": "0 or 1",
-    "remapped_corrected": "rows",
-    "remapped_uncorrected": "rows",
-    "remap_pending": "0 or 1",
-    "remap_failed": "0 or 1",
-    "nvlink_tx": "KiB, all links",
-    "nvlink_rx": "KiB, all links",
-    "nvlink_crc_flit": "errors",
-    "nvlink_crc_data": "errors",
-    "nvlink_replays": "errors",
-    "nvlink_recoveries": "errors",
-    "violation_power": "nanoseconds",
-    "violation_thermal": "nanoseconds",
-    "violation_sync_boost": "nanoseconds",
-    "violation_board_limit": "nanoseconds",
-    "violation_low_utilization": "nanoseconds",
-    "violation_reliability": "nanoseconds",
-    "recovery_action": "nvml.h NVML_GPU_RECOVERY_ACTION_*",
-    "graphics_active": "per cent, since Hopper",
-    "sm_active": "per cent, since Hopper",
-    "sm_occupancy": "per cent, since Hopper",
-    "tensor_active": "per cent, since Hopper",
-    "dram_active": "per cent, since Hopper",
-    "fp64_active": "per cent, since Hopper",
-    "fp32_active": "per cent, since Hopper",
-    "fp16_active": "per cent, since Hopper",
-    "gpm_pcie_tx": "bytes/s, since Hopper",
-    "gpm_pcie_rx": "bytes/s, since Hopper",
-    "gpm_nvlink_tx": "bytes/s, since Hopper",
-    "gpm_nvlink_rx": "bytes/s, since Hopper",
-}
-"""All names, with their units."""
+UNITS = {
+    "MHz": (
+        "sm_clock", "memory_clock", "video_clock", "max_sm_clock", "max_memory_clock",
+        "max_video_clock",
+    ),
+    "degrees Celsius": (
+        "temperature", "memory_temperature", "slowdown_temperature", "shutdown_temperature",
+        "max_temperature", "max_memory_temperature",
+    ),
+    "0 is the fastest, 32 unknown": ("performance_state",),
+    "per cent": (
+        "fan_speed", "gpu_utilization", "memory_utilization", "encoder_utilization",
+        "decoder_utilization",
+    ),
+    "milliwatts": (
+        "power", "power_instant", "power_limit", "power_limit_min", "power_limit_max",
+        "power_limit_default", "power_limit_enforced",
+    ),
+    "GPUs of the machine": ("gpu_count",),
+    "the driver's CUDA version, 12040 is 12.4": ("cuda_driver",),
+    "millijoules since the driver was loaded": ("energy",),
+    "bits, nvml.h nvmlClocksEventReason*": ("clock_event_reasons",),
+    "bytes": ("memory_total", "memory_free", "memory_used", "memory_reserved"),
+    "retries": ("pcie_replays",),
+    "KB/s, before Hopper": ("pcie_tx", "pcie_rx"),
+    "errors since the driver was loaded": ("ecc_corrected", "ecc_uncorrected"),
+    "errors": (
+        "ecc_corrected_total", "ecc_uncorrected_total", "nvlink_crc_flit", "nvlink_crc_data",
+        "nvlink_replays", "nvlink_recoveries",
+    ),
+    "pages": ("retired_sbe", "retired_dbe"),
+    "0 or 1": ("retired_pending", "remap_pending", "remap_failed"),
+    "rows": ("remapped_corrected", "remapped_uncorrected"),
+    "KiB, all links": ("nvlink_tx", "nvlink_rx"),
+    "nanoseconds": (
+        "violation_power", "violation_thermal", "violation_sync_boost", "violation_board_limit",
+        "violation_low_utilization", "violation_reliability",
+    ),
+    "nvml.h NVML_GPU_RECOVERY_ACTION_*": ("recovery_action",),
+    "per cent, since Hopper": (
+        "graphics_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active",
+        "fp64_active", "fp32_active", "fp16_active",
+    ),
+    "bytes/s, since Hopper": ("gpm_pcie_tx", "gpm_pcie_rx", "gpm_nvlink_tx", "gpm_nvlink_rx"),
+}  # fmt: skip
+"""All values of GPUs and MIG devices, by their unit."""
+VALUES = {name: unit for unit, names in UNITS.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +123,7 @@ class GpuSample:
         minor: of its device node; -1 if it has none.
         bus_id: its PCI address as NVML writes it, 00000000:18:00.0.
         vbios, serial: "" where NVML does not report them.
-        values: by the names in VALUES.
+        values: by the names in UNITS.
         errors: why NVML does not report a value, by its name.
         mig: its MIG devices; empty unless it is in MIG mode.
     """
@@ -237,7 +209,7 @@ CONDITION_VALUES = (
     "ecc_corrected", "ecc_uncorrected", "remap_pending", "remap_failed", "retired_pending",
     "recovery_action", "energy",
 )  # fmt: skip
-"""Names of values, as in `sample_model.VALUES`."""
+"""Some of VALUES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb samples: what monitoring needs of all GPUs and MIG devices. Runs in the worker.
+"""Verbs for monitoring. They run in the worker.
 
-A GPU that hangs is left out (`each_gpu`). Contract: a value that NVML refuses is an error of that
-value alone.
+samples: what is to be shown of all GPUs and MIG devices. conditions: what tells whether each GPU
+is well. A GPU that hangs is left out (`each_gpu`). Contract: a value that NVML refuses is an error
+of that value alone. A GPU that fell off the bus does not tell its UUID any more, so the last one
+at its index is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu, events, gpm
-from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, reason, string
+from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, reason, string
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import (
+    CONDITION_VALUES,
+    GpuCondition,
     GpuSample,
+    MigInstance,
     MigSample,
+    NvmlConditions,
     NvmlSamples,
     ProcessSample,
     XidCount,
@@ -35,6 +40,17 @@ THRESHOLDS = {
     "max_temperature": 3,
 }
 """By name, nvmlTemperatureThresholds_t."""
+OF_BOARD = {
+    "power": "nvmlDeviceGetPowerUsage",
+    "performance_state": "nvmlDeviceGetPerformanceState",
+    "fan_speed": "nvmlDeviceGetFanSpeed",
+    "energy": "nvmlDeviceGetTotalEnergyConsumption",
+    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name up to 525
+    "power_limit": "nvmlDeviceGetPowerManagementLimit",
+    "power_limit_default": "nvmlDeviceGetPowerManagementDefaultLimit",
+    "power_limit_enforced": "nvmlDeviceGetEnforcedPowerLimit",
+}
+"""By name, the function of NVML that returns the value."""
 PCIE_TX, PCIE_RX = 0, 1
 FIELDS = {
     "ecc_corrected": "ECC_SBE_VOL_TOTAL",
@@ -70,46 +86,6 @@ UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t, by nvmlValueType_t."""
 
 
-class Reading:
-    """The values of one device, and the errors of those that NVML refuses."""
-
-    def __init__(self, nvml: Calls) -> None:
-        self.nvml = nvml
-        self.values: dict[str, float] = {}
-        self.errors: dict[str, str] = {}
-
-    def read(self, names: tuple[str, ...], call: Callable[[], Any]) -> None:
-        """Add the values that a call returns, in the order of their names."""
-        try:
-            values = call()
-        except AttributeError:
-            self.refuse(names, "nvidia-ml-py is too old")
-        except self.nvml.NVMLError as error:
-            self.refuse(names, reason(error))
-        else:
-            for name, value in zip(names, values, strict=True):
-                self.add(name, value)
-
-    def add(self, name: str, value: float) -> None:
-        """Add a value, or an error if it is no number.
-
-        Performance metrics of two samples that lie too close together are NaN, and no error
-        (driver 580.159.04, H200).
-        """
-        if value - value == 0:  # finite
-            self.values[name] = value
-        else:
-            self.refuse((name,), f"NVML says {value}")
-
-    def number(self, name: str, function: str, *arguments: object) -> None:
-        """Add the value that a function of NVML returns."""
-        self.read((name,), lambda: (getattr(self.nvml, function)(*arguments),))
-
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Add an error for each name."""
-        self.errors.update(dict.fromkeys(names, why))
-
-
 def samples(nvml: Calls) -> NvmlSamples:
     """Return what all GPUs report now. A GPU that does not answer is named as such."""
     started, failure = _watch(nvml)
@@ -140,7 +116,6 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
     uuid = string(nvml.nvmlDeviceGetUUID(handle))
     reading = Reading(nvml)
     _read_board(reading, handle)
-    _read_limits(reading, handle)
     read_fields(reading, handle, FIELDS)
     _read_memory(reading, handle)
     has_gpm = gpm.read(reading, uuid, handle)
@@ -171,43 +146,27 @@ def _read_board(reading: Reading, handle: Handle) -> None:
     nvml, number = reading.nvml, reading.number
     for name, kind in CLOCKS.items():
         number(name, "nvmlDeviceGetClockInfo", handle, kind)
-    number("temperature", "nvmlDeviceGetTemperature", handle, 0)
-    number("power", "nvmlDeviceGetPowerUsage", handle)
-    number("performance_state", "nvmlDeviceGetPerformanceState", handle)
-    number("fan_speed", "nvmlDeviceGetFanSpeed", handle)
-    number("energy", "nvmlDeviceGetTotalEnergyConsumption", handle)
-    reading.read(("gpu_utilization", "memory_utilization"), lambda: _rates(nvml, handle))
-    reading.read(
-        ("encoder_utilization",), lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[:1]
-    )
-    reading.read(
-        ("decoder_utilization",), lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[:1]
-    )
-    # The name of this function up to driver 525.
-    number("clock_event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-
-
-def _read_limits(reading: Reading, handle: Handle) -> None:
-    """Add values that hardly ever change."""
-    nvml, number = reading.nvml, reading.number
-    for name, kind in CLOCKS.items():
         number(f"max_{name}", "nvmlDeviceGetMaxClockInfo", handle, kind)
     for name, kind in THRESHOLDS.items():
         number(name, "nvmlDeviceGetTemperatureThreshold", handle, kind)
-    number("power_limit", "nvmlDeviceGetPowerManagementLimit", handle)
-    number("power_limit_default", "nvmlDeviceGetPowerManagementDefaultLimit", handle)
-    number("power_limit_enforced", "nvmlDeviceGetEnforcedPowerLimit", handle)
+    number("temperature", "nvmlDeviceGetTemperature", handle, 0)
+    for name, function in OF_BOARD.items():
+        number(name, function, handle)
+    number("gpu_count", "nvmlDeviceGetCount")
+    number("cuda_driver", "nvmlSystemGetCudaDriverVersion")
+
+    def rates() -> tuple[int, int]:
+        used = nvml.nvmlDeviceGetUtilizationRates(handle)
+        return int(used.gpu), int(used.memory)
+
+    reading.read(("gpu_utilization", "memory_utilization"), rates)
     reading.read(
         ("power_limit_min", "power_limit_max"),
         lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle),
     )
-    number("gpu_count", "nvmlDeviceGetCount")
-    number("cuda_driver", "nvmlSystemGetCudaDriverVersion")
-
-
-def _rates(nvml: Calls, handle: Handle) -> tuple[int, int]:
-    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return int(rates.gpu), int(rates.memory)
+    encoder, decoder = ("encoder_utilization",), ("decoder_utilization",)
+    reading.read(encoder, lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[:1])
+    reading.read(decoder, lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[:1])
 
 
 def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> None:
@@ -297,4 +256,45 @@ def _xids(uuid: str) -> tuple[XidCount, ...]:
     return tuple(
         XidCount(xid=xid, count=count, at=at, gi=gi, ci=ci)
         for (xid, gi, ci), (count, at) in sorted(totals.items())
+    )
+
+
+HEALTH_FIELDS = {name: FIELDS[name] for name in CONDITION_VALUES if name in FIELDS}
+_uuids: dict[int, str] = {}
+"""UUIDs of the GPUs that have answered, by index."""
+
+
+def conditions(nvml: Calls) -> NvmlConditions:
+    """Return the condition of each GPU."""
+    answers = each_gpu.ask(nvml, _condition)
+    found = answers.values
+    well = {found[index].uuid for index in found if not found[index].error}
+    gpus = [gpu for gpu in found.values() if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
+    return NvmlConditions(gpus=tuple(gpus))
+
+
+def _condition(nvml: Calls, index: int) -> GpuCondition:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _uuids[index] = string(nvml.nvmlDeviceGetUUID(handle))
+        # A GPU that is lost may still tell its UUID.
+        nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError as error:
+        why = f"{nvml.last}: {reason(error)}"
+        return GpuCondition(uuid=_uuids.get(index, ""), error=why, code=int(error.value))
+    reading = Reading(nvml)
+    read_fields(reading, handle, HEALTH_FIELDS)
+    reading.read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
+    return GpuCondition(
+        uuid=uuid,
+        values=reading.values,
+        mig=tuple(mig_devices(nvml, handle, partial(_instance, nvml))),
+    )
+
+
+def _instance(nvml: Calls, handle: Handle) -> MigInstance:
+    return MigInstance(
+        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+        gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+        ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
     )

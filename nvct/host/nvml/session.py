@@ -102,9 +102,6 @@ class NvmlSession:
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer.
 
-        Args:
-            verb: a function of `mig`.
-
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
         """

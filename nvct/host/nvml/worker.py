@@ -41,7 +41,7 @@ def check(_nvml: Calls) -> None:
 
 VERBS: Mapping[str, str] = {
     "attributes": "attributes",
-    "conditions": "conditions",
+    "conditions": "samples",
     "events": "events",
     "mig": "mig",
     "mig_create": "mig",

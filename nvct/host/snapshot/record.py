@@ -12,7 +12,7 @@ import glob
 import os
 import posix
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -42,6 +42,9 @@ MODULE_TEXTS = ("version", "srcversion", "initstate", "refcnt")
 SYS = (
     "module/firmware_class/parameters/path", "devices/soc0/family", "devices/soc0/machine",
     "devices/soc0/soc_id", "firmware/devicetree/base/compatible",
+)  # fmt: skip
+ETC = (
+    "nv_tegra_release", "os-release", "nvidia-container-runtime/host-files-for-container.d",
 )  # fmt: skip
 PCI_TEXTS = (
     "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "uevent",
@@ -109,20 +112,17 @@ def _os_name(roots: Roots) -> str:
 
 
 def _kernel(snapshot: Snapshot, roots: Roots) -> None:
-    for name in PROC:
-        _texts(snapshot, f"proc/{name}", f"{roots.proc}/{name}")
-    for name in SYS:
-        _texts(snapshot, f"sys/{name}", f"{roots.sys}/{name}")
+    for part, folder, names in (
+        ("proc", roots.proc, PROC), ("sys", roots.sys, SYS), ("etc", roots.etc, ETC)
+    ):  # fmt: skip
+        for name in names:
+            _texts(snapshot, f"{part}/{name}", f"{folder}/{name}")
     for module in MODULES:
         if os.path.isdir(f"{roots.sys}/module/{module}"):
             snapshot.folders[f"sys/module/{module}"] = [0o755, 0, 0]
         for name in MODULE_TEXTS:
             inside = f"module/{module}/{name}"
             _texts(snapshot, f"sys/{inside}", f"{roots.sys}/{inside}")
-    for name in ("nv_tegra_release", "os-release"):
-        _texts(snapshot, f"etc/{name}", f"{roots.etc}/{name}")
-    csv = "nvidia-container-runtime/host-files-for-container.d"
-    _texts(snapshot, f"etc/{csv}", f"{roots.etc}/{csv}")
     devices = f"{roots.sys}/bus/pci/devices"
     driven = procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus")
     for bus in procfs.list_directory(devices):
@@ -170,7 +170,7 @@ def _nodes(
     snapshot: Snapshot, roots: Roots, options: DiscoveryOptions, inventory: Inventory | None
 ) -> None:
     paths = [*_listed(roots.dev), *_of_csv(snapshot, roots)]
-    paths += _of_inventory(inventory) if inventory else ()
+    paths += [node.host_path for node in inventory.every_node()] if inventory else ()
     for path in dict.fromkeys(paths):
         key = below(roots.dev_root or "/", path).lstrip("/")
         if not key.startswith("dev/"):
@@ -219,15 +219,6 @@ def _of_csv(snapshot: Snapshot, roots: Roots) -> Iterator[str]:
             for kind, path in record_driver.CSV_LINE.findall(text):
                 if kind == "dev" and path.startswith("/dev/"):
                     yield from sorted(glob.glob(join(roots.dev_root or "/", path)))
-
-
-def _of_inventory(inventory: Inventory) -> Iterable[str]:
-    for gpu in inventory.gpus:
-        nodes = [gpu.node, *gpu.drm_nodes, *(n for mig in gpu.mig for n in mig.nodes)]
-        yield from (node.host_path for node in nodes if node)
-    for device in inventory.devices:
-        yield from (node.host_path for node in device.nodes)
-    yield from (node.host_path for node in inventory.control_nodes)
 
 
 def _nvml(options: DiscoveryOptions, library: str | None) -> dict[str, Any]:

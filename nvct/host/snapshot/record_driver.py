@@ -272,8 +272,7 @@ def sockets(snapshot: Snapshot, key: str, host_path: str) -> None:
 
 
 def _of_inventory(inventory: Inventory) -> Iterator[str]:
-    files = [*inventory.files, *(file for device in inventory.devices for file in device.files)]
-    for file in files:
+    for file in inventory.every_file():
         yield from (file.host_path, file.container_path)
     yield from (entry.path for entry in inventory.left_out)
 

@@ -79,17 +79,17 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     files, links, library = _files(board, entries)
     report = _ask(board, library)
     devices = _devices(board, _listed_nodes(board, entries), files, report)
-    return Inventory(
-        driver_version=(report.driver_version if report else "") or procfs.driver_version(roots),
-        mode="csv",
-        cuda_version=report.cuda_version if report else "",
-        devices=devices,
-        files=tuple(files),
-        links=links,
-        compat_container_root=_compat_root(board.options, report),
-        left_out=tuple(board.findings.left_out.values()),
-        warnings=tuple(board.findings.warnings),
-        notes=tuple(board.findings.notes),
+    return board.findings.onto(
+        Inventory(
+            driver_version=(report.driver_version if report else "")
+            or procfs.driver_version(roots),
+            mode="csv",
+            cuda_version=report.cuda_version if report else "",
+            devices=devices,
+            files=tuple(files),
+            links=links,
+            compat_container_root=_compat_root(board.options, report),
+        )
     )
 
 
@@ -195,24 +195,14 @@ def _devices(
     by_path_mounted = any(file.container_path == BY_PATH for file in files)
     own_nodes = _discrete_nodes(board, discrete, with_by_path=not by_path_mounted)
     shared = [node for path, node in listed.items() if not REGULAR_NODE.fullmatch(path)]
-    devices = [
-        NamedDevice(
-            name="0",
-            uuid=integrated.uuid,
-            nodes=_integrated_nodes(
-                board, listed, discrete.minor, {node.path for node in own_nodes}
-            ),
-        )
-    ]
-    if own_nodes:
-        control = nodes.control_nodes(board.roots, board.options.stat_node, board.findings)
-        all_nodes = [
-            *own_nodes,
-            *control,
-            *(n for n in shared if n.path not in CONTROL_NODES),
-        ]
-        devices.append(NamedDevice(name="1", uuid=discrete.uuid, nodes=_sorted(all_nodes)))
-    return tuple(devices)
+    rest = _integrated_nodes(board, listed, discrete.minor, {node.path for node in own_nodes})
+    first = NamedDevice(name="0", uuid=integrated.uuid, nodes=rest)
+    if not own_nodes:
+        return (first,)
+    control = nodes.control_nodes(board.roots, board.options.stat_node, board.findings)
+    others = (node for node in shared if node.path not in CONTROL_NODES)
+    every = _sorted([*own_nodes, *control, *others])
+    return first, NamedDevice(name="1", uuid=discrete.uuid, nodes=every)
 
 
 def _is_integrated(gpu: NvmlGpu) -> bool:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
-from nvct.errors import ElfError, NvctError, UnsafePathError
+from nvct.errors import NvctError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.tree import Tree, TreeFile
 from nvct.host.model import DriverFile, FileKind, Findings, Link
@@ -55,7 +55,8 @@ def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
     folder = options.csv_folder or f"{roots.etc}/{FOLDER}"
     if not options.csv_all:
         return [f"{folder}/{name}" for name in BASE_FILES]
-    paths = (f"{folder}/{name}" for name in list_directory(folder) if _is_list(name))
+    names = (name for name in list_directory(folder) if name.lower().endswith(".csv"))
+    paths = (f"{folder}/{name}" for name in names if name != ".csv")
     return [path for path in paths if not os.path.isdir(path)]
 
 
@@ -157,10 +158,6 @@ def _translate(token: re.Match[str]) -> str:
     return f"[{token['negated'] or ''}{inner}]"
 
 
-def _is_list(name: str) -> bool:
-    return name != ".csv" and name.lower().endswith(".csv")
-
-
 LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
 LINK_LIMIT = 40  # the kernel's limit
 RELEASE = "nv_tegra_release"
@@ -206,15 +203,7 @@ class Mounts:
         for path, (text, target) in sorted(self._links.items()):
             links.setdefault(target, []).append(Link(target=text, path=path))
         return [
-            DriverFile(
-                host_path=file.host_path,
-                container_path=path,
-                reason=file.reason,
-                kind=file.kind,
-                machine=file.machine,
-                soname=file.soname,
-                links=tuple(links.get(path, ())),
-            )
+            replace(file, links=tuple(links.get(path, ())))
             for path, file in sorted(self._files.items())
         ]
 
@@ -278,24 +267,17 @@ class Mounts:
     def _file(self, entry: Entry, target: TreeFile) -> DriverFile:
         name = os.path.basename(target.real)
         kind = _kind(target, name)
-        machine, soname = self._machine_and_soname(target.real) if kind == "library" else ("", "")
+        machine = soname = ""
+        if kind == "library":
+            machine, soname = self._tree.machine_and_soname(target.real, self._findings)
         return DriverFile(
             host_path=self._tree.host_path(target.real),
             container_path=target.real,
             reason=f"{_name(entry)} names it",
             kind=kind,
             machine=machine,
-            soname=soname,
+            soname="" if "/" in soname else soname,
         )
-
-    def _machine_and_soname(self, path: str) -> tuple[str, str]:
-        try:
-            machine, soname, _ = self._tree.headers(path)
-        except (ElfError, UnsafePathError, OSError) as error:
-            host_path = self._tree.host_path(path)
-            self._findings.warn(f"{host_path} has no readable SONAME: {error}")
-            return "", ""
-        return machine, "" if "/" in soname else soname
 
     def _add_library_links(self) -> None:
         """Add the names that the dynamic linker and programs look for, unless they are taken.

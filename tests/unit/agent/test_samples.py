@@ -14,9 +14,8 @@ import pynvml
 import pytest
 
 from nvct.agent.nvml.client import NvmlClient
-from nvct.host.nvml.calls import Calls
+from nvct.host.nvml.calls import Calls, Reading
 from nvct.host.nvml.sample_model import VALUES, GpuSample, NvmlSamples
-from nvct.host.nvml.samples import Reading
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor

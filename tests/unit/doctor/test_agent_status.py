@@ -9,8 +9,8 @@ from nvct.agent.health import notices
 from nvct.agent.health.machine import Health
 from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.config.model import Config
-from nvct.doctor import agent_status, checks, parts
-from nvct.doctor.model import Finding
+from nvct.doctor import agent_status, checks
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.host.faults import REMEDIES, Action
 
@@ -164,8 +164,8 @@ REPLACED = document(nvml={"state": "released", "reason": "label x says so"})
 def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
     name: str, agent: dict[str, Any] | None, reason: Reason
 ) -> None:
-    fault = Finding(reason=Reason.DriverNotLoaded, severity="error", evidence="nothing is loaded")
-    check = checks.Check(name, "?", lambda _: parts.part_of(name, ["x"], [fault]))
+    fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
+    check = checks.Check(name, "?", lambda _: Part.of("x", findings=[fault]))
     part = checks.result(check, checks.Node(settings=Config(), env={}, agent=agent))
     assert [found.reason for found in part.findings] == [reason]
     assert part.health == "attention"
@@ -174,8 +174,8 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
 
 
 def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
-    fault = Finding(reason=Reason.DriverNotLoaded, severity="error", evidence="nothing is loaded")
-    check = checks.Check("module", "?", lambda _: parts.part_of("module", ["x"], [fault]))
+    fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
+    check = checks.Check("module", "?", lambda _: Part.of("x", findings=[fault]))
     node = checks.Node(settings=Config(), env={}, released="the command says so")
     assert checks.result(check, node).lines == ("the command says so",)
     (agent,) = checks.named(["agent"])
@@ -183,6 +183,6 @@ def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
 
 
 def test_a_check_without_a_fault_stays_as_it_is() -> None:
-    check = checks.Check("module", "?", lambda _: parts.part_of("module", ["x"]))
+    check = checks.Check("module", "?", lambda _: Part.of("x"))
     part = checks.result(check, checks.Node(settings=Config(), env={}, agent=REPLACED))
     assert part.lines == ("x",)

@@ -17,8 +17,8 @@ from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, hardware, inside, mends, parts
-from nvct.doctor.model import Finding, Part
+from nvct.doctor import checks, hardware, inside, mends, parts, refusals
+from nvct.doctor.model import Finding, Part, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.model import Engine
 from nvct.errors import NvmlError
@@ -127,7 +127,7 @@ def test_an_agent_that_failed_is_a_fault(lab: Lab) -> None:
 
 
 def faulty(*reasons: Reason) -> list[Part]:
-    found = tuple(Finding(reason=one, severity="error", evidence="x") for one in reasons)
+    found = tuple(Finding(one, "error", "x") for one in reasons)
     return [Part(name="specs", health="attention", lines=("x",), findings=found)]
 
 
@@ -207,7 +207,7 @@ def lines_of(part: Part, width: int = 0) -> list[str]:
 def test_what_to_do_follows_the_lines_that_need_it() -> None:
     reset, reboot = "Reset it with `nvidia-smi --gpu-reset`.", "Reboot."
     found = tuple(
-        Finding(reason=Reason.DeviceUnhealthy, severity="error", evidence=name, remedy=remedy)
+        Finding(Reason.DeviceUnhealthy, "error", name, remedy=remedy)
         for name, remedy in (("a", reset), ("b", reset), ("c", reboot))
     )
     part = Part(name="health", health="attention", lines=("a", "b", "c"), findings=found)
@@ -224,9 +224,7 @@ def test_what_to_do_follows_the_lines_that_need_it() -> None:
 
 def test_a_line_that_says_what_to_do_is_not_said_twice() -> None:
     remedy = "reboot, or reload the nvidia modules"
-    finding = Finding(
-        reason=Reason.DriverNotFound, severity="error", evidence="another", remedy=remedy
-    )
+    finding = Finding(Reason.DriverNotFound, "error", "another", remedy=remedy)
     part = Part(
         name="driver", health="attention", lines=(f"another; {remedy}",), findings=(finding,)
     )
@@ -235,7 +233,7 @@ def test_a_line_that_says_what_to_do_is_not_said_twice() -> None:
 
 
 def test_what_may_not_be_seen_has_a_mark_and_is_counted() -> None:
-    finding = Finding(reason=Reason.GpuLostAtReload, severity="unknown", evidence="x")
+    finding = Finding(Reason.GpuLostAtReload, "unknown", "x")
     part = Part(name="reload", health="absent", lines=("x",), findings=(finding,))
 
     assert lines_of(part) == [
@@ -247,7 +245,7 @@ def test_nobody_waits_twice_for_a_driver_that_hangs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = NvmlError("NVML hangs: process 7 waits in the driver", hint="reboot")
-    monkeypatch.setattr(parts, "driver", lambda _: (parts.refused("driver", error), None))
+    monkeypatch.setattr(parts, "driver", lambda _: (refusals.refused(error), None))
     monkeypatch.setattr(hardware, "nvml", lambda _: pytest.fail("asked again"))
     host = node(lab)
 
@@ -280,10 +278,10 @@ def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> N
     folder.mkdir(mode=0o000)
 
     with as_user():
-        part = parts.unseen("images", Reason.ImagesAskForAll, str(folder))
-        below = parts.unseen("images", Reason.ImagesAskForAll, str(folder / "below"))
-        there = parts.unseen("images", Reason.ImagesAskForAll, "/etc")
-        missing = parts.unseen("images", Reason.ImagesAskForAll, "/no/such/folder")
+        part = unseen(Reason.ImagesAskForAll, str(folder))
+        below = unseen(Reason.ImagesAskForAll, str(folder / "below"))
+        there = unseen(Reason.ImagesAskForAll, "/etc")
+        missing = unseen(Reason.ImagesAskForAll, "/no/such/folder")
 
     assert part is not None
     assert part.lines == (f"{folder} cannot be read: Permission denied",)
@@ -342,11 +340,9 @@ def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
     monkeypatch.setattr(inside, "HOST_PIDS", "another")
     looked_at = node(lab)
     looked_at.roots = Roots(driver_root=root, dev_root=root)
-    missing = parts.findings_of(
-        Reason.DeviceNodesMissing, "error", ["/dev/nvidia3 does not exist"]
-    )
+    missing = Finding.each(Reason.DeviceNodesMissing, "error", ["/dev/nvidia3 does not exist"])
 
-    part = looked_at.of_own_gpus(parts.part_of("driver", ["8 GPUs"], missing))
+    part = looked_at.of_own_gpus(Part.of("8 GPUs", findings=missing))
 
     assert [one.severity for one in part.findings] == [severity]
     assert part.health == ("ok" if severity == "note" else "attention")

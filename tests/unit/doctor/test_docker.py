@@ -270,9 +270,7 @@ def test_every_finding_is_a_sentence_with_a_way_out(tmp_path: Path) -> None:
 def test_the_first_that_holds_is_the_cause() -> None:
     reasons = iter(docker.CAUSES)
     severities: list[Severity] = ["ok", "unknown", "note", "error", "error"]
-    findings = [
-        Finding(reason=next(reasons), severity=severity, evidence="x") for severity in severities
-    ]
+    findings = [Finding(next(reasons), severity, "x") for severity in severities]
     assert docker.the_cause(findings) is findings[3]
     assert docker.the_cause(findings[:3]) is None
 

@@ -60,7 +60,7 @@ def journal(lab: Lab) -> Path:
 
 
 def faulty(*found: Reason) -> list[Part]:
-    findings = tuple(Finding(reason=one, severity="error", evidence="x") for one in found)
+    findings = tuple(Finding(one, "error", "x") for one in found)
     return [Part(name="specs", health="attention", lines=("x",), findings=findings)]
 
 

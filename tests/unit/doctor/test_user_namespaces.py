@@ -111,7 +111,7 @@ def test_no_group_is_advised_that_does_not_help_or_is_roots(
     mode: int, group: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = os.stat_result((stat.S_IFCHR | mode, 1, 1, 1, 0, group, 0, 0, 0, 0))
-    monkeypatch.setattr(user_namespaces, "_nodes", lambda _dev: {"/dev/nvidiactl": status})
+    monkeypatch.setattr(user_namespaces, "driver_nodes", lambda _dev: {"/dev/nvidiactl": status})
 
     (finding,) = look(tmp_path, User(uid=1000, name="me")).findings[:1]
 

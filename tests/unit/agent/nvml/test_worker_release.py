@@ -33,7 +33,13 @@ from nvct.errors import NvmlError
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
+from nvct.host.nvml.model import (
+    GpuAttributes,
+    GpuProperties,
+    NvmlEvents,
+    NvmlReport,
+    NvmlTopology,
+)
 from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
@@ -168,16 +174,15 @@ def test_a_worker_that_nothing_replaces_ends_soon(worker: OfRelease) -> None:
         assert worker.process.wait(TIMEOUT_S) == 0
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # a socket's path is short
-        yield Path(path)
+def test_the_owner_of_a_socket_is_named_and_no_link_followed() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as host_root:  # a socket's path is short
+        owners_are_named(Path(host_root))
 
 
-def test_the_owner_of_a_socket_is_named_and_no_link_followed(root: Path) -> None:
-    folder = root / "device-plugins"
+def owners_are_named(host_root: Path) -> None:
+    folder = host_root / "device-plugins"
     folder.mkdir()
-    side = HostSide(lambda: Place(roots=Roots(), host_root=str(root), kubelet="/"))
+    side = HostSide(lambda: Place(roots=Roots(), host_root=str(host_root), kubelet="/"))
 
     def owner(name: str) -> Any:
         call = SocketOwner(folder="device-plugins", name=name)

@@ -55,6 +55,12 @@ CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
         "0.5.0",
         ["annotations are left out"],
     ),
+    (
+        {"annotations": {"a": "b"}, "devices": [{**device(), "annotations": {"a": "b"}}]},
+        "0.5.0",
+        "0.3.0",
+        ["annotations are left out"],
+    ),
     ({"annotations": {"a": "b"}}, "0.6.0", "0.6.0", []),
     ({"devices": [device(deviceNodes=[{"path": "/a", "hostPath": "/a"}])]}, "0.4.0", "0.3.0", []),
     ({"containerEdits": {"mounts": [BIND]}}, "0.3.0", "0.3.0", []),

@@ -188,3 +188,19 @@ def test_the_same_root_twice_changes_nothing() -> None:
 
     assert move_root(spec, "/in", "/in") == spec
     assert move_root(spec, "/in", "/in/", in_container=True) == spec
+
+
+def test_edits_that_two_devices_share_move_once() -> None:
+    edits = {
+        "deviceNodes": [{"path": "/dev/a"}],
+        "hooks": [{"hookName": "poststop", "path": "/h"}],
+    }
+    devices = [{"name": name, "containerEdits": edits} for name in ("0", "GPU-0")]
+
+    moved = move_root({"kind": "a.b/c", "devices": devices}, "/", "/host")
+
+    for device in moved["devices"]:
+        assert device["containerEdits"] == {
+            "deviceNodes": [{"path": "/dev/a", "hostPath": "/host/dev/a"}],
+            "hooks": [{"hookName": "poststop", "path": "/host/h"}],
+        }

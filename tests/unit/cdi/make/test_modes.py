@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
 from nvct.errors import HostError, UnknownDeviceError
-from nvct.host import model, modes
+from nvct.host import feature_modes, modes
 from nvct.host.model import DeviceNode, DriverFile, Inventory, Link, Mode, NamedDevice
 
 
@@ -53,7 +53,8 @@ def args(edits: Any) -> list[str]:
 
 
 def test_every_mode_has_rules_and_a_finder() -> None:
-    assert set(RULES) == set(get_args(model.Mode)) == set(modes.FINDERS)
+    special = {"nvml", "csv", "wsl", "management", "imex"}
+    assert set(RULES) == set(modes.MODES) == special | set(feature_modes.FEATURE_MODES)
 
 
 def test_modes_that_give_no_gpus_have_kinds_of_their_own() -> None:

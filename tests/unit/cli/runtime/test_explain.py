@@ -13,15 +13,11 @@ from nvct.cli.runtime import status as runtime_explain
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 
-CAUSE = Finding(
-    reason=Reason.EngineNotRestarted, severity="error", evidence="it came later",
-    remedy="restart it",
-)  # fmt: skip
-NO = Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence="no snap's")
+CAUSE = Finding(Reason.EngineNotRestarted, "error", "it came later", remedy="restart it")
+NO = Finding(Reason.SnapWithoutHook, "ok", "no snap's")
 OPEN = Finding(
-    reason=Reason.EngineCdiDisabled, severity="unknown", evidence="it may not be read",
-    remedy="run this as root",
-)  # fmt: skip
+    Reason.EngineCdiDisabled, "unknown", "it may not be read", remedy="run this as root"
+)
 
 
 def test_the_cause_comes_first_and_then_what_was_checked() -> None:
@@ -49,10 +45,7 @@ def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
 
 
 def test_control_characters_are_shown_as_escapes() -> None:
-    odd = Finding(
-        reason=Reason.ClientUsesDesktop, severity="error", evidence="docker talks to \x1b[2J",
-        remedy="x",
-    )  # fmt: skip
+    odd = Finding(Reason.ClientUsesDesktop, "error", "docker talks to \x1b[2J", remedy="x")
     assert "\x1b" not in runtime_explain.causes([odd], odd)
 
 

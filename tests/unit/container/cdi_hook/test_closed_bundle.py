@@ -46,7 +46,7 @@ def output_inside(tmp_path: Path, ids: str) -> str:
             os.setresgid(USER, USER, USER)
             os.setresuid(USER, USER, USER)
             given = options.Options()
-            given.texts = {"container-spec": str(state), "proc-root": str(proc)}
+            given.given = {"container-spec": [str(state)], "proc-root": [str(proc)]}
             root = Context(given, -1, lambda _text: None).mounts()
             answer = ",".join(root.listdir("/", 10) or [])
         except NvctError as error:

@@ -75,7 +75,7 @@ def context_of(container: Container, kernel: Kernel) -> Context:
     state = container.bundle.parent / "state"
     state.write_text(f'{{"bundle": "{container.bundle}"}}')
     options = Options()
-    options.texts = {"proc-root": str(container.proc), "container-spec": str(state)}
+    options.given = {"proc-root": [str(container.proc)], "container-spec": [str(state)]}
     return Context(options, -1, pytest.fail, kernel=kernel)
 
 

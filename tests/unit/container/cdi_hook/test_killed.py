@@ -33,8 +33,11 @@ def run_apply(container: Container, kernel: Kernel) -> None:
     state = container.bundle / "state"
     state.write_text(f'{{"bundle": "{container.bundle}"}}')
     options = Options()
-    options.texts = {"container-spec": str(state)}
-    options.lists = {"folder": ["/drv"], "link": ["libcuda.so.580.1::/drv/libcuda.so.1"]}
+    options.given = {
+        "container-spec": [str(state)],
+        "folder": ["/drv"],
+        "link": ["libcuda.so.580.1::/drv/libcuda.so.1"],
+    }
     context = Context(options, -1, pytest.fail, kernel=kernel)
     try:
         apply.run(context)

@@ -139,7 +139,7 @@ def test_a_missing_permission_to_remount_is_reported(container: Container) -> No
     state = container.bundle.parent / "state"
     state.write_text(json.dumps({"bundle": str(container.bundle)}))
     options = Options()
-    options.texts = {"container-spec": str(state)}
+    options.given = {"container-spec": [str(state)]}
     context = Context(options, -1, pytest.fail, kernel=RefusingKernel())
     with pytest.raises(HostError, match="read-only root cannot be written to by a hook"):
         context.root()

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.c
 
 
 def table(**changes: Any) -> Farm:
-    """Return a table as nvct.compile.farm_table makes it, of a few files."""
+    """Return a table as nvct.farm.table makes it, of a few files."""
     farm: Farm = {
         "view": VIEW, "why": "", "version": "580.159.04", "facts": [],
         "cache": {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI container edits as parts of an OCI config.json for this host.
+"""CDI container edits as fragments of an OCI config.json for this host.
 
 Cold. Missing fields of a device node are read from the host's node at each call; the argument is
 not changed. Rules as in the CDI library 1.1, with one addition: if the host's node has other
@@ -11,97 +11,75 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any, TypedDict
+from typing import Any
 
 from nvct.cdi.types import ContainerEdits, DeviceNode, Hook, Mount
+from nvct.container.plan import model
 from nvct.errors import CdiSpecError, HostError, StaleSpecError
+from nvct.oci.jsontext import dumps
 
 DEFAULT_ACCESS = "rwm"
 NO_ACCESS = "none"
 REGENERATE = "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate"
 
 
-class OciNode(TypedDict):
-    """A device node.
+def fragments(edits: ContainerEdits, source: str) -> model.Edits:
+    """Return valid container edits as JSON texts to paste into config.json.
 
-    Attributes:
-        node: the entry for linux.devices.
-        rule: the one for linux.resources.devices, None if there is none.
-    """
-
-    path: str
-    host: str
-    node: dict[str, Any]
-    rule: dict[str, Any] | None
-
-
-class Edit(TypedDict):
-    """Parts of config.json: hooks by point; `net`: linux.netDevices, `rdt`: linux.intelRdt."""
-
-    env: list[str]
-    nodes: list[OciNode]
-    mounts: list[dict[str, Any]]
-    hooks: dict[str, list[dict[str, Any]]]
-    gids: list[int]
-    net: dict[str, dict[str, str]]
-    rdt: dict[str, Any]
-
-
-def oci_edits(edits: ContainerEdits, *, source: str) -> Edit:
-    """Return valid container edits as parts of config.json; messages name their source.
+    Args:
+        source: of the edits, for messages.
 
     Raises:
         HostError: a device node is missing.
         StaleSpecError: it has other numbers than in the spec.
         CdiSpecError: it has another type than in the spec.
     """
-    hooks: dict[str, list[dict[str, Any]]] = {}
+    hooks: dict[str, list[str]] = {}
     for hook in edits.get("hooks", ()):
         hooks.setdefault(hook["hookName"], []).append(_hook(hook))
-    gids = [gid for gid in edits.get("additionalGids", ()) if gid > 0]
+    rdt = edits.get("intelRdt")
     return {
         "env": list(edits.get("env", ())),
         "nodes": [_node(node, source) for node in edits.get("deviceNodes", ())],
         "mounts": [_mount(mount) for mount in edits.get("mounts", ())],
         "hooks": hooks,
-        "gids": list(dict.fromkeys(gids)),
+        "gids": list(dict.fromkeys(gid for gid in edits.get("additionalGids", ()) if gid > 0)),
         "net": {
-            device["hostInterfaceName"]: {"name": device["name"]}
+            device["hostInterfaceName"]: dumps({"name": device["name"]})
             for device in edits.get("netDevices", ())
         },
-        "rdt": dict(edits.get("intelRdt", {})),
+        "rdt": dumps(dict(rdt)) if rdt else "",
     }
 
 
-def _hook(hook: Hook) -> dict[str, Any]:
+def _hook(hook: Hook) -> str:
     oci_hook: dict[str, Any] = {"path": hook["path"]}
-    if hook.get("args"):
-        oci_hook["args"] = list(hook["args"])
-    if hook.get("env"):
-        oci_hook["env"] = list(hook["env"])
+    for key in ("args", "env"):
+        if hook.get(key):
+            oci_hook[key] = hook[key]
     if "timeout" in hook:
         oci_hook["timeout"] = hook["timeout"]
-    return oci_hook
+    return dumps(oci_hook)
 
 
-def _mount(mount: Mount) -> dict[str, Any]:
-    """Return the OCI mount, without a type if the spec gives none, as the CDI library does."""
+def _mount(mount: Mount) -> list[str]:
+    """Return destination and OCI mount, without a type if the spec gives none (CDI library)."""
     oci_mount: dict[str, Any] = {"destination": mount["containerPath"]}
     if mount.get("type"):
         oci_mount["type"] = mount["type"]
     oci_mount["source"] = mount["hostPath"]
     if mount.get("options"):
-        oci_mount["options"] = list(mount["options"])
-    return oci_mount
+        oci_mount["options"] = mount["options"]
+    return [mount["containerPath"], dumps(oci_mount)]
 
 
-def _node(node: DeviceNode, source: str) -> OciNode:
+def _node(node: DeviceNode, source: str) -> model.DeviceNode:
     host = node.get("hostPath") or node["path"]
     entry = _filled(node, host, source)
     for key in ("uid", "gid"):
         if key in node:
             entry[key] = node[key]
-    return {"path": node["path"], "host": host, "node": entry, "rule": _rule(node, entry)}
+    return {"path": node["path"], "host": host, "node": dumps(entry), "rule": _rule(node, entry)}
 
 
 def _filled(node: DeviceNode, host: str, source: str) -> dict[str, Any]:
@@ -171,15 +149,10 @@ def _plain(kind: str) -> str:
     return "c" if kind == "u" else kind
 
 
-def _rule(node: DeviceNode, entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the device rule; None for types that cgroups do not support, or without access."""
+def _rule(node: DeviceNode, entry: dict[str, Any]) -> str:
+    """Return the device rule; "" for types that cgroups do not support, or without access."""
     access = node.get("permissions") or DEFAULT_ACCESS
     if entry["type"] not in {"b", "c"} or access == NO_ACCESS:
-        return None
-    return {
-        "allow": True,
-        "type": entry["type"],
-        "major": entry["major"],
-        "minor": entry["minor"],
-        "access": access,
-    }
+        return ""
+    numbers = {key: entry[key] for key in ("type", "major", "minor")}
+    return dumps({"allow": True, **numbers, "access": access})

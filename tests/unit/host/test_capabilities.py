@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi.make import capabilities
 from nvct.errors import UsageError
+from nvct.host import capabilities
 from nvct.host.model import (
     Capability,
     DeviceNode,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The views of the driver: the table of nvct's own plan, and what a CDI specification mounts.
+"""The farm of this host: the table of nvct's own plan, and what a CDI specification mounts.
 
 A specification cannot look at the image, so its hook does what the shim does before a container
 exists (`nvct.container.cdi_hook.show_view`).
@@ -8,30 +8,29 @@ exists (`nvct.container.cdi_hook.show_view`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make.capabilities import restrict
 from nvct.cdi.make.generate import VOID_ENV, MountedView
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.read import registry
-from nvct.compile import farm_table
 from nvct.config.model import Config
 from nvct.container.deliver.farm_table import FarmEntries
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
-from nvct.farm import after_upgrade, build, collect
+from nvct.farm import after_upgrade, build, collect, table
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
 from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.driver.libraries import libcuda_directories
 from nvct.host.gpu import nodes
-from nvct.host.model import Capability, DriverFile, Inventory
+from nvct.host.model import Capability, Inventory
 from nvct.host.roots import Roots
 
 NEEDED = ("create-symlinks", "update-ldcache")
@@ -78,15 +77,15 @@ def table_of(settings: Config, inventory: Inventory) -> model.Farm:
     """
     off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
     if off:
-        return farm_table.without_view(
+        return table.without_view(
             f"config.toml disables the hook {min(off)}", inventory.driver_version
         )
     try:
         allowed = METHODS if settings.layout == "farm" else LEAN
         manifest = build.build(farm_of(settings), inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        return farm_table.without_view(error.message, inventory.driver_version)
-    return farm_table.of_view(manifest, inventory, params=settings.params_mask == "true")
+        return table.without_view(error.message, inventory.driver_version)
+    return table.of_view(manifest, inventory, params=settings.params_mask == "true")
 
 
 def describe_layout(settings: Config, table: model.Farm | None) -> str:
@@ -133,6 +132,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 def view_of_spec(
     settings: Config,
     inventory: Inventory,
+    given: Inventory,
     capabilities: Collection[Capability],
     *,
     hooks: Collection[str],
@@ -143,9 +143,9 @@ def view_of_spec(
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
+        given: of these capabilities.
         hooks: the functions of the hook that are switched on.
         must_be_farm: whether the user wants no other layout.
-        is_of_this_host: whether the driver is that of config.toml.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.
@@ -165,8 +165,7 @@ def view_of_spec(
         if not must_be_farm and _is_unwritable(error) and _has_view():
             raise
         return None, error.message
-    given = restrict(inventory, capabilities)
-    return _mounted(farm_table.of_view(manifest, given), given, capabilities), ""
+    return _mounted(table.of_view(manifest, given), given, capabilities), ""
 
 
 def _is_unwritable(error: HostError) -> bool:
@@ -189,6 +188,8 @@ def _mounted(
 ) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
+    # The folder of links for images without one for libraries.
+    folder = next(iter(libcuda_directories(inventory.files)), "")
     entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
     libraries = [path for key in keys for _, path in entries.of(key)]
@@ -207,17 +208,8 @@ def _mounted(
             "libraries": libraries,
             "links": sorted(links),
             "files": sorted(files),
-            "folder": _library_folder(inventory.files),
+            "folder": folder,
         },
         files=[file for file in inventory.files if file.container_path in outside],
         env=[entry for entry in entries.env(mount_point) if entry != VOID_ENV],
     )
-
-
-def _library_folder(files: Iterable[DriverFile]) -> str:
-    """Return the folder of the host's libcuda, "" if there is none."""
-    for file in files:
-        folder, name = os.path.split(file.container_path)
-        if name.startswith("libcuda.so.") and file.capability != COMPAT32:
-            return folder
-    return ""

@@ -12,20 +12,19 @@ from typing import Any, cast
 import pytest
 
 from nvct.cdi.types import ContainerEdits
-from nvct.compile import oci_edits as edits
-from nvct.compile.oci_edits import Edit, OciNode
 from nvct.errors import CdiSpecError, HostError, NvctError, StaleSpecError, line
+from tests.support.cdi_engine import parsed
 
 NULL_MODE = stat.S_IMODE(os.lstat("/dev/null").st_mode)
 
 
-def compiled(document: dict[str, Any]) -> Edit:
-    return edits.oci_edits(cast("ContainerEdits", document), source="spec.yaml")
+def compiled(document: dict[str, Any]) -> dict[str, Any]:
+    return parsed(cast("ContainerEdits", document), "spec.yaml")
 
 
-def node(**fields: object) -> OciNode:
+def node(**fields: object) -> dict[str, Any]:
     (oci_node,) = compiled({"deviceNodes": [fields]})["nodes"]
-    return oci_node
+    return dict(oci_node)
 
 
 def test_without_edits_there_is_nothing() -> None:

@@ -42,13 +42,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.cdi.make import capabilities, edits
+from nvct.cdi.make import edits
 from nvct.cdi.make.generate import VOID_ENV
-from nvct.compile import plans as compiler
+from nvct.cdi.make.oci_edits import fragments
 from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
 from nvct.farm.model import COMPAT32, Manifest
-from nvct.host.driver import names as driver_names
+from nvct.host import capabilities
 from nvct.host.model import Capability, DriverFile, Inventory
 
 Pairs: TypeAlias = list[list[str]]
@@ -75,7 +75,6 @@ def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -
 
     Args:
         inventory: the source of the view, with the sockets of running daemons.
-        params: whether config.toml requests the mask of the driver's params.
     """
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
     native = [file for file in files if file.capability != COMPAT32]
@@ -171,7 +170,7 @@ class _View:
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
     if file.kind in MOUNTED:
-        compiled = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
+        compiled = fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
         yield from compiled["mounts"]
 
 
@@ -180,14 +179,8 @@ def _fingerprints(manifest: Manifest) -> list[fingerprints.Fingerprint]:
 
     One file and its folder represent all files: a view never changes.
     """
-    first = next(
-        (
-            e.path
-            for e in manifest.entries
-            if driver_names.stem(os.path.basename(e.path)) == "libcuda"
-        ),
-        manifest.entries[0].path,
-    )
+    paths = [entry.path for entry in manifest.entries]
+    first = next((path for path in paths if "/libcuda.so." in path), paths[0])
     return [
         fingerprints.take("stat", manifest.host_path(path))
         for path in (os.path.dirname(first), first)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.compile import farm_table
 from nvct.container.plan import fingerprints
+from nvct.farm import table as farm_table
 from nvct.farm.build import build
 from nvct.farm.model import Manifest
 from tests.support.host_tree import VERSION, elf_bytes
