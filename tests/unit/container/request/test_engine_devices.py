@@ -374,7 +374,10 @@ def test_the_example_of_the_documents(lab: Lab, tmp_path: Path) -> None:
     engine(lab, (195, 1), CONTROL, **pod)  # allocated by nodes
     assert checked(lab, *rules_of, default="deny").error is None
     write(tmp_path)
-    engine(lab, (195, 2), CONTROL, **pod)  # a claim
+    engine(lab, (195, 2), CONTROL, **pod)
+    assert checked(lab, *rules_of, default="deny").removal is not None
+    lab.spec("claim.json", kind="k8s.gpu.nvidia.com/claim", devices={"a": nodes((195, 2))})
+    write_claims(tmp_path, "k8s.gpu.nvidia.com/claim=a")
     assert checked(lab, *rules_of, default="deny").removal is None
     for env in (asks, ()):
         engine(lab, (195, 2), env=env)  # Docker
