@@ -20,7 +20,7 @@ from functools import partial
 
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
-from nvct.agent.core.context import Context, Shared, node_name
+from nvct.agent.core.context import SOCKET_ENV, Context, Shared, node_name
 from nvct.agent.core.instance import (
     FOLDER,
     HAND_OVER,
@@ -36,7 +36,6 @@ from nvct.agent.core.program import (
     GRACE_S,
     LISTEN_ENV,
     RELEASE_ENV,
-    SOCKET_ENV,
     UPGRADES_ENV,
     begin_nvml,
     grace_s,

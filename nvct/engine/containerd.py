@@ -32,7 +32,7 @@ from nvct.engine.model import (
     text_of,
 )
 from nvct.engine.syntax import ANY, Syntax
-from nvct.engine.toml_file import Noted
+from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
 

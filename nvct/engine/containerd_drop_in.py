@@ -16,6 +16,7 @@ from nvct.engine import containerd_load as loading
 from nvct.engine import containerd_switches, toml_file
 from nvct.engine.containerd_load import Config, Path, Table
 from nvct.engine.model import EngineOptions, FileEdit, Files, text_of
+from nvct.engine.spans import same
 from nvct.errors import EngineConfigError
 
 NAME = "99-nvidia.toml"
@@ -149,7 +150,7 @@ def _reduced_drop_in(config: Config, path: str, files: Files) -> Target:
     has_other_keys = _has_other_keys(loaded, config.cri_path(loaded))
     is_all_ours = _has_only_our_keys(additions) and not has_other_keys
     is_read = config.get(path) is not None
-    is_small = toml_file.same(table, additions) and loaded.version in (0, config.version)
+    is_small = same(table, additions) and loaded.version in (0, config.version)
     if is_small and (is_read or is_all_ours):
         where = config.cri_path(loaded) if loaded.version else cri
         return Target(path=path, cri=where, start=text, pattern=pattern, written=notes)
@@ -241,7 +242,7 @@ def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table
             inner = difference(value, base_value)
             if inner:
                 result[key] = inner
-        elif key not in base or not toml_file.same(value, base_value):
+        elif key not in base or not same(value, base_value):
             result[key] = value
     return result
 

@@ -17,8 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from nvct.engine import spans
 from nvct.engine.model import Absent
-from nvct.engine.spans import SPACE, Item, Path, items
-from nvct.engine.toml_file import same
+from nvct.engine.spans import SPACE, Item, Path, items, same
 from nvct.errors import DocumentError, EngineConfigError
 from nvct.oci import jsontext
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
 from nvct.engine.model import ABSENT, Absent
+from nvct.engine.spans import same
 from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, has_values, program
 from nvct.errors import EngineConfigError
 
@@ -80,7 +81,7 @@ def restored(
             data=current, notes=[f"{path} was made by others: it stays"], has_settings=True
         )
     _decide(work, remaining)
-    if current == versions.configured and toml_file.same(
+    if current == versions.configured and same(
         toml_file.pruned(work.result), toml_file.pruned(work.before)
     ):
         return Restored(data=versions.original, has_settings=has_values(work.before))
@@ -144,7 +145,7 @@ def differences(
             yield from differences(old, new if isinstance(new, dict) else {}, path)
         elif isinstance(old, Absent) and isinstance(new, dict) and not _is_runtime(path):
             yield from differences({}, new, path)
-        elif not toml_file.same(old, new):
+        elif not same(old, new):
             yield path, old, new
 
 
@@ -160,8 +161,8 @@ def _revert(
     value = _value(work, path, (before, configured, current), remaining)
     if isinstance(value, Absent) and isinstance(current, Absent):
         return
-    if toml_file.same(value, current):
-        if not toml_file.same(current, before):
+    if same(value, current):
+        if not same(current, before):
             note = f"{work.versions.path}: {'.'.join(path)} was changed by others and stays"
             work.notes.append(note)
         return
@@ -183,7 +184,7 @@ def _value(
         for item in (configured if isinstance(configured, list) else ())
         if item not in original and work.syntax.needed(path, item, remaining)
     ]
-    if toml_file.same(current, configured) and not used:
+    if same(current, configured) and not used:
         return before
     # A list that replaces the engine's own default is one value, unless it had elements before.
     if (

@@ -109,3 +109,16 @@ def value_end(text: str, at: int) -> int:
         depth += (token in ("[", "{")) - (token in ("]", "}"))
         end = end if token.isspace() else match.end()
     return end
+
+
+def same(first: object, second: object) -> bool:
+    """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, str) and isinstance(second, str):
+        return str(first) == str(second)
+    if type(first) is not type(second):
+        return False
+    return first == second or (first != first and second != second)  # noqa: PLR0124 nan

@@ -17,11 +17,11 @@ import posixpath
 from collections.abc import Sequence
 
 from nvct.engine.spans import Path
-from nvct.engine.toml_file import Noted
 from nvct.engine.toml_source import (
     GAPS,
     HEADERS,
     Node,
+    Noted,
     inline_above,
     is_table,
     key_text,

@@ -13,40 +13,14 @@ from typing import TypeAlias
 
 from nvct.config import toml
 from nvct.engine.model import Absent
+from nvct.engine.spans import same
+from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
 Table: TypeAlias = dict[str, object]
 Change: TypeAlias = tuple[tuple[str, ...], str, object]
 
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
-
-
-class Noted(str):
-    """A string that gets a comment if it is added on a line of its own."""
-
-    __slots__ = ("note",)
-
-    note: str
-
-    @classmethod
-    def of(cls, text: str, note: str) -> Noted:
-        """Return a string with a comment."""
-        noted = cls(text)
-        noted.note = note
-        return noted
-
-
-def same(first: object, second: object) -> bool:
-    """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, str) and isinstance(second, str):
-        return str(first) == str(second)
-    if type(first) is not type(second):
-        return False
-    return first == second or (first != first and second != second)  # noqa: PLR0124 nan
 
 
 def decode(data: bytes, path: str) -> str:

@@ -14,14 +14,28 @@ from typing import NamedTuple
 
 from nvct.config import toml
 from nvct.engine import spans
-from nvct.engine.spans import Item, Path, after_space, items, value_end
-from nvct.engine.toml_file import same
+from nvct.engine.spans import Item, Path, after_space, items, same, value_end
 from nvct.errors import EngineConfigError
 
 GAPS = ("blank", "comment")
 HEADERS = ("table", "tables")
 _BLANKS = " \t"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Noted(str):
+    """A string that gets a comment if it is added on a line of its own."""
+
+    __slots__ = ("note",)
+
+    note: str
+
+    @classmethod
+    def of(cls, text: str, note: str) -> Noted:
+        """Return a string with a comment."""
+        noted = cls(text)
+        noted.note = note
+        return noted
 
 
 class Node(NamedTuple):

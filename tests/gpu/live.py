@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nvct.agent.core import program
+from nvct.agent.core.context import SOCKET_ENV
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
@@ -150,7 +150,7 @@ async def idle(folder: Path, roots: Roots) -> str:
         await kubelet.start()
         env = {**os.environ, "NODE_NAME": "node", "KUBELET_SOCKET": kubelet.socket,
                "DRIVER_ROOT_CTR_PATH": roots.driver_root,
-               program.SOCKET_ENV: f"{name}/agent/agent.sock"}  # fmt: skip
+               SOCKET_ENV: f"{name}/agent/agent.sock"}  # fmt: skip
         env.pop(nvml_calls.LOG_ENV, None)  # the record itself takes memory
         os.mkdir(f"{name}/agent")
         with (folder / "agent.log").open("wb") as log:

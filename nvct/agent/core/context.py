@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.program import SOCKET_ENV
 from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.client import NvmlClient
 
+SOCKET_ENV = "NVCT_AGENT_SOCKET"
+"""The agent's own socket; the agent sets it for its tasks."""
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 

@@ -8,8 +8,8 @@ import math
 
 import pytest
 
-from nvct.engine import toml_file
 from nvct.engine.model import ABSENT
+from nvct.engine.spans import same
 from nvct.engine.toml_file import Noted, edit, parse
 from nvct.errors import EngineConfigError
 
@@ -336,8 +336,8 @@ def test_an_added_key_can_be_removed_again(text: str) -> None:
 
 
 def test_values_are_the_same_only_with_their_type() -> None:
-    assert toml_file.same({"a": [math.nan]}, {"a": [math.nan]})
-    assert not toml_file.same(1, 1.0)
-    assert not toml_file.same([1], [True])
-    assert not toml_file.same([1], [1, 2])
-    assert not toml_file.same({"a": 1}, {"b": 1})
+    assert same({"a": [math.nan]}, {"a": [math.nan]})
+    assert not same(1, 1.0)
+    assert not same([1], [True])
+    assert not same([1], [1, 2])
+    assert not same({"a": 1}, {"b": 1})
