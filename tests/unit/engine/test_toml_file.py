@@ -10,7 +10,8 @@ import pytest
 
 from nvct.engine.model import ABSENT
 from nvct.engine.spans import same
-from nvct.engine.toml_file import Noted, edit, parse
+from nvct.engine.toml_file import edit, parse
+from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
 PATH = "/etc/engine.toml"
