@@ -14,6 +14,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask
 from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.task import DevicePlugin
 from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.dra.task import DraDriver
@@ -59,7 +60,7 @@ def _device_plugin() -> Iterator[Family]:
     registration = SimpleNamespace(name=RESOURCE, state="listed", endpoint=endpoint)
     engine = _health()
     engine._board.states[Key("GPU-b")] = Health(state="unhealthy", action="reset", reason="XID 79")
-    plugin: Any = SimpleNamespace(
-        registrations={RESOURCE: registration}, _counts=counts, _health=engine
-    )
+    served: Any = SimpleNamespace(current={RESOURCE: registration})
+    served.metrics = lambda: ServedResources.metrics(served)
+    plugin: Any = SimpleNamespace(_served=served, _counts=counts, _health=engine)
     return DevicePlugin.metrics(plugin)
