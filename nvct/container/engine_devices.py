@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nvct.container.request.origin import Origin
     from nvct.oci.bundle import Bundle
 
-ANY = -1
+ANY, ANY_BITS = -1, (1 << 32) - 1
 EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
@@ -43,6 +43,7 @@ UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram"
 """Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
 """Types of character devices: runtime-spec, config-linux.md."""
+OTHER_NODES = ("b", "p")
 
 
 class Access:
@@ -53,12 +54,16 @@ class Access:
         is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
         control: the major of nvidia-uvm, whose nodes all are control nodes.
         known: `nodes`, and the numbers that distinguish this host's MIG devices.
+        capabilities: the same numbers of MIG devices.
         majors: of NVIDIA's drivers.
         shared: what gives such devices, and others that cannot be told from them: mounted folders
             where no control group refuses their nodes, and properties of the container's unit.
     """
 
-    __slots__ = ("_exact", "_rules", "control", "is_wide", "known", "majors", "nodes", "shared")
+    __slots__ = (
+        "_exact", "_rules", "capabilities", "control", "is_wide", "known", "majors", "nodes",
+        "shared",
+    )  # fmt: skip
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
         ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
@@ -66,6 +71,7 @@ class Access:
         self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
         self.nodes: Nodes = {}
         self.known: set[Number] = set()
+        self.capabilities: set[Number] = set()
         self.shared = [
             f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
         ]
@@ -191,8 +197,8 @@ def check(
     if not access.nodes and not access.is_wide:
         return None
     nodes, requested = _remaining(access, plans, request)
-    asked = _request(access, nodes, plans)
-    if not (asked.extras or any(map(is_gpu, nodes))):
+    asked = _request(access, nodes, plans, requested)
+    if not (asked.extras or asked.ids):
         return None
     devices += [*asked.ids, *extras_of(asked)]
     if trouble is not None:
@@ -220,7 +226,8 @@ def _remaining(
             access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
     try:
         access.keep_known(plans.gpus())
-        access.known.update(*(device.capabilities for device in plans.devices()))
+        access.capabilities.update(*(device.capabilities for device in plans.devices()))
+        access.known |= access.capabilities
         same = plans.injected(request) if request is not None else {}
     except NvctError:
         same = {}
@@ -228,18 +235,24 @@ def _remaining(
     return {n: path for n, path in access.nodes.items() if n not in same}, set(same)
 
 
-def _request(access: Access, nodes: Nodes, plans: PlanDevices) -> Request:
-    """Return the request for nodes, by the names of devices where there are any."""
+def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Number]) -> Request:
+    """Return the request for nodes, by the names of devices where there are any.
+
+    A MIG device is one whose capability is among them, even if an allowed request gives its GPU.
+    """
     numbers, names, named = set(nodes), [], set()
     try:
         for device in plans.devices():
             own = device.gpus | (device.capabilities if device.is_mig else set())
-            if own and own <= numbers and not device.is_all:
+            if own & numbers and own <= numbers | requested and not device.is_all:
                 names.append(device.names[0].partition("=")[2])
                 named |= own
     except NvctError:
         pass
-    names += [path for number, path in nodes.items() if is_gpu(number) and number not in named]
+    names += [
+        path for number, path in nodes.items()
+        if (is_gpu(number) or number in access.capabilities) and number not in named
+    ]  # fmt: skip
     request = Request([EVERYTHING] if access.is_wide else names, BY_ENGINE)
     attributes = {name: attribute for attribute, name in EXTRA_NAMES.items()}
     for extra in plans.extras(nodes):
@@ -319,7 +332,7 @@ class Removal:
             NotPermittedError: it is such a rule.
         """
         allow, major, minor, access = _rule(rule)
-        if not allow or rule.get("type") not in FILE_NODE:
+        if not allow or str(rule.get("type"))[:1] not in FILE_NODE:
             return False
         if major == ANY and ("r" in access or "w" in access):
             raise _inseparable("a device rule for every major")
@@ -350,21 +363,27 @@ def _inseparable(source: str) -> NotPermittedError:
 
 def number_of(node: Mapping[str, object]) -> Number | None:
     """Return the device number of a member of linux.devices; None if it is no character device."""
-    major, minor = node.get("major"), node.get("minor")
-    if FILE_NODE.get(str(node.get("type"))) != "c" or not isinstance(major, int):
+    major, minor = _cut(node.get("major")), _cut(node.get("minor"))
+    if str(node.get("type"))[:1] not in FILE_NODE or major == ANY:
         return None
-    return "c", major, minor if isinstance(minor, int) else 0
+    return "c", major, max(minor, 0)
+
+
+def _cut(number: object) -> int:
+    """Return a device number as crun takes it, which cuts it to 32 bits; ANY if there is none."""
+    cut = number & ANY_BITS if isinstance(number, int) else ANY_BITS
+    return ANY if cut == ANY_BITS else cut
 
 
 def _rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
     """Return whether a device rule allows, its major and minor, and what it is about.
 
-    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices).
+    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices);
+    crun looks at the first letter of a type, and takes an unknown one for all.
     """
-    kind, access = rule.get("type") or "a", str(rule.get("access") or "rwm")
+    kind, access = str(rule.get("type") or "a")[:1], str(rule.get("access") or "rwm")
     allow = rule.get("allow") is True
-    if kind == "a":
+    if kind not in FILE_NODE and kind not in OTHER_NODES:
         return allow, ANY, ANY, "rwm" if allow else access
-    major, minor = rule.get("major"), rule.get("minor")
-    numbers = [n if isinstance(n, int) else ANY for n in (major, minor)]
-    return allow, *numbers, access if str(kind) in FILE_NODE else ""  # type: ignore[return-value]  # two
+    numbers = _cut(rule.get("major")), _cut(rule.get("minor"))
+    return allow, *numbers, access if kind in FILE_NODE else ""

@@ -28,29 +28,24 @@ PROC = "/proc"
 LIMIT = 16 << 20
 CGROUP_TYPES = ("cgroup", "cgroup2")
 UNIFIED = "/sys/fs/cgroup"
-CAPABILITIES = (
-    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID",
-    "SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW",
-    "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT",
-    "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD",
-    "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG",
-    "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
-)  # fmt: skip
-"""By number, without "CAP_" (linux/capability.h)."""
 
 
 def leaves_cgroup(bundle: Bundle) -> bool:
     """Report whether root in a container can leave the control group that refuses devices.
 
-    Root can with CAP_SYS_ADMIN, with a writable mount of control groups besides its own, with one
-    of the host's /proc (sys/kernel/core_pattern names a program that the kernel starts), and by
-    /proc/PID/root of a host process that it may trace.
+    Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
+    version 2 with a read-only one, too (clone3 with CLONE_INTO_CGROUP asks for no write access);
+    with the host's /proc (sys/kernel/core_pattern names a program that the kernel starts), and by
+    /proc/PID/root of a host process: of its own user or, after a change of fsuid, of any other.
     """
     if CAP_SYS_ADMIN in bundle.bounding:
         return True
+    is_admin = CAP_SYS_ADMIN in bundle.capabilities  # of a user namespace: it can remount
+    if is_admin and _maps_root(bundle):
+        return True
     try:
-        mounts = _mounts("self")
-        if _has_hierarchy(bundle, mounts):
+        mounts = _mounts()
+        if _has_hierarchy(bundle, mounts) or _has_processes(bundle):
             return True
         sees_processes = _shares(bundle, "pid")
         for source, options, covered in _sources(bundle):
@@ -62,29 +57,44 @@ def leaves_cgroup(bundle: Bundle) -> bool:
                     continue
                 sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
                 is_held = "rro" in options or (_is_read_only(options) and not is_below)
-                if "rw" in mount.options and not is_held:
+                if is_admin or mount.fstype == "cgroup2":
+                    is_held = False
+                if not is_held and ("rw" in mount.options or mount.fstype == "cgroup2"):
                     return True
-        return sees_processes and not bundle.has_user_namespace() and _may_trace(bundle.bounding)
+        return sees_processes and not bundle.has_user_namespace()
     except (OSError, ValueError, DocumentError):
         return True
 
 
-def _mounts(process: str) -> list[Mount]:
+def _maps_root(bundle: Bundle) -> bool:
+    """Report whether a user of a container's namespace is the host's root, or may be."""
+    mappings = bundle.objects(("linux", "uidMappings"))
+    return not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
+
+
+def _has_processes(bundle: Bundle) -> bool:
+    """Report whether a container gets a /proc that no runtime masks, at another place."""
+    return any(
+        mount.get("type") == "proc" and mount_target(str(mount.get("destination"))) != "/proc"
+        for mount in bundle.mounts
+    )
+
+
+def _mounts() -> list[Mount]:
     """Return the mounts of processes and of control groups."""
-    text = read_bytes(f"{PROC}/{process}/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
+    text = read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
     lines = [line for line in text.split("\n") if " - proc " in line or " - cgroup" in line]
     return parse("\n".join(lines))
 
 
 def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:
-    """Report whether a container's own mount of control groups is of all, and can be written.
+    """Report whether a container's own mount of control groups is of all.
 
     In version 1, runtimes mount only the container's own group.
     """
-    if not any(mount.fstype == "cgroup2" and mount.target == UNIFIED for mount in mounts):
-        return False
-    own = [mount for mount in bundle.mounts if mount.get("type") in CGROUP_TYPES]
-    return _shares(bundle, "cgroup") and not all(_is_read_only(_options(mount)) for mount in own)
+    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in mounts)
+    has_mount = any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts)
+    return is_unified and has_mount and _shares(bundle, "cgroup")
 
 
 def _options(mount: Mapping[str, object]) -> list[object]:
@@ -132,27 +142,3 @@ def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
 
 def _holds(folder: str, path: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
-
-
-def _may_trace(bounding: list[str]) -> bool:
-    """Report whether root with these capabilities may enter a process that can leave its group.
-
-    Without CAP_SYS_PTRACE, the kernel allows it for root's processes that have no other
-    capabilities (ptrace(2), access mode checking).
-    """
-    if "CAP_SYS_PTRACE" in bounding:
-        return True
-    own = sum(1 << n for n, name in enumerate(CAPABILITIES) if f"CAP_{name}" in bounding)
-    return any(_is_weaker(name, own) for name in posix.listdir(PROC) if name.isdigit())
-
-
-def _is_weaker(process: str, capabilities: int) -> bool:
-    try:
-        status = read_bytes(f"{PROC}/{process}/status", LIMIT).decode("ascii", "replace")
-        fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
-        if fields["Uid"].split() != ["0"] * 4 or int(fields["CapPrm"], 16) & ~capabilities:
-            return False
-        groups = [m for m in _mounts(process) if m.fstype in CGROUP_TYPES and m.root == "/"]
-        return any("rw" in mount.options for mount in groups)
-    except (OSError, KeyError):  # it has ended
-        return False

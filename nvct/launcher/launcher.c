@@ -452,6 +452,34 @@ static int any_shows_host(char **paths, int count)
 	return shows;
 }
 
+#define PROC_MOUNT "\"type\":\"proc\""
+
+/* Whether a number after a key has some digits, or more. */
+static int has_long_number(const char *text, size_t size, const char *key, int digits)
+{
+	const char *p = text, *end = text + size;
+	while ((p = memmem(p, (size_t)(end - p), key, strlen(key)))) {
+		int count = 0;
+		for (p += strlen(key); p < end && *p >= '0' && *p <= '9'; p++)
+			if (++count == digits)
+				return 1;
+	}
+	return 0;
+}
+
+/* Whether a device rule allows something else than one kind of nodes: engines write its members in this order. */
+static int has_odd_rule(const char *text, size_t size)
+{
+	static const char allow[] = "\"allow\":true";
+	const char *p = text, *end = text + size;
+	while ((p = memmem(p, (size_t)(end - p), allow, sizeof allow - 1))) {
+		p += sizeof allow - 1;
+		if (end - p < 11 || (memcmp(p, ",\"type\":\"c\"", 11) && memcmp(p, ",\"type\":\"b\"", 11)))
+			return 1;
+	}
+	return 0;
+}
+
 /* Whether root may reach the host's control groups or processes, so that nvct/container/host_view.py has to look:
  * the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
 static int sees_host(const char *text, size_t size)
@@ -460,6 +488,11 @@ static int sees_host(const char *text, size_t size)
 	char path[4096], *paths[MAX_SOURCES];
 	struct statfs fs;
 	int count = 0;
+	const char *proc = memmem(text, size, PROC_MOUNT, sizeof PROC_MOUNT - 1);
+	if (has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
+	    has_long_number(text, size, "\"minor\":", 8) ||
+	    (proc && memmem(proc + 1, size - (size_t)(proc + 1 - text), PROC_MOUNT, sizeof PROC_MOUNT - 1)))
+		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */
 	if (!memmem(text, size, "{\"type\":\"pid\"}", 14) ||
 	    (!memmem(text, size, "{\"type\":\"cgroup\"}", 17) && !statfs("/sys/fs/cgroup", &fs) &&
 	     fs.f_type == CGROUP2_MAGIC))

@@ -100,11 +100,18 @@ class Bundle:
     def bounding(self) -> list[str]:
         """The bounding set, empty if its capabilities are those of a user namespace.
 
-        It is process.capabilities.bounding, or the flat list of runtime-spec before 1.0.0-rc5.
-        A mapping of ids implies a user namespace.
+        A mapping of ids implies one.
         """
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
+        return self.capabilities
+
+    @property
+    def capabilities(self) -> list[str]:
+        """The bounding set, of whatever user namespace.
+
+        It is process.capabilities.bounding, or the flat list of runtime-spec before 1.0.0-rc5.
+        """
         capabilities = self.document.value(("process", "capabilities", "bounding"))
         if capabilities is None:
             capabilities = self.document.value(("process", "capabilities"))

@@ -132,6 +132,12 @@ def test_nodes_are_named_by_their_numbers(
         ([{"allow": True, "access": "rwm"}, rule(195, allow=False), rule(236, allow=False)], ""),
         ([rule(-1, 2000)], EVERYTHING),
         ([rule(236)], EVERYTHING),
+        ([rule((1 << 32) + 195, 1)], "1"),  # crun cuts numbers to 32 bits
+        ([rule(195, (1 << 32) + 1)], "1"),
+        ([rule((1 << 32) - 1, (1 << 32) - 1)], EVERYTHING),
+        ([rule(195, 1, type="cx")], "1"),  # crun takes the first letter
+        ([rule(195, 1, type="z")], EVERYTHING),
+        ([rule(195, 1, type="p")], ""),
         ([rule(236, -1)], EVERYTHING),
         ([rule(508)], ""),
         ([rule(1, 3), rule(10, 229)], ""),
@@ -178,7 +184,17 @@ def test_a_mig_device_has_its_name(lab: Lab) -> None:
     engine(lab, (195, 1), (236, 30), (236, 31), (195, 0))
     assert asked(lab) == "0,1:0"
     engine(lab, (195, 1), (236, 30))
-    assert asked(lab) == "/dev/x1"
+    assert asked(lab) == "/dev/x1,/dev/x30"
+    engine(lab, (236, 30), (236, 31), CONTROL)
+    assert asked(lab) == "/dev/x30,/dev/x31"
+    allow: dict[str, object] = {"devices": ["nvidia.com/gpu=1:0"], "then": "allow"}
+    asks = ("NVIDIA_VISIBLE_DEVICES=1:0",)
+    engine(lab, env=asks)
+    assert checked(lab, allow, default="deny").error is None
+    engine(lab, (236, 32), (236, 33), env=asks)  # of its neighbor
+    error = checked(lab, allow, default="deny").error
+    assert error is not None
+    assert "engine devices='1:1'" in error.message
 
 
 def test_rules_name_engine_devices(lab: Lab) -> None:
