@@ -70,8 +70,10 @@ def default_for(path: str) -> Config:
 
     try:
         is_checked = b"engine-devices" in read_bytes(path, CONFIG_LIMIT)
-    except (OSError, DocumentError):
+    except OSError:
         is_checked = False
+    except DocumentError:  # too large, or no file
+        is_checked = True
     return Config(engine_devices=CHECKED if is_checked else UNCHECKED)
 
 

@@ -22,6 +22,14 @@ from nvct.nri import nri_pb2 as api
 from nvct.oci.bundle import Bundle, clean
 
 KIND = "container"
+WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
+"""Folders of /dev that have no device of a driver, and that pods can fill."""
+OF_THE_NODE = (
+    "/dev", "/etc/cdi", "/run/cdi", "/run/containerd", "/run/crio", "/run/nri", "/run/nvct",
+    "/var/run",
+)  # fmt: skip
+"""By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
+EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
@@ -34,6 +42,7 @@ def bundle(
     container: api.Container,
     adjust: api.ContainerAdjustment | None = None,
     nodes: Iterable[dict[str, Any]] = (),
+    kubelet: str = "/var/lib/kubelet",
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
@@ -51,6 +60,9 @@ def bundle(
     added = adjust or api.ContainerAdjustment()
     devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
     mounts = [_mount(mount) for mount in (*container.mounts, *added.mounts)]
+    sources = {clean(mount["source"]) for mount in mounts}
+    if any(_is_of_node(source, kubelet) for source in sources):
+        rules.append(EVERYTHING)
     document = {
         "process": {
             "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
@@ -64,13 +76,25 @@ def bundle(
         },
         "mounts": [mount for mount in mounts if mount["source"] == MOUNT_SOURCE],
         "linux": {
-            "devices": [*devices, *nodes, *_mounted(mounts)],
+            "devices": [*devices, *nodes, *_mounted(sources)],
             "resources": {"devices": rules},
             "namespaces": [{"type": kind} for kind in sorted(kinds | {"cgroup", "pid"})],
             "cgroupsPath": linux.cgroups_path,
         },
     }  # fmt: skip
     return Bundle(name_of(pod, container), json.dumps(document))
+
+
+def _is_of_node(source: str, kubelet: str) -> bool:
+    """Report whether a source is or holds a folder of the node by which devices are given."""
+    source = source.replace("/var/run/", "/run/", 1) if source.startswith("/var/run/") else source
+    if f"{source}/".startswith(f"{kubelet}/pods/"):  # volumes
+        return False
+    folders = (*OF_THE_NODE, kubelet)
+    is_within = any(source.startswith(f"{folder}/") for folder in folders[1:])
+    return is_within or any(
+        f"{folder}/".startswith(f"{source.rstrip('/')}/") for folder in folders
+    )
 
 
 def _mount(mount: api.Mount) -> dict[str, Any]:
@@ -82,16 +106,15 @@ def _mount(mount: api.Mount) -> dict[str, Any]:
     }
 
 
-def _mounted(mounts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the nodes in mounts of the host's /dev, which here is the plugin's own.
+def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes in mounts of folders below the host's /dev, which here is the plugin's own.
 
     The container's control group refuses them, if it is not privileged; they count nevertheless.
     """
     found: device_numbers.Nodes = {}
-    for mount in mounts:
-        source = clean(mount["source"])
-        if source == "/" or f"{source}/".startswith("/dev/"):
-            device_numbers.add_mounted(found, source, device_numbers.DEV_DEPTH)
+    for source in sources:
+        if source.startswith("/dev/") and source.split("/")[2] not in WITHOUT_NODES:
+            device_numbers.add_mounted(found, source, 1)
     for (kind, major, minor), path in found.items():
         yield {"path": path, "type": kind, "major": major, "minor": minor}
 

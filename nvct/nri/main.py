@@ -8,7 +8,9 @@ it has started, it holds no capability and can gain none. It never calls NVML.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ import click
 from nvct.config import load
 from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
+from nvct.container.request.kubelet_record import FOLDER
 from nvct.container.settings import default_for
 from nvct.errors import HostError, NvctError, UsageError, line
 from nvct.kernel.calls import give_up_capabilities
@@ -31,6 +34,7 @@ NAME = "nvct"
 SOCKET = "/var/run/nri/nri.sock"
 SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
 """Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
+EXEMPT_ENV = "NRI_EXEMPT_NAMESPACES"
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
 
@@ -49,16 +53,21 @@ class Settings:
         self._path = path
         self._fact: fingerprints.Fingerprint | None = None
         self._config: tuple[Config, NvctError | None] = Config(), None
+        self._is_valid = False
 
     def __call__(self) -> tuple[Config, NvctError | None]:
-        """Return the configuration in force; of an invalid one the defaults, and the error."""
+        """Return the configuration in force, the last valid one; else the defaults, and why."""
         fact = fingerprints.take_file(self._path, time.time_ns())
         if fact != self._fact:
             self._fact = fact
             try:
                 self._config = load.load(self._path), None
             except NvctError as error:
-                self._config = default_for(self._path), error
+                say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
+                if not self._is_valid:
+                    self._config = default_for(self._path), error
+            else:
+                self._is_valid = True
         return self._config
 
 
@@ -82,7 +91,7 @@ def _connect(path: str) -> socket.socket:
     except OSError as error:
         sock.close()
         raise HostError(
-            f"no engine answers at {path}: {error.strerror}",
+            f"no engine answers at {path}: {error.strerror or error}",
             hint="is NRI enabled in its configuration?",
         ) from error
     return sock
@@ -104,9 +113,9 @@ def _connect(path: str) -> socket.socket:
 @click.option("--given-by-kubelet", "rule", envvar="NRI_GIVEN_BY_KUBELET", default="off",
               show_default=True, type=click.Choice(["off", "audit", "enforce"]),
               help="A pod has exactly the devices that the kubelet gave it.")  # fmt: skip
-@click.option("--exempt-namespaces", "exempt", multiple=True, envvar="NRI_EXEMPT_NAMESPACES",
+@click.option("--exempt-namespaces", "exempt", multiple=True, envvar=EXEMPT_ENV,
               default=["kube-system"], show_default=True,
-              help="Namespaces that --given-by-kubelet does not hold for.")  # fmt: skip
+              help="Namespaces without that rule; with commas.")  # fmt: skip
 @click.option("--kubelet-dir", envvar="KUBELET_DIR", default=KUBELET, show_default=True,
               help="The kubelet's folder.")  # fmt: skip
 def program(
@@ -133,16 +142,19 @@ def program(
         management=_words(management),
         takes_variable=nri_env,
         rule=rule,  # type: ignore[arg-type]  # a choice
-        exempt=_words(exempt),
+        exempt=[] if os.environ.get(EXEMPT_ENV) == "" else _words(exempt),
         kubelet=kubelet_dir,
     )
+    if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):
+        raise HostError(f"{kubelet_dir}/{FOLDER} does not exist", hint="see --kubelet-dir")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
     give_up_capabilities()
     index = os.environ.get(INDEX_ENV) or f"{nri_plugin_index:02}"
     name = os.environ.get(NAME_ENV) or NAME
     if SOCKET_FD_ENV in os.environ:  # the engine has started this process, and ends with it
-        fd = int(os.environ[SOCKET_FD_ENV])
+        fd = _socket_of_engine(os.environ[SOCKET_FD_ENV])
         serve(lambda: socket.socket(fileno=fd), plugin, index, name)
         return
     said = ""
@@ -154,10 +166,27 @@ def program(
             problem = line(f"{NAME}-nri", error)
         if plugin.is_refused():
             continue
-        if problem != said:
-            say(problem)
+        was_known, plugin.is_known = plugin.is_known, False
+        if problem != said or was_known:
+            say(f"{problem}: no rule holds until it is connected; tried again")
         said = problem
-        time.sleep(AGAIN_S)
+        if not was_known:
+            time.sleep(AGAIN_S)
+
+
+def _socket_of_engine(text: str) -> int:
+    """Return the number of the socket that an engine has left to this process.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        fd = int(text)
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return fd
+    except (ValueError, OSError, OverflowError):
+        pass
+    raise UsageError(f"{SOCKET_FD_ENV}={text!r} is no socket", hint="engines set it")
 
 
 def _words(values: Sequence[str]) -> list[str]:
@@ -169,7 +198,9 @@ def main() -> NoReturn:
     try:
         program(standalone_mode=False, prog_name=f"{NAME}-nri")
     except click.ClickException as error:
-        refused = UsageError(error.format_message(), hint=f"{NAME}-nri --help shows the options")
+        refused = UsageError(
+            error.format_message().rstrip(".?"), hint=f"{NAME}-nri --help shows the options"
+        )
         sys.stderr.write(f"{line(f'{NAME}-nri', refused)}\n")
         sys.exit(2)
     except NvctError as error:

@@ -23,7 +23,7 @@ from nvct.nri.host import KnownHost
 from nvct.nri.ttrpc import Methods, sentence
 from nvct.oci.bundle import Bundle
 
-CREATE_CONTAINER, REMOVE_CONTAINER, VALIDATE = 4, 11, 14
+CREATE_CONTAINER, VALIDATE = 4, 14
 """Events of nri/pkg/api."""
 VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
@@ -119,7 +119,9 @@ class Plugin:
 
     def is_refused(self) -> bool:
         """Report whether the engine has refused the wish for verdicts; then it is not repeated."""
-        if self.validates and not self.is_known:
+        name, version = self._engine
+        is_new = name == "containerd" and _version(version) >= (2, 2)
+        if self.validates and not self.is_known and not is_new:
             self.unasked.add(self._engine)
             return True
         return False
@@ -173,7 +175,7 @@ class Plugin:
             raise trouble
         edits = requests.edits_of(request, settings, host)
         why = f": {'; '.join(notes)}" if notes else ""
-        self.say(f"gives: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
+        self.say(f"adds: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
         if self.resolves:
             devices = [api.CDIDevice(name=name) for name in request.ids]
             return api.ContainerAdjustment(CDI_devices=devices)
@@ -195,11 +197,12 @@ class Plugin:
         if not is_checked and self.options.rule == "off":
             return
         names = [device.name for device in (*made.CDI_devices, *adjust.CDI_devices)]
-        bundle = container.bundle(pod, made, adjust)
+        kubelet = self.options.kubelet
+        bundle = container.bundle(pod, made, adjust, kubelet=kubelet)
         if names:
             request = requests.named([*dict.fromkeys(names)], "CDI names")
             nodes = adjustments.nodes(requests.edits_of(request, settings, host))
-            bundle = container.bundle(pod, made, adjust, nodes)
+            bundle = container.bundle(pod, made, adjust, nodes, kubelet)
         if is_checked:
             _check(bundle, settings, host, trouble)
         if self.options.rule == "off":

@@ -213,7 +213,7 @@ ATTACKS = {
     **ways_out.DOCKER,
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
-HARMLESS = ("/dev", "the host's root, read-only", "a volume")
+HARMLESS = ("/dev", "a volume")
 """The control group refuses the nodes."""
 LEAVES = f"""\
 mkdir -p /x/sys/fs/cgroup/devices; mount -t cgroup -o devices c /x/sys/fs/cgroup/devices

@@ -41,8 +41,6 @@ PODMAN = {
     "a volume of their type": ("--volume=of-type:/x",),
     "another container's volumes": ("--volumes-from=holder",),
 }
-WEAKER = ("--pid=host",)
-"""A way only beside a process of root that has fewer capabilities; monitoring needs it."""
 
 
 def prepare(box: Box) -> None:
@@ -53,9 +51,3 @@ def prepare(box: Box) -> None:
     if box.call("mountpoint", "-q", "/run/mounts/deep/groups").returncode:
         done = box.call("mount", "--rbind", GROUPS, "/run/mounts/deep/groups")
         assert done.returncode == 0, done
-
-
-def start_weaker(box: Box) -> None:
-    """Start a process of root that has no capability but two."""
-    words = ("setpriv", "--bounding-set=-all,+chown,+setuid", "--inh-caps=-all", "sleep", "600")
-    box.start([*words], "weaker.log")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -258,6 +259,53 @@ def test_a_pod_has_what_the_kubelet_gave_it(rule: str, case: Case) -> None:
             case.create(**asks)
     audited = [line for line in case.said if line.startswith("audit: default/pod/main: ")]
     assert len(audited) == (len(smuggled) if rule == "audit" else 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ("/", True), ("/dev", True), ("//dev/./", True), ("/run", True), ("/var", True),
+        ("/var/run/nri/nri.sock", True), ("/run/containerd", True), ("/var/run/cdi", True),
+        ("KUBELET", True), ("KUBELET/device-plugins", True), ("KUBELET/dra_manager_state", True),
+        ("KUBELET/pods/1/volumes/x", False), ("/dev/mqueue", False), ("/dev/termination-log", False),
+        ("/var/log", False), ("/devices", False), ("/sys", False),
+    ],
+)  # fmt: skip
+def test_who_mounts_the_nodes_own_folders_could_give_himself_gpus(
+    source: str, case: Case, *, is_refused: bool
+) -> None:
+    case.options = {"rule": "enforce"}
+    kubelet = case.lab.home / "kubelet"
+    kubelet.mkdir()
+    source = source.replace("KUBELET", str(kubelet))
+    mount = api.Mount(source=source, destination="/x", type="bind")
+    if is_refused:
+        with pytest.raises(RefusedError, match="pods have what the kubelet gives"):
+            case.create(mounts=[mount])
+        case.create(mounts=[mount], namespace="kube-system")
+    else:
+        case.create(mounts=[mount])
+
+
+def test_thousands_of_mounts_cost_little(case: Case) -> None:
+    """An engine ends a plugin that takes two seconds, and goes on without it."""
+    case.options = {"rule": "enforce"}
+    mounts = [api.Mount(source="/dev/", destination=f"/{n}") for n in range(9000)]
+    began = time.process_time()
+    with pytest.raises(RefusedError, match="pods have what the kubelet gives"):
+        case.create(mounts=mounts)
+    assert time.process_time() - began < 1.5
+
+
+def test_a_config_that_breaks_leaves_the_rules_of_before(case: Case) -> None:
+    configure(case.lab, DENY)
+    settings = Settings(str(case.lab.config_toml))
+    assert settings()[0].policy
+    for text in ("[nvct\n", "#" * (11 << 20)):
+        case.lab.config_toml.write_text(text)
+        config, trouble = settings()
+        assert config.policy
+        assert trouble is None
 
 
 def test_a_broken_config_fails_only_who_asks(case: Case) -> None:
