@@ -25,9 +25,10 @@ KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
 OF_THE_NODE = (
-    "/dev", "/etc/cdi", "/run/cdi", "/run/containerd", "/run/crio", "/run/nri", "/run/nvct",
-    "/var/run",
+    "/dev", "/etc/cdi", "/run/cdi", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
+    "/run/nri", "/run/nvct", "/var/run",
 )  # fmt: skip
+OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins_registry")
 """By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
@@ -87,14 +88,11 @@ def bundle(
 
 def _is_of_node(source: str, kubelet: str) -> bool:
     """Report whether a source is or holds a folder of the node by which devices are given."""
-    source = source.replace("/var/run/", "/run/", 1) if source.startswith("/var/run/") else source
-    if f"{source}/".startswith(f"{kubelet}/pods/"):  # volumes
-        return False
-    folders = (*OF_THE_NODE, kubelet)
-    is_within = any(source.startswith(f"{folder}/") for folder in folders[1:])
-    return is_within or any(
-        f"{folder}/".startswith(f"{source.rstrip('/')}/") for folder in folders
-    )
+    if source.startswith("/var/run/"):
+        source = source.removeprefix("/var")
+    places = (*OF_THE_NODE, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET))
+    is_within = any(source.startswith(f"{place}/") for place in places if place != "/dev")
+    return is_within or any(f"{place}/".startswith(f"{source.rstrip('/')}/") for place in places)
 
 
 def _mount(mount: api.Mount) -> dict[str, Any]:
