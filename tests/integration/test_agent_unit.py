@@ -81,7 +81,9 @@ def test_the_unit_serves_its_node(tmp_path: Path) -> None:
     status = json.loads((tmp_path / "status.json").read_text())
     (resource,) = status["tasks"][0]["detail"]
     assert (resource["resource"], resource["devices"]) == ("nvidia.com/gpu", 4)
-    assert found["stopped"] == "success, 0, /run/nvct-agent/agent.lock /run/nvct-agent/agent.sock"
+    files = ("agent.lock", "agent.sock", "devices.json")
+    left = " ".join(f"/run/nvct-agent/{name}" for name in files)
+    assert found["stopped"] == f"success, 0, {left}"
     assert found["refused"] == "failed, 0"
     assert not [line for line in lines if line.startswith("not: ")]
     exposure = next(line for line in lines if "Overall exposure level" in line)

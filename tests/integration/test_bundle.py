@@ -48,7 +48,8 @@ IMPORT_ALL = """
 import importlib, pkgutil, nvct
 names = [m.name for m in pkgutil.walk_packages(nvct.__path__, 'nvct.')]
 for name in names:
-    if not name.endswith('__main__') and not name.startswith('nvct.agent'):  # needs gRPC
+    # The agent and the NRI plugin need libraries of the extra.
+    if not name.endswith('__main__') and not name.startswith(('nvct.agent', 'nvct.nri')):
         importlib.import_module(name)
 print(len(names))
 """
