@@ -37,6 +37,10 @@ LONGEST = 1000
 """Characters of an error."""
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
 """For a code whose reason is not known."""
+OTHERS = {
+    "error": "None of the other codes fits.",
+    "bug": "Something happened that nobody expected: please report it.",
+}
 
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
@@ -60,10 +64,11 @@ def message_of(text: str) -> Message | None:
     """
     line = " ".join(plain(text).split())
     alone = line.removeprefix("[").removesuffix("]")
-    for error in _classes(NvctError):
-        if error.code == alone:
-            about, reason = (error.__doc__ or "").partition("\n")[0], REASONS.get(alone)
-            return Message(alone, "nvct", "", about, "" if reason else ADVICE, reason)
+    known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
+    about = {**known, **OTHERS}.get(alone)
+    if about:
+        reason = REASONS.get(alone)
+        return Message(alone, "nvct", "", about, "" if reason else ADVICE, reason)
     code = next((one for one in CODE.finditer(line) if one[1] in REASONS), None)
     before = line[: code.start()] if code else line
     programs = list(PROGRAM.finditer(before))
@@ -72,7 +77,7 @@ def message_of(text: str) -> Message | None:
     # The error's own words say what is wrong.
     cause = before[programs[-1].end() :] if programs else before
     if code is None:
-        return Message("nvct", "nvct", "", AFTER.sub("", cause[:LONGEST]))
+        return Message("nvct", "nvct", "", AFTER.sub("", cause[:LONGEST]), ADVICE)
     return Message(code[1], "nvct", "", cause[-LONGEST:].strip(), reason=REASONS[code[1]])
 
 

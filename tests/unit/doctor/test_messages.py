@@ -300,6 +300,8 @@ def test_the_code_of_an_error_is_explained_alone() -> None:
     assert told("[bad-config]") == told("bad-config")
     assert "wrong option" in told("usage")
     assert "docs/errors.md" in told("usage")
+    assert "please report it" in told("bug")
+    assert "docs/errors.md" in told("nvct: foo bar")
 
 
 def test_a_mistyped_reason_is_recognized() -> None:
