@@ -60,7 +60,9 @@ def of(edits: Iterable[Edits]) -> api.ContainerAdjustment:
             )  # fmt: skip
         for point, texts in edit["hooks"].items():
             for hook in map(json.loads, texts):
-                getattr(adjust.hooks, HOOKS[point]).add(
+                added = getattr(adjust.hooks, HOOKS[point]).add(
                     path=hook["path"], args=hook.get("args", ()), env=hook.get("env", ())
                 )
+                if "timeout" in hook:
+                    added.timeout.value = hook["timeout"]
     return adjust

@@ -17,7 +17,7 @@ from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.container.request.device_numbers import NVIDIA_MAJOR
 from nvct.host import procfs
-from nvct.paths import GPU_KIND
+from nvct.paths import CONFIG_ENV, GPU_KIND
 
 NOWHERE = "/nonexistent"
 
@@ -28,7 +28,7 @@ class KnownHost(Host):
     __slots__ = ("_plans", "_settings")
 
     def __init__(self, settings: Config, config_path: str) -> None:
-        env = {"NVIDIA_CTK_CONFIG_FILE_PATH": config_path}
+        env = {CONFIG_ENV: config_path}
         super().__init__(Store(NOWHERE), env, "", settings.proc_root)
         self._settings = settings
         self._plans: dict[str, model.Plan] = {}

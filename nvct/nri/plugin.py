@@ -59,14 +59,13 @@ class Plugin:
     """The service Plugin.
 
     Attributes:
-        settings: return config.toml in force; its defaults, and why it cannot be read.
+        settings: returns config.toml in force; of an unreadable one the defaults, and the reason.
         say: takes a line for the log.
         unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
             verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
         validates: whether the engine asks for a verdict of its own.
         is_known: whether the engine has accepted the plugin's events.
         resolves: whether the engine takes CDI names.
-        refused, audited: how many containers were refused, or would have been.
     """
 
     settings: Callable[[], tuple[Config, NvctError | None]]
@@ -77,8 +76,6 @@ class Plugin:
     validates: bool = False
     is_known: bool = False
     resolves: bool = False
-    refused: int = 0
-    audited: int = 0
     _engine: tuple[str, str] = field(default=("", ""), init=False)
     _host: KnownHost | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
@@ -154,7 +151,6 @@ class Plugin:
         return answer.SerializeToString()
 
     def _refusal(self, pod: api.PodSandbox, made: api.Container, error: NvctError) -> NvctError:
-        self.refused += 1
         self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
         return error
 
@@ -196,23 +192,23 @@ class Plugin:
         is_checked = settings.engine_devices == CHECKED and has_rules
         if not is_checked and self.options.rule == "off":
             return
-        names = [device.name for device in (*made.CDI_devices, *adjust.CDI_devices)]
-        kubelet = self.options.kubelet
-        bundle = container.bundle(pod, made, adjust, kubelet=kubelet)
-        if names:
-            request = requests.named([*dict.fromkeys(names)], "CDI names")
-            nodes = adjustments.nodes(requests.edits_of(request, settings, host))
-            bundle = container.bundle(pod, made, adjust, nodes, kubelet)
+        names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
+
+        def check(policy: Config, trouble: NvctError | None) -> None:
+            request = requests.named([*names], "CDI names")
+            nodes = adjustments.nodes(requests.edits_of(request, settings, host)) if names else ()
+            bundle = container.bundle(pod, made, adjust, nodes, self.options.kubelet)
+            _check(bundle, policy, host, trouble)
+
         if is_checked:
-            _check(bundle, settings, host, trouble)
+            check(settings, trouble)
         if self.options.rule == "off":
             return
         try:
-            _check(bundle, settings.replaced(policy=self._rules()), host)
-        except NotPermittedError as error:
+            check(settings.replaced(policy=self._rules()), None)
+        except NvctError as error:  # also a name of a device that is not known
             if self.options.rule == "enforce":
                 raise
-            self.audited += 1
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
 
     def _rules(self) -> tuple[str, ...]:
@@ -234,9 +230,7 @@ class Plugin:
         return settings, trouble, self._host
 
 
-def _check(
-    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None = None
-) -> None:
+def _check(bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None) -> None:
     """Apply the policy of `settings` to the devices of a container.
 
     Raises:

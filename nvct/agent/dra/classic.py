@@ -26,7 +26,7 @@ class Classic:
 
     Attributes:
         taken: UUIDs of the GPUs and MIG devices that they have, None before the kubelet answered.
-        claims: NAMESPACE/NAME of the claims whose devices pods have, by the kubelet's last answer.
+        claims: NAMESPACE/NAME of the claims that pods use, from the kubelet's last answer.
     """
 
     def __init__(self, socket: str) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent knows of its node, in a file for its next start in the same boot: health, devices.
+"""Saves the health of GPUs, or the offered devices, for the agent's next start in the same boot.
 
-The file is in /run, which a boot empties; it also names the boot. A file that is damaged, or that
-another user could have written, counts as none.
+The file is in /run, which is empty after a boot; it also records the boot id. A file is ignored if
+it is damaged, or if another user could have written it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engines.releases import FULL
 from tests.kubernetes import image_alone
 from tests.kubernetes.api import DEFAULT
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD, running
+
+collect_ignore = [] if FULL else ["test_nri.py"]
 
 
 @pytest.fixture(scope="package", params=CONTAINERD)

@@ -228,6 +228,15 @@ def test_the_policy_decides_by_numbers_whoever_gave_the_device(version: str, cas
             case.create(**asks)
 
 
+def test_hooks_keep_their_time_limit(case: Case) -> None:
+    hook = {"hookName": "createContainer", "path": "/bin/true", "args": ["true"], "timeout": 7}
+    case.lab.spec("hooked.json", kind="acme.com/hooked",
+                  devices={"a": {"hooks": [hook]}})  # fmt: skip
+    case.version = "1.7.24"
+    (given,) = case.create(annotations={POD: "acme.com/hooked=a"}).hooks.create_container
+    assert (given.path, list(given.args), given.timeout.value) == ("/bin/true", ["true"], 7)
+
+
 def test_unchecked_devices_of_an_engine_are_no_request(case: Case) -> None:
     configure(case.lab, DENY.replace('"checked"', '"unchecked"'))
 
@@ -257,6 +266,13 @@ def test_a_pod_has_what_the_kubelet_gave_it(rule: str, case: Case) -> None:
                 case.create(**asks)
         else:
             case.create(**asks)
+    unknown = {"cdi": ["acme.com/card=1"]}  # of a specification that is not there yet
+    if rule == "enforce":
+        with pytest.raises(RefusedError, match="acme"):
+            case.create(**unknown)
+    else:
+        case.create(**unknown)
+    smuggled.append(unknown)
     audited = [line for line in case.said if line.startswith("audit: default/pod/main: ")]
     assert len(audited) == (len(smuggled) if rule == "audit" else 0)
 
