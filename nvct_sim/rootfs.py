@@ -83,11 +83,7 @@ def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> Non
 
 
 def _libraries() -> Iterator[Path]:
-    """Yield the host's loader and C library, by the paths under which programs find them.
-
-    Raises:
-        ContainerNotPossibleError: this host has no glibc.
-    """
+    """Yield the host's loader and C library, by the paths under which programs find them."""
     machine = platform.machine()
     loader = Path(LOADERS.get(machine, "/nonexistent"))
     if not loader.exists():

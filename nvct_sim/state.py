@@ -56,7 +56,6 @@ class State:
     """The content of a state file.
 
     Attributes:
-        generation: increases with every change.
         cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
     """

@@ -98,7 +98,6 @@ class Agent:
     is_ending: bool = False
 
     def __post_init__(self) -> None:
-        """Make the tasks; none is started."""
         self.tasks = [
             KeptTask(
                 name,
@@ -235,11 +234,7 @@ class Agent:
             stop_listening()
 
     async def _follow_node(self) -> None:
-        """Learn by the labels of the Node when its driver is being replaced.
-
-        Raises:
-            ClusterError: there is no access to the cluster.
-        """
+        """Learn by the labels of the Node when its driver is being replaced."""
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)

@@ -65,11 +65,7 @@ def make(context: Context) -> NodeCondition:
 
 
 class NodeCondition(Task):
-    """The task of the agent that writes the condition of its Node.
-
-    Args:
-        tasks: names of the tasks that pods need to get GPUs.
-    """
+    """The task of the agent that writes the condition of its Node."""
 
     def __init__(
         self,
@@ -166,11 +162,7 @@ class NodeCondition(Task):
         self._due = time.monotonic() + delay_s
 
     async def _write(self, cluster: Cluster, current: Condition | None) -> None:
-        """Apply the condition; if its status or reason is another, make an Event.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no such Node.
-        """
+        """Apply the condition; if its status or reason is another, make an Event."""
         node = await find_node(cluster, self._node)
         before, now = condition.find(node), timestamp()
         conditions = []

@@ -22,7 +22,6 @@ class Settings:
     """The settings.
 
     Attributes:
-        default: the file of a node without the label, "" for none.
         fallbacks: of STRATEGIES, tried in order.
     """
 

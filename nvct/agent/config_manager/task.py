@@ -147,11 +147,7 @@ class ConfigManager(Task):
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _content(self, path: str) -> bytes:
-        """Return the content of a config file that the programs accept.
-
-        Raises:
-            NvctError: they do not accept it, or it cannot be read.
-        """
+        """Return the content of a config file that the programs accept."""
         if self._checked != (path, _read(path)):
             self._checked = path, _checked(path)
         return self._checked[1]
@@ -162,11 +158,7 @@ class ConfigManager(Task):
 
 
 def _checked(path: str) -> bytes:
-    """Return the content of a config file that the programs accept.
-
-    Raises:
-        NvctError: they do not accept it, or it cannot be read.
-    """
+    """Return the content of a config file that the programs accept."""
     data = _read(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")

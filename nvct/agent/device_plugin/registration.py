@@ -59,7 +59,6 @@ class Registration:
     """One resource: its endpoint, and its state with the kubelet.
 
     Attributes:
-        reason: why it is in this state, a sentence or "".
         is_handed_over: whether another instance is to take the socket: that is no news.
 
     Args:

@@ -77,7 +77,6 @@ class Resource:
     """A resource that the kubelet offers to pods.
 
     Attributes:
-        name: e.g. nvidia.com/gpu.
         devices: by id, in the order of the machine.
     """
 
@@ -218,12 +217,7 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
 def _shared(
     devices: Mapping[str, list[Device]], replicas: Sequence[Replicas]
 ) -> dict[str, list[Device]]:
-    """Return the devices by resource after sharing.
-
-    Raises:
-        HostError: a device or number of devices to share does not exist, or two rules are for
-            one device.
-    """
+    """Return the devices by resource after sharing."""
     shared = {name: list(of_name) for name, of_name in devices.items()}
     for rule in replicas:
         for device in _selected(devices.get(rule.name, []), rule):

@@ -35,9 +35,7 @@ class Settings:
     """The settings.
 
     Attributes:
-        driver_root: on the host, as dev_root.
         mps: whether replicas are shared by MPS, else by time.
-        mps_root: on the host, where MPS has its folders.
     """
 
     mig_strategy: str = option(

@@ -30,7 +30,6 @@ class Classic:
     """
 
     def __init__(self, socket: str) -> None:
-        """Ask the kubelet on a socket; where it is missing, there is no device plugin."""
         self.taken: frozenset[str] | None = None
         self.claims: frozenset[str] = frozenset()
         self._socket = socket

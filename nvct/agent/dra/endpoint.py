@@ -94,11 +94,7 @@ class Endpoint:
             await asyncio.shield(server.stop(None))
 
     async def _check_others(self) -> None:
-        """Remove sockets without a process.
-
-        Raises:
-            HostError: another driver of this name, which is not nvct's, serves one.
-        """
+        """Remove sockets without a process."""
         registry, plugins = (os.path.dirname(path) for path in (self.registration, self.socket))
         for path in glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock"):
             owner = socket_owner.find(path)

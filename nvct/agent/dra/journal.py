@@ -49,8 +49,6 @@ class Entry:
     """A device of a prepared claim.
 
     Attributes:
-        gpu: the UUID of the GPU.
-        requests: names of the claim's requests that it is for.
         is_admin: whether others may have it too.
         place: of a MIG device that was made for the claim, whose UUID is then "".
     """
@@ -72,11 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim.
-
-    Attributes:
-        daemon: of MPS, None if it does not share by MPS.
-    """
+    """A prepared claim; `daemon` is None if it does not share by MPS."""
 
     namespace: str
     name: str
@@ -118,15 +112,14 @@ class Prepared:
 
 
 class Journal:
-    """The claims of one node by their uids."""
+    """The claims of one node by their uids, in a folder that is made if it is missing.
+
+    Raises:
+        HostError: it cannot be made.
+        UnsafePathError: it is a link or a file.
+    """
 
     def __init__(self, folder: str) -> None:
-        """Use the files in a folder, which is made if it is missing.
-
-        Raises:
-            HostError: it cannot be made.
-            UnsafePathError: it is a link or a file.
-        """
         try:
             SharedFolder.open(folder, create=0o750).close()
         except OSError as error:

@@ -27,9 +27,6 @@ class Settings:
     """The settings.
 
     Attributes:
-        node_name: "" is the host's name.
-        dev_root: the root with /dev, on the host; "" is the driver's root.
-        container_driver_root: where the driver root is mounted here.
         pod_uid: part of the sockets' names, so that two pods do not share them.
         mig_profiles: that are offered on demand; () is all of them.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.

@@ -42,7 +42,6 @@ class Config(NamedTuple):
     """A configuration.
 
     Attributes:
-        kind: which devices it is for.
         requests: for which requests it is, () for all.
         limits: of MPS, None if it does not ask for MPS.
         warning: about a setting that has no effect, "" if there is none.
@@ -62,7 +61,6 @@ def configs(claim: Object, requests: Collection[str]) -> list[Config]:
     """Return the configurations of a claim; a later one takes the place of an earlier one.
 
     Args:
-        claim: as the API server has it.
         requests: names of its requests that have devices of this driver.
 
     Raises:
@@ -133,11 +131,7 @@ def daemon(
 
 
 def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
-    """Refuse limits of a GPU that has none.
-
-    Raises:
-        RequestError: there is such a GPU.
-    """
+    """Refuse limits of a GPU that has none."""
     for uuid in sorted(gpus):
         major, _, rest = compute.get(uuid, "0.0").partition(".")
         minor = rest.partition(".")[0]
@@ -150,11 +144,7 @@ def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
-    """Return the configuration of a device.
-
-    Raises:
-        RequestError: one that names the request is for devices of another kind.
-    """
+    """Return the configuration of a device."""
     is_mig = entry.place is not None or entry.uuid.startswith(MIG)
     kind = MIG_CONFIG if is_mig else GPU_CONFIG
     for config in reversed(found):

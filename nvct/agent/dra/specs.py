@@ -58,12 +58,6 @@ def write_claim(
 ) -> None:
     """Write the specification of a claim.
 
-    Args:
-        claim: it has a device.
-        edits: see `edits_of`.
-        folder: of specifications.
-        mps_root: the folder of MPS on the host.
-
     Raises:
         HostError: a device is not there, or the file cannot be written.
     """

@@ -77,7 +77,10 @@ def make(context: Context) -> DraDriver:
 
 
 class DraDriver(Task):
-    """The task that serves dynamic resource allocation; `reload` has it look at the machine."""
+    """The task that serves dynamic resource allocation; `reload` has it look at the machine.
+
+    Of the settings that are read again, `excluded` alone has an effect.
+    """
 
     def __init__(
         self,
@@ -90,13 +93,6 @@ class DraDriver(Task):
         load: Callable[[], Settings] | None = None,
         mode: ResourcesMode | None = None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            connect: returns the cluster.
-            load: reads the settings again; of these, `excluded` alone has an effect.
-            mode: what this task shares with the agent's device plugin; None without one.
-        """
         super().__init__(log, problems_are_errors=True)
         self._settings = settings
         self._discovery = discovery
@@ -273,11 +269,7 @@ class DraDriver(Task):
         return True
 
     async def _update(self) -> None:
-        """Compute devices and CDI specifications, if the machine is not what it was.
-
-        Raises:
-            NvctError: there is no driver, or it does not answer.
-        """
+        """Compute devices and CDI specifications, if the machine is not what it was."""
         async with self._looking:
             is_change = await self._read_machine()
         if is_change:
@@ -287,11 +279,7 @@ class DraDriver(Task):
         self._offer()
 
     async def _read_machine(self) -> bool:
-        """Compute the offer and the CDI edits of devices; return whether the machine has changed.
-
-        Raises:
-            NvctError: there is no driver, or it does not answer.
-        """
+        """Compute the offer and the CDI edits; return whether the machine has changed."""
         before = self._journal.places()
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
@@ -363,11 +351,7 @@ class DraDriver(Task):
             self._offer()
 
     async def _serve(self) -> None:
-        """Serve the kubelet once the machine was looked at, on sockets of our own.
-
-        Raises:
-            HostError: another driver of this name is here.
-        """
+        """Serve the kubelet once the machine was looked at, on sockets of our own."""
         if self._endpoint.owns_sockets():
             return
         if self._endpoint.is_taken():

@@ -31,11 +31,8 @@ class Settings:
     """The settings.
 
     Attributes:
-        kubernetes: None: if the kubelet's socket exists.
-        devices: f (instances of GPUs in MIG mode, and other GPUs), g (GPUs), i (instances).
         indices: of the GPUs that are shown; empty for all.
         hostname: of the node, the value of a label; "" for none.
-        pod_label_patterns: regular expressions of labels' names; empty for all labels.
     """
 
     collectors: str = option(

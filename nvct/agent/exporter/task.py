@@ -90,11 +90,7 @@ def library(known: Settings) -> str:
 
 
 class Exporter(Task):
-    """The task; `reload` has it read settings and counter file again.
-
-    Attributes:
-        port: that is served; 0 before.
-    """
+    """The task; `reload` has it read settings and counter file again."""
 
     def __init__(
         self,

@@ -45,11 +45,7 @@ class Usage:
 
 
 def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple[Usage, ...]:
-    """Return what containers use, by device and container; "" is for processes in none.
-
-    Args:
-        container_of: returns the labels of the container of a process.
-    """
+    """Return what containers use, by device and container; "" is for processes in none."""
     found: dict[tuple[str, int, Holder], Usage] = {}
     for gpu in samples.gpus:
         for process in gpu.processes:

@@ -32,7 +32,6 @@ class Key(NamedTuple):
     """A GPU, or an instance of it.
 
     Attributes:
-        gpu: its UUID.
         gi, ci: the ids of GPU instance and compute instance, WHOLE for all.
     """
 
@@ -49,12 +48,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLook:
-    """What a look at a GPU has found.
-
-    Attributes:
-        instances: the MIG devices on it, their UUIDs by the ids of their instances; None if that
-            is unknown.
-    """
+    """What a look at a GPU has found, and the UUIDs of its MIG devices; None if unknown."""
 
     look: Look
     instances: Mapping[Instance, str] | None = None
@@ -199,11 +193,7 @@ def _badness(health: Health) -> tuple[int, int]:
 
 
 def _loaded(document: Json) -> tuple[Key, Health]:
-    """Return an entry of `Board.to_dict`.
-
-    Raises:
-        DocumentError: it is none.
-    """
+    """Return an entry of `Board.to_dict`."""
     if not isinstance(document, dict):
         raise DocumentError("a device is no object")
     try:

@@ -80,15 +80,11 @@ class Counts:
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
-    XIDs are asked for also where none counts, because the question tells whether NVML answers.
+    It begins with the states that an earlier process of this boot has stored. XIDs are asked for
+    also where none counts, because the question tells whether NVML answers.
     """
 
     def __init__(self, settings: Settings, log: Log, store: Store | None = None) -> None:
-        """Take over the states of an earlier process of this boot; otherwise all are healthy.
-
-        Args:
-            store: keeps the states for the next process.
-        """
         self._settings = settings
         self._log = log
         self._store = store
@@ -119,7 +115,6 @@ class HealthEngine:
         """Return why pods cannot have a device, "" if they can.
 
         Args:
-            gpu: the UUID of the GPU.
             instance: the ids of GPU instance and compute instance; None for a whole GPU.
         """
         if self.nvml_problem:

@@ -18,11 +18,7 @@ PROBATION_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings in force.
-
-    Attributes:
-        table: what XIDs ask for.
-    """
+    """The settings in force, and what XIDs ask for."""
 
     rules: Rules
     table: XidTable

@@ -46,7 +46,6 @@ class Kind(NamedTuple):
 
     Attributes:
         group: "" for the core group.
-        plural: as in paths and roles.
     """
 
     group: str
@@ -63,22 +62,14 @@ EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
 class Listing(NamedTuple):
-    """Objects of a kind.
-
-    Attributes:
-        version: of the list; a watch from there misses no change.
-    """
+    """Objects of a kind; a watch from the version of the list misses no change."""
 
     objects: list[Object]
     version: str
 
 
 class ClusterError(HostError):
-    """The API server refuses a request or does not answer.
-
-    Attributes:
-        status: HTTP's, 0 if there was no answer.
-    """
+    """The API server refuses a request, with a status of HTTP, or does not answer: status 0."""
 
     code = "cluster"
 

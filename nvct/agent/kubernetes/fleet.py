@@ -148,7 +148,6 @@ def gpu_node(
     """Return a node as it is shown.
 
     Args:
-        pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
         worker: the pod of installer and worker on it, whose failure is the agent's.
     """

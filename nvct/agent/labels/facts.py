@@ -79,7 +79,6 @@ class Rules:
     """The settings that labels depend on.
 
     Attributes:
-        mig_strategy: none, single or mixed.
         timestamp: in Unix seconds, None for no such label.
         extra: groups of labels that NVIDIA's program does not have: see `settings.EXTRA`.
     """

@@ -123,11 +123,7 @@ def _mode(gpus: Iterable[GpuFacts]) -> str:
 def sharing_labels(
     key: str, resource: str, model: str, sharing: Sharing | None, *suffixes: str
 ) -> Labels:
-    """Return the labels of a resource that sharing determines: product, replicas, strategy.
-
-    Args:
-        key: what its labels begin with, e.g. nvidia.com/gpu.
-    """
+    """Return the labels of a resource that sharing determines: product, replicas, strategy."""
     rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
     rule = rules[0] if rules else None
     if rule and not rule.rename:

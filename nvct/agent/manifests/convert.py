@@ -218,8 +218,6 @@ class PodSpec:
 
     Attributes:
         what: kind and name of the object, for sentences.
-        name: of the object, "" if it has none.
-        namespace: of the object, "" if it says none.
         spec: the fields of the pod; a part of the manifest, to be changed in place.
     """
 

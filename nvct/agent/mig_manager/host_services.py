@@ -72,11 +72,7 @@ class HostServices:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[SharedFolder]:
-        """Open the folder of the file.
-
-        Raises:
-            HostError: the file cannot be read, written or removed.
-        """
+        """Open the folder of the file."""
         try:
             with SharedFolder.open(self._folder) as folder:
                 yield folder

@@ -28,11 +28,7 @@ ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class PodDevice:
-    """A device of a pod.
-
-    Attributes:
-        instance: the ids of GPU instance and compute instance, None for a whole GPU.
-    """
+    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
 
     namespace: str
     pod: str

@@ -14,12 +14,7 @@ NO_EFFECT = "Has no effect"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings.
-
-    Attributes:
-        config_file: the user's configurations, "" for none.
-        default: the configuration of a node without the label, "" to leave such a node alone.
-    """
+    """The settings."""
 
     kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")
     node_name: str = option(

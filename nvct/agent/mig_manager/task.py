@@ -289,11 +289,7 @@ class MigManager(Task):
         return change, [each for each in devices if change.concerns(each.gpu, each.instance)]
 
     def _refuse(self, node: Object, change: Change, users: Sequence[PodDevice]) -> None:
-        """Refuse a change of what is in use, before anything is paused.
-
-        Raises:
-            HostError: what is in use stays so.
-        """
+        """Refuse a change of what is in use, before anything is paused."""
         known = self._settings
         if users and not known.evicts_pods:
             raise HostError(
@@ -308,11 +304,7 @@ class MigManager(Task):
             )
 
     async def _clear(self, users: Sequence[PodDevice]) -> None:
-        """Have pods and services release the GPUs.
-
-        Raises:
-            HostError: they do not.
-        """
+        """Have pods and services release the GPUs."""
         if self._settings.stops_clients:
             await self._run(self._services.stop)
         end = time.monotonic() + CLEAR_S
@@ -342,11 +334,7 @@ class MigManager(Task):
         self._retry_at = time.monotonic() + REBOOT_S
 
     async def _show(self) -> None:
-        """Write state, reason and the operator's labels, where they differ.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-        """
+        """Write state, reason and the operator's labels, where they differ."""
         while self._node is not None:
             node = self._node
             state, reason = self._shown

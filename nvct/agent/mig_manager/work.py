@@ -41,11 +41,7 @@ DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is to be changed.
-
-    Attributes:
-        stays: for each GPU that changes, by its UUID: the MIG devices that it keeps.
-    """
+    """What is to be changed; each GPU that changes keeps the MIG devices in `stays`."""
 
     stays: Mapping[str, Collection[tuple[int, int]]]
     holders: Sequence[Holder]

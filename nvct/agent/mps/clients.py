@@ -29,12 +29,7 @@ class Mount(NamedTuple):
 
 
 def mounts(resource: str, root: str) -> tuple[Mount, Mount]:
-    """Return the folders of a container: clients connect to sockets, and make no file there.
-
-    Args:
-        resource: that a daemon serves, or a claim.
-        root: the folder of MPS on the host.
-    """
+    """Return the folders of a container: clients connect to sockets, and make no file there."""
     shm = f"{root}/{resource}/shm" if resource.startswith(CLAIMS) else f"{root}/shm"
     pipes = f"{resource}/pipe"
     return (

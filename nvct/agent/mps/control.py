@@ -164,11 +164,7 @@ class Control:
             self.end_child()
 
     def _say(self, command: str) -> str:
-        """Return the daemon's answer to a command.
-
-        Raises:
-            HostError: there is no daemon, or it does not answer.
-        """
+        """Return the daemon's answer to a command."""
         return self._run(PROGRAM, command=command)
 
     def _environment(self) -> dict[str, str]:
@@ -210,11 +206,7 @@ class Control:
 
 
 def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:
-    """Return what a program says to a command, a byte more than ANSWER if that is not all.
-
-    Raises:
-        TimeoutExpired: it has not ended in time.
-    """
+    """Return what a program says to a command, a byte more than ANSWER if that is not all."""
     if child.stdin is None or child.stdout is None:
         return b""
     with contextlib.suppress(BrokenPipeError), child.stdin as pipe:

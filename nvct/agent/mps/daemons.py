@@ -60,22 +60,14 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The daemons that a task wants.
-
-    Attributes:
-        starts: whether they are started, and others stopped.
-    """
+    """The daemons that a task wants, and whether they are started, and others stopped."""
 
     daemons: tuple[Daemon, ...] = ()
     starts: bool = True
     owner: Literal["", "dra"] = ""
 
     def __post_init__(self) -> None:
-        """Refuse daemons that cannot be started as they are: another container names them.
-
-        Raises:
-            ValueError: they are too many, or one is no daemon.
-        """
+        """Refuse daemons that cannot be started as they are: another container names them."""
         if len(self.daemons) > MOST:
             raise ValueError(f"more than {MOST} MPS daemons")
         for daemon in self.daemons:

@@ -90,11 +90,7 @@ def unmount(path: str) -> None:
 
 
 def _mount_once(path: str, mode: int, size: int, files: int) -> None:
-    """Mount a tmpfs, unless there is one, or a folder in use.
-
-    Raises:
-        HostError: it cannot be mounted.
-    """
+    """Mount a tmpfs, unless there is one, or a folder in use."""
     try:
         in_use = bool(os.listdir(path))
     except OSError:

@@ -70,7 +70,6 @@ class NvmlClient:
     A GPU that hangs stays in the answers as it was reported last.
 
     Attributes:
-        library: its path.
         problem: why the last request failed, "" if it did not, None before the first one.
         busy_s: the limit of the request in progress, in seconds; 0 if there is none.
         refusal: why the driver is not to be used now, "" if it may be: all tasks read it here.
@@ -85,7 +84,6 @@ class NvmlClient:
     """Whether this side names the library."""
 
     def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
-        """Use a supervisor by the connection to it, which is this client's own from now on."""
         self.library = library
         self._socket = socket.socket(fileno=connection.detach()) if connection else None
         if self._socket:

@@ -11,14 +11,9 @@ if TYPE_CHECKING:
 
 
 class LastGpus:
-    """The GPUs that one driver has reported.
-
-    Attributes:
-        gpus: by index.
-    """
+    """The GPUs that one driver has reported, by index."""
 
     def __init__(self) -> None:
-        """Know none."""
         self.gpus: dict[str, NvmlGpu] = {}
         self._driver = ""
 

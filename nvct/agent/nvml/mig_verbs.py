@@ -87,7 +87,6 @@ class Holders:
     """The call of HOLDERS.
 
     Attributes:
-        gpus: their UUIDs.
         instances: only these; None is the whole GPUs and all of them.
     """
 

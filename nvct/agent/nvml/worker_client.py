@@ -32,7 +32,6 @@ class NvmlWorkerClient(NvmlClient):
     chooses_library = False
 
     def __init__(self, path: str) -> None:
-        """Keep the path of the worker's socket; the first request connects."""
         super().__init__(None)
         self._path = path
         self._release = ""
@@ -101,11 +100,7 @@ class NvmlWorkerClient(NvmlClient):
         return self._socket
 
     async def _hello(self, connection: socket.socket) -> str:
-        """Return the release of the worker.
-
-        Raises:
-            NvmlError: it has another protocol.
-        """
+        """Return the release of the worker."""
         arguments: Json = {"library": "", "limit_s": CALL_S, "call": {}}
         request = messages.encode({"id": 0, "verb": HELLO, "arguments": arguments})
         await asyncio.get_running_loop().sock_sendall(connection, request)
