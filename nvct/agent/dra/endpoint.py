@@ -17,7 +17,7 @@ from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.endpoint import Identity, identity
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.host_side import Host
-from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet import dra_service, service
 from nvct.agent.kubelet.dra_service import Driver
 from nvct.errors import HostError
 
@@ -101,7 +101,7 @@ class Endpoint:
             if owner is None:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-            elif not await dra_service.is_nvct(path):
+            elif not await service.is_nvct(path, dra_service.NVCT):
                 who = await socket_owner.named(owner, path, self._ask)
                 raise HostError(
                     f"another driver {DRIVER} runs on this node: {who} serves {path}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,20 +17,12 @@ PREFIX = "nvct_dra"
 
 def metrics(devices: int, preparer: Preparer, publisher: Publisher | None) -> Iterator[Family]:
     """Yield the metrics; `devices` is how many are offered."""
-    yield Family(
-        name=f"{PREFIX}_devices", help="Devices that are offered by ResourceSlices.",
-        samples=(Sample(value=devices),),
-    )  # fmt: skip
-    counters = (
+    written = publisher.written if publisher else 0
+    for name, help_text, value in (
+        ("devices", "Devices that are offered by ResourceSlices.", devices),
         ("prepared_total", "Claims that were prepared.", preparer.prepared),
         ("prepare_seconds_total", "How long these took.", preparer.took_s),
         ("failures_total", "Prepares that failed.", preparer.failures),
-        (
-            "slices_written_total", "ResourceSlices that were written or deleted.",
-            publisher.written if publisher else 0,
-        ),
-    )  # fmt: skip
-    for name, text, value in counters:
-        yield Family(
-            name=f"{PREFIX}_{name}", help=text, kind="counter", samples=(Sample(value=value),)
-        )
+        ("slices_written_total", "ResourceSlices that were written or deleted.", written),
+    ):
+        yield family(f"{PREFIX}_{name}", help_text, [(value, {})])

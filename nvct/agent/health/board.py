@@ -8,12 +8,12 @@ Contract: nothing but memory; the caller gives the time and the looks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
+from nvct import typed
 from nvct.agent.health import machine
 from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State, Xid
-from nvct.errors import DocumentError
 from nvct.host.faults import ACTIONS, Fault
 from nvct.host.nvml.model import XidEvent
 
@@ -125,23 +125,21 @@ class Board:
 
     def to_dict(self) -> dict[str, Json]:
         """Return the states as JSON data."""
-        return {
-            "devices": [
-                {**key._asdict(), **asdict(health), "returns": list(health.returns)}
-                for key, health in self.states.items()
-            ]
-        }
+        states = self.states.items()
+        return {"devices": [{**k._asdict(), **typed.dump(health)} for k, health in states]}
 
     def load(self, document: Json) -> None:
         """Take over states that `to_dict` returned.
 
         Raises:
-            DocumentError: the data is none of it.
+            MalformedError: the data is none of it.
         """
         devices = document.get("devices") if isinstance(document, dict) else None
-        if not isinstance(devices, list):
-            raise DocumentError("no devices")
-        self.states = dict(map(_loaded, devices))
+        states = {}
+        for values in typed.load(tuple[dict[str, object], ...], devices, "devices"):
+            key = [values.pop(name, None) for name in Key._fields]
+            states[typed.load(Key, key, "a device")] = typed.load(Health, values, "its health")
+        self.states = states
 
     def knows(self, event: XidEvent) -> bool:
         """Return whether the device of an event is known, if it is an instance."""
@@ -190,27 +188,3 @@ def _of_instance(look: Look) -> Look:
 def _badness(health: Health) -> tuple[int, int]:
     order: tuple[State, ...] = ("healthy", "suspect", "probation", "unhealthy")
     return order.index(health.state), ACTIONS.index(health.action) if health.action else -1
-
-
-def _loaded(document: Json) -> tuple[Key, Health]:
-    """Return an entry of `Board.to_dict`."""
-    if not isinstance(document, dict):
-        raise DocumentError("a device is no object")
-    try:
-        values = {name: document[name] for name in (*Key._fields, *Health.__slots__)}
-    except KeyError as error:
-        raise DocumentError(f"a device has no {error.args[0]}") from error
-    key = [values.pop(name) for name in Key._fields]
-    kinds = [*map(type, key), *map(type, values.values())]
-    expected = [str, int, int, str, str, str, float, int, bool, bool, list]
-    returns = values["returns"]
-    if kinds != expected or not all(type(at) is float for at in _list(returns)):
-        raise DocumentError("a value of a device has another type")
-    if values["state"] not in get_args(State) or values["action"] not in ("", *ACTIONS):
-        raise DocumentError("a device is in no known state")
-    health: dict[str, object] = {**values, "returns": tuple(_list(returns))}
-    return Key(*key), Health(**health)  # type: ignore[arg-type]  # checked above
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -28,11 +28,12 @@ from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
-from nvct.agent.web.exposition import Family, Sample
-from nvct.errors import DocumentError, NvmlError
+from nvct.agent.web.exposition import Family, family
+from nvct.errors import NvmlError
 from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.typed import MalformedError
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
@@ -153,20 +154,21 @@ class HealthEngine:
 
     def metrics(self) -> Iterator[Family]:
         """Yield the state of each GPU, and of the instances that had an error; counters."""
-        states = self._board.states.items()
-        yield Family(
-            name=f"{PREFIX}_state",
-            help="State of a GPU, or of a MIG instance that had an error: 1 for the one it is in.",
-            samples=tuple(
-                Sample(value=int(health.state == state), labels={**_labels(key), "state": state})
-                for key, health in states
-                for state in STATES
-            ),
+        help_text = (
+            "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
-        yield self._counter("failures", "How often a device became unhealthy.",
-                            self._counts.failures)  # fmt: skip
-        yield self._counter("returns", "How often a device became healthy again.",
-                            self._counts.returns)  # fmt: skip
+        rows = [
+            (int(health.state == state), {**_labels(key), "state": state})
+            for key, health in self._board.states.items()
+            for state in STATES
+        ]
+        yield family(f"{PREFIX}_state", help_text, rows)
+        for name, help_text, counted in (
+            ("failures", "How often a device became unhealthy.", self._counts.failures),
+            ("returns", "How often a device became healthy again.", self._counts.returns),
+        ):
+            counts = [(counted[key], _labels(key)) for key in self._board.states]
+            yield family(f"{PREFIX}_{name}_total", help_text, counts)
 
     def forget(self) -> None:
         """Consider every device healthy; an error that is still there is found again."""
@@ -354,8 +356,8 @@ class HealthEngine:
             return
         try:
             self._board.load(document)
-        except DocumentError as error:
-            self._log.warning(f"the former health of the GPUs is unknown: {error.message}")
+        except MalformedError as error:
+            self._log.warning(f"the former health of the GPUs is unknown: {error}")
             return
         self._values = looks.known_values(document.get("values"))
         self._notices.load(document.get("notices"))
@@ -373,13 +375,6 @@ class HealthEngine:
         self._store.write({**self._board.to_dict(), "values": values, "notices": recent})
         if self._store.problem and self._store.problem != before:
             self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
-
-    def _counter(self, name: str, help_text: str, counted: Counter[Key]) -> Family:
-        samples = tuple(
-            Sample(value=counted[key], labels=_labels(key)) for key in self._board.states
-        )
-        name = f"{PREFIX}_{name}_total"
-        return Family(name=name, help=help_text, kind="counter", samples=samples)
 
 
 def _labels(key: Key) -> dict[str, str]:

@@ -8,27 +8,17 @@ the driver's own socket. One server answers on both.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from typing import NamedTuple, Protocol
-
-# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
-
-import grpc
-import grpc.aio
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nvct import errors
 from nvct.agent.kubelet import dra_pb2 as api
 from nvct.agent.kubelet import drahealth_pb2 as health
 from nvct.agent.kubelet import pluginregistration_pb2 as registration
-from nvct.agent.kubelet.service import OPTIONS
+from nvct.agent.kubelet.service import Context, Handler, Server, bound, stream, unary
 from nvct.errors import NvctError
 
-Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Health: TypeAlias = Mapping[tuple[str, str], str]
 T = TypeVar("T")
 
@@ -39,7 +29,6 @@ HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
 NVCT = "nvct.DRAPlugin"
 """A service of nvct's drivers alone, by which they know each other."""
-IDENTIFY_S = 1.0
 HEALTH_S = 1.0
 """How often the health of devices is compared with what the kubelet knows."""
 BELIEVED_S = 30
@@ -93,12 +82,7 @@ def service_name(version: str) -> str:
     return f"{version}.{TYPE}"
 
 
-def method(version: str, name: str) -> str:
-    """Return the path of a method of the driver's service."""
-    return f"/k8s.io.kubelet.pkg.apis.dra.{version}.{TYPE}/{name}"
-
-
-def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> grpc.aio.Server:
+def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
     Args:
@@ -106,52 +90,19 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),
-        NVCT: {
-            "Identify": grpc.unary_unary_rpc_method_handler(
-                _identify,
-                registration.InfoRequest.FromString,
-                registration.InfoRequest.SerializeToString,
-            )
-        },
         HEALTH: {
-            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            "NodeWatchResources": stream(
                 _watch_of(driver),
-                health.NodeWatchResourcesRequest.FromString,
-                health.NodeWatchResourcesResponse.SerializeToString,
+                health.NodeWatchResourcesRequest,
+                health.NodeWatchResourcesResponse,
             )
         },
         **{f"k8s.io.kubelet.pkg.apis.dra.{v}.{TYPE}": _claims(driver) for v in VERSIONS},
     }
-    made = grpc.aio.server(options=OPTIONS)
-    made.add_generic_rpc_handlers(
-        tuple(
-            grpc.method_handlers_generic_handler(service, methods)
-            for service, methods in services.items()
-        )
-    )
-    for socket in sockets:
-        made.add_insecure_port(f"unix:{socket}")
-    return made
+    return bound(services, NVCT, sockets)
 
 
-async def is_nvct(socket: str) -> bool:
-    """Return whether nvct's driver serves a socket; False also if nobody answers."""
-    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
-        call = channel.unary_unary(
-            f"/{NVCT}/Identify",
-            registration.InfoRequest.SerializeToString,
-            registration.InfoRequest.FromString,
-        )
-        try:
-            await call(registration.InfoRequest(), timeout=IDENTIFY_S)
-        except grpc.RpcError:
-            return False
-        return True
-
-
-def _registration(
-    driver: Driver, name: str, endpoint: str
-) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _registration(driver: Driver, name: str, endpoint: str) -> dict[str, Handler]:
     async def info(_request: registration.InfoRequest, _context: Context) -> object:
         return registration.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
@@ -163,22 +114,15 @@ def _registration(
         driver.registered("" if status.plugin_registered else refused)
         return registration.RegistrationStatusResponse()
 
-    unary = grpc.unary_unary_rpc_method_handler
     return {
-        "GetInfo": unary(
-            info,
-            registration.InfoRequest.FromString,
-            registration.PluginInfo.SerializeToString,
-        ),
+        "GetInfo": unary(info, registration.InfoRequest, registration.PluginInfo),
         "NotifyRegistrationStatus": unary(
-            notify,
-            registration.RegistrationStatus.FromString,
-            registration.RegistrationStatusResponse.SerializeToString,
+            notify, registration.RegistrationStatus, registration.RegistrationStatusResponse
         ),
     }
 
 
-def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _claims(driver: Driver) -> dict[str, Handler]:
     async def prepare(request: api.NodePrepareResourcesRequest, _context: Context) -> object:
         response = api.NodePrepareResourcesResponse()
         for ref, devices, problem in await _each(request.claims, driver.prepare):
@@ -197,17 +141,12 @@ def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
             response.claims[ref.uid].error = problem
         return response
 
-    unary = grpc.unary_unary_rpc_method_handler
     return {
         "NodePrepareResources": unary(
-            prepare,
-            api.NodePrepareResourcesRequest.FromString,
-            api.NodePrepareResourcesResponse.SerializeToString,
+            prepare, api.NodePrepareResourcesRequest, api.NodePrepareResourcesResponse
         ),
         "NodeUnprepareResources": unary(
-            unprepare,
-            api.NodeUnprepareResourcesRequest.FromString,
-            api.NodeUnprepareResourcesResponse.SerializeToString,
+            unprepare, api.NodeUnprepareResourcesRequest, api.NodeUnprepareResourcesResponse
         ),
     }
 
@@ -255,7 +194,3 @@ async def _each(
             return ref, None, f"{known.message}{f' ({known.hint})' if known.hint else ''}"
 
     return list(await asyncio.gather(*map(one, claims)))
-
-
-async def _identify(request: registration.InfoRequest, _context: Context) -> object:
-    return request

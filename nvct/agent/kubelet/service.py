@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's device plugin API over gRPC: the methods that a plugin serves, and registration.
+"""gRPC servers for the kubelet, and its device plugin API: the methods of a plugin, registration.
 
 The method tables are written here instead of generated: a generated one refuses every gRPC that
 is older than the generator.
@@ -13,7 +13,7 @@ from typing import Protocol
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -22,6 +22,8 @@ import grpc.aio
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Server: TypeAlias = grpc.aio.Server
 
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
@@ -60,44 +62,50 @@ class Plugin(Protocol):
         ...
 
 
-def server(plugin: Plugin, path: str) -> grpc.aio.Server:
-    """Return a server of a plugin that is bound to a socket, and not started."""
-    unary = grpc.unary_unary_rpc_method_handler
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "GetDevicePluginOptions": unary(
-            plugin.options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
-        ),
-        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-            plugin.list_and_watch,
-            api.Empty.FromString,
-            api.ListAndWatchResponse.SerializeToString,
-        ),
-        "GetPreferredAllocation": unary(
-            plugin.preferred,
-            api.PreferredAllocationRequest.FromString,
-            api.PreferredAllocationResponse.SerializeToString,
-        ),
-        "Allocate": unary(
-            plugin.allocate,
-            api.AllocateRequest.FromString,
-            api.AllocateResponse.SerializeToString,
-        ),
-        "PreStartContainer": unary(
-            _pre_start,
-            api.PreStartContainerRequest.FromString,
-            api.PreStartContainerResponse.SerializeToString,
-        ),
-    }
+def unary(work: Any, request: Any, answer: Any) -> Handler:  # noqa: ANN401 - classes of protobuf
+    """Return the handler of a method with one answer."""
+    return grpc.unary_unary_rpc_method_handler(work, request.FromString, answer.SerializeToString)
+
+
+def stream(work: Any, request: Any, answer: Any) -> Handler:  # noqa: ANN401 - same
+    """Return the handler of a method with many answers."""
+    return grpc.unary_stream_rpc_method_handler(work, request.FromString, answer.SerializeToString)
+
+
+def bound(
+    services: Mapping[str, dict[str, Handler]], own: str, sockets: Iterable[str]
+) -> grpc.aio.Server:
+    """Return a server of some services that is bound to sockets, and not started.
+
+    The service `own` tells others of nvct's that this is one of theirs, see `is_nvct`.
+    """
     made = grpc.aio.server(options=OPTIONS)
-    own = {"Identify": unary(_identify, api.Empty.FromString, api.Empty.SerializeToString)}
+    identity = {"Identify": unary(_identify, api.Empty, api.Empty)}
     made.add_generic_rpc_handlers(
         tuple(
-            grpc.method_handlers_generic_handler(name, handlers)
-            for name, handlers in ((SERVICE, methods), (NVCT, own))
+            grpc.method_handlers_generic_handler(name, methods)
+            for name, methods in {**services, own: identity}.items()
         )
     )
-    made.add_insecure_port(f"unix:{path}")
+    for socket in sockets:
+        made.add_insecure_port(f"unix:{socket}")
     return made
+
+
+def server(plugin: Plugin, path: str) -> grpc.aio.Server:
+    """Return a server of a plugin that is bound to a socket, and not started."""
+    methods = {
+        "GetDevicePluginOptions": unary(plugin.options, api.Empty, api.DevicePluginOptions),
+        "ListAndWatch": stream(plugin.list_and_watch, api.Empty, api.ListAndWatchResponse),
+        "GetPreferredAllocation": unary(
+            plugin.preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
+        ),
+        "Allocate": unary(plugin.allocate, api.AllocateRequest, api.AllocateResponse),
+        "PreStartContainer": unary(
+            _pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
+        ),
+    }
+    return bound({SERVICE: methods}, NVCT, [path])
 
 
 async def register(socket: str, resource: str, endpoint: str) -> None:
@@ -122,11 +130,11 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
         await call(request, timeout=DIAL_S, wait_for_ready=False)
 
 
-async def is_nvct(socket: str) -> bool:
-    """Return whether nvct's plugin serves a socket; False also if nobody answers."""
+async def is_nvct(socket: str, own: str = NVCT) -> bool:
+    """Return whether a program of nvct's serves a socket; False also if nobody answers."""
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
         call = channel.unary_unary(
-            f"/{NVCT}/Identify", api.Empty.SerializeToString, api.Empty.FromString
+            f"/{own}/Identify", api.Empty.SerializeToString, api.Empty.FromString
         )
         try:
             await call(api.Empty(), timeout=IDENTIFY_S)

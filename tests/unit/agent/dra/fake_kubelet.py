@@ -114,7 +114,12 @@ class FakeKubelet:
             raise RefusedError(answer.claims[ref.uid].error)
 
     async def _ask(self, name: str, request: Message, answer: Any) -> Any:
-        return await _call(self._endpoint, dra_service.method(self.version, name), request, answer)
+        return await _call(
+            self._endpoint,
+            f"/k8s.io.kubelet.pkg.apis.dra.{self.version}.DRAPlugin/{name}",
+            request,
+            answer,
+        )
 
 
 def _claim(ref: ClaimRef) -> api.Claim:
