@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.core.settings import Program, option
-from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
 
 AUTO = "auto"
@@ -28,6 +27,9 @@ CDI_GPU = f"{VENDOR}/gpu"
 DRA_VENDOR = "k8s.gpu.nvidia.com"
 """Same, for dynamic resource allocation."""
 SPEC_FOLDER = "/var/run/cdi"
+RECOVERY = ("auto", "never")
+"""Whether a device can become healthy again."""
+RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", "XID_TABLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,16 +11,19 @@ from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.host_side import Host
 from nvct.agent.machine.place import Place
 from nvct.agent.nvml.host_verbs import (
+    CLAIM_CLASS,
+    DRIVER_CLASS,
+    OF_MPS,
     ClaimDevice,
     ClaimSpec,
     DriverSpec,
     KeepClaims,
     Published,
     RemoveClaim,
+    device_name,
 )
 from nvct.errors import NvctError
 
@@ -104,5 +107,5 @@ def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
     """Return the CDI devices that give a claim's device to a container."""
     names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
-        names.append(f"{claim.uid}{MPS}")
+        names.append(f"{claim.uid}{OF_MPS}")
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)

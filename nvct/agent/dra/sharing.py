@@ -9,11 +9,10 @@ because a pod would run without the limits that it asked for. Contract: pure fun
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvct.agent.dra.devices import DRIVER, MIB
 from nvct.agent.dra.journal import Entry
-from nvct.agent.dra.tables import checked
 from nvct.agent.kubernetes import quantity
 from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
 from nvct.errors import RequestError
@@ -169,10 +168,10 @@ def _config(parameters: object) -> Config:
             f"the claim's configuration is of kind {version}/{kind}",
             hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {VERSION}",
         )
-    checked(parameters, ("apiVersion", "kind", "sharing"), "")
+    _checked(parameters, ("apiVersion", "kind", "sharing"), "")
     if parameters.get("sharing") is None:
         return Config(kind)
-    sharing = checked(parameters["sharing"], KINDS[kind], "sharing")
+    sharing = _checked(parameters["sharing"], KINDS[kind], "sharing")
     strategy = sharing.get("strategy", "")
     of_strategies = {TIME_SLICING: "timeSlicingConfig", MPS: "mpsConfig"}
     if not isinstance(strategy, str) or strategy not in of_strategies:
@@ -192,7 +191,7 @@ def _config(parameters: object) -> Config:
 
 
 def _warning(table: object) -> str:
-    config = checked(table, ("interval",), "sharing.timeSlicingConfig")
+    config = _checked(table, ("interval",), "sharing.timeSlicingConfig")
     interval = config.get("interval", INTERVALS[0])
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
@@ -245,7 +244,7 @@ def limits_of(table: object) -> Limits:
     Raises:
         RequestError: a field is unknown, or a value is malformed.
     """
-    config = checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
+    config = _checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
         raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
@@ -270,3 +269,16 @@ def _mib(value: object, name: str) -> int:
     if number < MIB:
         raise RequestError(f"{name} is {value}, less than 1Mi", hint="memory counts in whole MiB")
     return int(number) // MIB
+
+
+def _checked(table: object, known: Collection[str], path: str) -> dict[str, Any]:
+    """Return a table that anybody may write: each of its fields must be known."""
+    where = f"{path} of the claim's configuration" if path else "the claim's configuration"
+    if not isinstance(table, dict):
+        raise RequestError(f"{where} is no object")
+    unknown = sorted(str(name) for name in table.keys() - set(known))
+    if unknown:
+        raise RequestError(
+            f"{where} has no field {unknown[0]}", hint=f"known are {', '.join(known)}"
+        )
+    return table

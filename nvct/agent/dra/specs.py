@@ -15,10 +15,9 @@ import os
 from collections.abc import Iterable, Mapping
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
-from nvct.agent.mps import clients
+from nvct.agent.mps import daemons
 from nvct.agent.mps.daemons import CLAIMS
-from nvct.agent.nvml.host_verbs import ClaimSpec
+from nvct.agent.nvml.host_verbs import CLAIM_CLASS, DRIVER_CLASS, OF_MPS, ClaimSpec, device_name
 from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
 from nvct.cdi.types import ContainerEdits, Device, Spec
@@ -109,17 +108,17 @@ def remove_others(uids: Iterable[str], folder: str) -> None:
 def _mps(uid: str, mps_root: str) -> Device:
     resource = f"{CLAIMS}{uid}"
     edits: ContainerEdits = {
-        "env": ["=".join(clients.variable(resource))],
+        "env": ["=".join(daemons.variable(resource))],
         "mounts": [
             {
                 "hostPath": mount.host_path,
                 "containerPath": mount.path,
                 "options": ["ro" if mount.is_read_only else "rw", *OPTIONS],
             }
-            for mount in clients.mounts(resource, mps_root)
+            for mount in daemons.mounts(resource, mps_root)
         ],
     }
-    return {"name": f"{uid}{MPS}", "containerEdits": edits}
+    return {"name": f"{uid}{OF_MPS}", "containerEdits": edits}
 
 
 def _path(folder: str, uid: str) -> str:

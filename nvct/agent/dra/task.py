@@ -18,9 +18,9 @@ from nvct.agent.core.config_file import is_excluded
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import ResourcesMode
-from nvct.agent.core.task import Task
+from nvct.agent.core.task import MACHINE_S, PERIOD_S, SETTLE_S, Task
 from nvct.agent.core.waiting import tick, together, until_set
-from nvct.agent.dra import claims, gather, metrics, settings
+from nvct.agent.dra import claims, gather, settings
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Offer
@@ -38,15 +38,9 @@ from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
-from nvct.agent.web.exposition import Family
+from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs, two sockets."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
 """Until the next look after a failure."""
 CLASSIC_S = 10.0
@@ -194,7 +188,18 @@ class DraDriver(Task):
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
         yield from self._health.metrics()
-        yield from metrics.metrics(len(self._offered.devices), self._preparer, self._publisher)
+        preparer, publisher = self._preparer, self._publisher
+        for name, help_text, value in (
+            ("devices", "Devices that are offered by ResourceSlices.", len(self._offered.devices)),
+            ("prepared_total", "Claims that were prepared.", preparer.prepared),
+            ("prepare_seconds_total", "How long these took.", preparer.took_s),
+            ("failures_total", "Prepares that failed.", preparer.failures),
+            (
+                "slices_written_total", "ResourceSlices that were written or deleted.",
+                publisher.written if publisher else 0,
+            ),
+        ):  # fmt: skip
+            yield family(f"nvct_dra_{name}", help_text, [(value, {})])
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready, for the kubelet.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of all GPUs and MIG instances of a node, and its changes.
+"""The health of all GPUs and MIG instances of a node, and its changes; what NVML's values say.
 
 An error of a GPU concerns all instances on it. One of an instance concerns that instance alone.
-Contract: nothing but memory; the caller gives the time and the looks.
+Contract: nothing but memory; the caller gives the time and NVML's values (numbers: nvml.h).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 from nvct import typed
 from nvct.agent.health import machine
 from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State, Xid
-from nvct.host.faults import ACTIONS, Fault
+from nvct.host import faults
+from nvct.host.faults import ACTIONS, RESET_REQUIRED, Fault
 from nvct.host.nvml.model import XidEvent
 
 Instance: TypeAlias = tuple[int, int]
@@ -22,10 +23,14 @@ Instance: TypeAlias = tuple[int, int]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
     from nvct.oci.jsontext import Json
 
 WHOLE = -1
 """In place of the id of an instance."""
+RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
+"""Counters that only increase until the GPU is reset or the driver loaded again, and the part of
+the last value that a value below tells of that."""
 
 
 class Key(NamedTuple):
@@ -188,3 +193,27 @@ def _of_instance(look: Look) -> Look:
 def _badness(health: Health) -> tuple[int, int]:
     order: tuple[State, ...] = ("healthy", "suspect", "probation", "unhealthy")
     return order.index(health.state), ACTIONS.index(health.action) if health.action else -1
+
+
+def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True) -> GpuLook:
+    """Return what a look at a GPU has found.
+
+    Args:
+        before: values of the look before, {} if there was none.
+        counts: whether faults count; False where all checks are switched off.
+    """
+    found = Look(
+        faults=tuple(faults.of_condition(gpu)) if counts else (),
+        asks=gpu.values.get("recovery_action", 0) != 0 or gpu.code == RESET_REQUIRED,
+        was_reset=any(
+            name in gpu.values and gpu.values[name] < before.get(name, 0) * part
+            for name, part in RESET_BY_RESET.items()
+        ),
+    )
+    instances = {(mig.gi, mig.ci): mig.uuid for mig in gpu.mig}
+    return GpuLook(look=found, instances=None if gpu.error else instances)
+
+
+def hangs(reason: str) -> GpuLook:
+    """Return the look at a GPU that does not answer."""
+    return GpuLook(look=Look(faults=(Fault(action="reset", reason=faults.hanging(reason)),)))

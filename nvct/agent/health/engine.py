@@ -13,15 +13,17 @@ driver is busy, so the kill waits for the call's limit, while the devices are un
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from nvct import typed
 from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
-from nvct.agent.health import looks, notices
+from nvct.agent.health import board, notices
 from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
@@ -33,7 +35,6 @@ from nvct.errors import NvmlError
 from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
-from nvct.typed import MalformedError
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
@@ -266,11 +267,11 @@ class HealthEngine:
         """Ask for NVML's values, and note what they say."""
         conditions = await self._ask(client, client.conditions())
         counts = self._settings.table.checks.looks
-        found = {uuid: looks.hangs(reason) for uuid, reason in self._hanging.items() if counts}
+        found = {uuid: board.hangs(reason) for uuid, reason in self._hanging.items() if counts}
         for gpu in conditions.gpus:
             if gpu.uuid not in found:
                 before = self._values.get(gpu.uuid, {})
-                found[gpu.uuid] = looks.look(gpu, before, counts=counts)
+                found[gpu.uuid] = board.look(gpu, before, counts=counts)
                 self._values[gpu.uuid] = {**before, **gpu.values}
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
@@ -356,10 +357,12 @@ class HealthEngine:
             return
         try:
             self._board.load(document)
-        except MalformedError as error:
+        except typed.MalformedError as error:
             self._log.warning(f"the former health of the GPUs is unknown: {error}")
             return
-        self._values = looks.known_values(document.get("values"))
+        with contextlib.suppress(typed.MalformedError):
+            kind = dict[str, dict[str, float]]
+            self._values = typed.load(kind, document.get("values"))
         self._notices.load(document.get("notices"))
         for key, health in self._board.states.items():
             if health.state != "healthy":

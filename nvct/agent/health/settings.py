@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from nvct.agent.device_plugin.settings import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.agent.health.machine import Rules
-from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
 from nvct.host import faults
 from nvct.host.faults import XidTable

@@ -35,10 +35,9 @@ from nvct.agent.kubernetes.cluster import (
 )
 from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
-from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import State
-from nvct.agent.mig_manager.pods import PodDevice, Pods, Renewals, sentence
 from nvct.agent.mig_manager.settings import Settings
+from nvct.agent.mig_manager.users import HostServices, PodDevice, Pods, Renewals, sentence
 from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError

@@ -21,6 +21,10 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of a device in a ResourceSlice."""
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 """The name of a socket in one of the kubelet's folders."""
+DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
+"""Of the CDI devices of dynamic resource allocation."""
+OF_MPS = "-mps"
+"""The end of the name of a claim's CDI device for MPS."""
 MOST = 4096
 """Claims, and devices of one: more are not believed."""
 CHANNELS = 4096
@@ -223,3 +227,8 @@ def _check(uids: tuple[str, ...]) -> None:
         raise ValueError(f"more than {MOST} claims")
     if not all(UID.fullmatch(uid) for uid in uids):
         raise ValueError("it is no uid of a claim")
+
+
+def device_name(uid: str, device: str, *, is_admin: bool) -> str:
+    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
+    return f"{uid}-{device}{'-admin' if is_admin else ''}"
