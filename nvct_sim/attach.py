@@ -238,11 +238,7 @@ def _mounts_below(folder: str) -> list[str]:
 
 
 def attach(
-    node: Node,
-    *,
-    driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
-    kernel: Kernel = KERNEL,
+    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
 ) -> None:
     """Make a node look real in the current mount namespace, which must be a private one.
 
@@ -269,11 +265,7 @@ def attach(
 
 
 def enter(
-    node: Node,
-    *,
-    driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
-    kernel: Kernel = KERNEL,
+    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
 ) -> None:
     """Move this process into a private mount namespace in which a node looks real.
 

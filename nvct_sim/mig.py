@@ -94,8 +94,7 @@ def remove_instance(now: State, index: int, gi: int) -> None:
     if not now.remove("gi", gpu=index, id=gi):
         ids = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))
         raise UsageError(
-            f"GPU {index} has no GPU instance {gi}",
-            hint=f"it has {ids}" if ids else "it has none",
+            f"GPU {index} has no GPU instance {gi}", hint=f"it has {ids}" if ids else "it has none"
         )
     now.remove("ci", gpu=index, gi=gi)
     now.remove("cap", gpu=index, gi=gi)

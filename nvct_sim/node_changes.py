@@ -382,10 +382,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
         "GPU PID [FIELD=VALUE]...",
         lambda n, gpu, pid, *w: set_process(n, _index(gpu), _index(pid), _optional(w)),
     ),
-    "process-end": (
-        "GPU PID",
-        lambda n, gpu, pid: end_process(n, _index(gpu), _index(pid)),
-    ),
+    "process-end": ("GPU PID", lambda n, gpu, pid: end_process(n, _index(gpu), _index(pid))),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
     "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),
     "nvml-hang-hard": ("SECONDS", lambda n, for_: set_fault(n, "hang-hard", _seconds(for_))),

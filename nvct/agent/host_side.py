@@ -171,8 +171,7 @@ class HostSide:
     def _update(self, place: Place, report: NvmlReport) -> Json:
         """Write the driver's files, and keep the edits of devices; return warnings."""
         edits, warnings = cast(
-            "tuple[Mapping[str, ContainerEdits], Json]",
-            self._run(partial(_driver, place, report)),
+            "tuple[Mapping[str, ContainerEdits], Json]", self._run(partial(_driver, place, report))
         )
         self.edits = edits
         return warnings

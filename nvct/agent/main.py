@@ -306,10 +306,7 @@ class Agent:
 
 
 def run(
-    names: Sequence[str],
-    env: Mapping[str, str],
-    client: NvmlClient,
-    folder: str = FOLDER,
+    names: Sequence[str], env: Mapping[str, str], client: NvmlClient, folder: str = FOLDER
 ) -> None:
     """Serve until a signal ends the agent.
 

@@ -26,15 +26,7 @@ from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import (
-    CONFLICT,
-    EVENT,
-    NODE,
-    POD,
-    Cluster,
-    ClusterError,
-    Object,
-)
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, POD, Cluster, ClusterError, Object
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError

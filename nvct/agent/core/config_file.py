@@ -171,9 +171,7 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
         and name in values
     )
     return replace(
-        document,
-        values={**document.values, **values},
-        warnings=(*document.warnings, *warnings),
+        document, values={**document.values, **values}, warnings=(*document.warnings, *warnings)
     )
 
 

@@ -75,11 +75,7 @@ class Status:
 
     def _probes(self) -> Mapping[str, Callable[[], str]]:
         """Return what is asked by a path: a reason for a failure, "" for none."""
-        return {
-            "/healthz": self.failure,
-            "/livez": lambda: "",
-            "/readyz": self.why_not_ready,
-        }
+        return {"/healthz": self.failure, "/livez": lambda: "", "/readyz": self.why_not_ready}
 
     def why_not_ready(self) -> str:
         """Return why this process does not serve its node yet, "" if it does."""

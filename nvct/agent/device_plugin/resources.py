@@ -204,13 +204,11 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
             )
     if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
         raise HostError(
-            "invalid MIG configuration: more than one MIG device type present on node",
-            hint=MIXED,
+            "invalid MIG configuration: more than one MIG device type present on node", hint=MIXED
         )
     if has_gpus and has_mig:
         raise HostError(
-            "all devices on the node must be configured with the same migEnabled value",
-            hint=MIXED,
+            "all devices on the node must be configured with the same migEnabled value", hint=MIXED
         )
 
 

@@ -30,12 +30,7 @@ class Endpoint:
     """Serves a driver on its sockets."""
 
     def __init__(
-        self,
-        driver: Driver,
-        registry: str,
-        plugins: str,
-        pod_uid: str,
-        host: Host | None = None,
+        self, driver: Driver, registry: str, plugins: str, pod_uid: str, host: Host | None = None
     ) -> None:
         # registry, plugins: the kubelet's folders of registration sockets and of plugins' files.
         # host: tells what has a socket, if this process does not see it.

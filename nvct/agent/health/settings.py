@@ -53,8 +53,7 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
     rules = Rules(recovers=recovery == "auto", probation_s=_seconds(probation))
     checks = faults.checks(env)
     return Settings(
-        rules=rules,
-        table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers),
+        rules=rules, table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers)
     )
 
 

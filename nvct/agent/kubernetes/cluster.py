@@ -221,11 +221,7 @@ class Cluster:
             await stream.aclose()
 
     async def watch(
-        self,
-        kind: Kind,
-        fields: Mapping[str, str],
-        since: str = "",
-        limit_s: float = WATCH_S,
+        self, kind: Kind, fields: Mapping[str, str], since: str = "", limit_s: float = WATCH_S
     ) -> AsyncGenerator[tuple[str, Object], None]:
         """Yield each change of the objects with some fields: ADDED, MODIFIED or DELETED.
 

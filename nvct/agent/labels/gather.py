@@ -84,9 +84,7 @@ async def with_passthrough(
     return replace(facts, host_drivers=drivers), warnings
 
 
-async def _host_drivers(
-    discovery: Discovery,
-) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
+async def _host_drivers(discovery: Discovery) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
     """Return the drivers of vGPUs' hosts, and warnings."""
     try:
         return await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...]), []

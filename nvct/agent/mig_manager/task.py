@@ -25,14 +25,7 @@ from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
-from nvct.agent.kubernetes.cluster import (
-    CONFLICT,
-    EVENT,
-    NODE,
-    Cluster,
-    ClusterError,
-    Object,
-)
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, Cluster, ClusterError, Object
 from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
 from nvct.agent.mig_manager.node_labels import State

@@ -19,13 +19,7 @@ from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
-from nvct.host.nvml.model import (
-    GpuAttributes,
-    GpuProperties,
-    NvmlEvents,
-    NvmlReport,
-    NvmlTopology,
-)
+from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
