@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 from nvct.agent.dra.devices import DRIVER, MIB
 from nvct.agent.dra.journal import Entry
 from nvct.agent.kubernetes import quantity
+from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
 from nvct.errors import RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Object
 
 THREADS = "defaultActiveThreadPercentage"
 MEMORY = "defaultPinnedDeviceMemoryLimit"

@@ -8,12 +8,11 @@ is older than the generator.
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -34,32 +33,6 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 DIAL_S = 5.0
 IDENTIFY_S = 1.0
 OPTIONS = (("grpc.so_reuseport", 0), ("grpc.use_local_subchannel_pool", 1))
-
-
-class Plugin(Protocol):
-    """What a plugin serves for one resource; each method is as the API's."""
-
-    async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
-        """Answer GetDevicePluginOptions."""
-        ...
-
-    def list_and_watch(
-        self, request: api.Empty, context: Context
-    ) -> AsyncIterator[api.ListAndWatchResponse]:
-        """Answer ListAndWatch: all devices at once, and again after each change."""
-        ...
-
-    async def preferred(
-        self, request: api.PreferredAllocationRequest, context: Context
-    ) -> api.PreferredAllocationResponse:
-        """Answer GetPreferredAllocation."""
-        ...
-
-    async def allocate(
-        self, request: api.AllocateRequest, context: Context
-    ) -> api.AllocateResponse:
-        """Answer Allocate."""
-        ...
 
 
 def unary(work: Any, request: Any, answer: Any) -> Handler:  # noqa: ANN401 - classes of protobuf
@@ -90,22 +63,6 @@ def bound(
     for socket in sockets:
         made.add_insecure_port(f"unix:{socket}")
     return made
-
-
-def server(plugin: Plugin, path: str) -> grpc.aio.Server:
-    """Return a server of a plugin that is bound to a socket, and not started."""
-    methods = {
-        "GetDevicePluginOptions": unary(plugin.options, api.Empty, api.DevicePluginOptions),
-        "ListAndWatch": stream(plugin.list_and_watch, api.Empty, api.ListAndWatchResponse),
-        "GetPreferredAllocation": unary(
-            plugin.preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
-        ),
-        "Allocate": unary(plugin.allocate, api.AllocateRequest, api.AllocateResponse),
-        "PreStartContainer": unary(
-            _pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
-        ),
-    }
-    return bound({SERVICE: methods}, NVCT, [path])
 
 
 async def register(socket: str, resource: str, endpoint: str) -> None:
@@ -145,9 +102,3 @@ async def is_nvct(socket: str, own: str = NVCT) -> bool:
 
 async def _identify(_request: api.Empty, _context: Context) -> api.Empty:
     return api.Empty()
-
-
-async def _pre_start(
-    _request: api.PreStartContainerRequest, _context: Context
-) -> api.PreStartContainerResponse:
-    return api.PreStartContainerResponse()

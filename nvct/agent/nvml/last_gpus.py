@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.model import NvmlGpu, NvmlReport
+from nvct.host.nvml.model import NvmlGpu, NvmlReport
 
 
 class LastGpus:

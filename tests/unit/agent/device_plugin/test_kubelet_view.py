@@ -91,7 +91,7 @@ async def stranger(kubelet: FakeKubelet) -> AsyncIterator[None]:
     ours = content()
     theirs = replace(ours, resource=replace(ours.resource, devices={"other": other}))
     endpoint = Endpoint(theirs, kubelet.folder, lambda: None, Counts())
-    endpoint.path = f"{kubelet.folder}/stranger.sock"
+    endpoint.paths = (f"{kubelet.folder}/stranger.sock",)
     await endpoint.start(None)
     await service.register(kubelet.socket, GPU, "stranger.sock")
     try:

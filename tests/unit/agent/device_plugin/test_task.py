@@ -466,7 +466,7 @@ async def test_gpus_are_asked_once_how_they_are_connected(
     first = await lab.discovery.inventory()
     node_changes.set_mig_mode(lab.node, 0, on=True)
     second = await lab.discovery.inventory()
-    assert second.generation == first.generation + 1
+    assert second != first
     assert len(second.links) == 8 * 7 / 2
     assert asked == [1]
 
