@@ -2,7 +2,7 @@
 """Change a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
 
 NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
-device nodes consistent.
+device nodes consistent. A change of a GPU that the node does not have raises DocumentError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
         fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: a field is unknown or no number.
     """
     _check(fields, EVENT_FIELDS)
@@ -49,11 +48,7 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
 
 
 def append_event(now: state.State, index: int, kind: int, data: int, fields: Fields) -> None:
-    """Add an event to a state that is being changed.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Add an event to a state that is being changed."""
     now.gpu(index)
     seq = max((int(e.fields["seq"]) for e in now.find("event")), default=0) + 1
     now.add("event", seq=seq, gpu=index, type=kind, data=data, **fields)
@@ -81,7 +76,6 @@ def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
     """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`.
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: a field is unknown or no number.
     """
     _check(fields, PROCESS_FIELDS)
@@ -123,7 +117,6 @@ def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
     """Switch MIG mode of a GPU on or off; both remove its MIG instances.
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: the GPU does not support MIG.
     """
     with state.change(node.state_file) as now:
@@ -142,7 +135,6 @@ def reset_gpu(node: Node, index: int) -> None:
     A MIG mode that is pending comes into force, which removes its MIG instances.
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: a process uses the GPU.
     """
     with state.change(node.state_file) as now:
@@ -164,7 +156,6 @@ def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int
     """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance.
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
     """
     with state.change(node.state_file) as now:
@@ -188,7 +179,6 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: the field is fixed, such as the UUID; the field does not exist; or it cannot
             have this value.
     """
@@ -208,21 +198,13 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
-    """Add an NVML event of a GPU, by default an XID error with the number `data`.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Add an NVML event of a GPU, by default an XID error with the number `data`."""
     with state.change(node.state_file) as now:
         append_event(now, index, kind, data, {})
 
 
 def lose_gpu(node: Node, index: int) -> None:
-    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
         fields["lost"] = "1"
@@ -231,11 +213,7 @@ def lose_gpu(node: Node, index: int) -> None:
 
 
 def restore_gpu(node: Node, index: int) -> None:
-    """Bring a lost GPU back.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Bring a lost GPU back."""
     set_gpu(node, index, lost=0)
 
 
@@ -417,7 +395,6 @@ def apply(node: Node, name: str, words: Sequence[str]) -> None:
 
     Raises:
         UsageError: there is no such change, or the arguments are wrong.
-        DocumentError: there is no such GPU.
     """
     check(name, words)
     _, function = CHANGES[name]

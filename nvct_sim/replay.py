@@ -135,11 +135,7 @@ class Replay:
 def spec(
     replay: Replay, mode: str = "auto", options: generate.Options | None = None
 ) -> tuple[Spec, list[str]]:
-    """Return the CDI specification of the recorded host, and discovery's warnings.
-
-    Raises:
-        HostError: discovery fails, as on the recorded host.
-    """
+    """Return the CDI specification of the recorded host, and discovery's warnings."""
     inventory = replay.inventory(mode)
     document = replay.on_host(generate.generate(inventory, options or generate.Options()))
     parts = [document, *document["devices"]]

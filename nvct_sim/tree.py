@@ -349,12 +349,7 @@ def load(tree: Path) -> Node:
 
 
 def find(base: Path, name: str) -> Node:
-    """Return the node of this name below base.
-
-    Raises:
-        UsageError: the name is invalid, or there is no such node.
-        DocumentError: node.json is damaged or has another format version.
-    """
+    """Return the node of this name below base."""
     if not NAME.fullmatch(name):
         raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
     return load(base / name)

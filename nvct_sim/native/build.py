@@ -124,9 +124,6 @@ def ship(target: Path) -> None:
     """Build all files and write them to an archive that packages install as SHIPPED.
 
     The same sources and compiler give the same bytes.
-
-    Raises:
-        ContainerNotPossibleError, HostError: as `build`.
     """
     with tempfile.TemporaryDirectory(prefix="nvct-native-") as folder:
         build(Path(folder))

@@ -95,11 +95,7 @@ class NodeCondition(Task):
         ]
 
     async def run(self) -> None:
-        """Write the condition until canceled.
-
-        Raises:
-            ClusterError: there is no access to the cluster.
-        """
+        """Write the condition until canceled."""
         cluster = self._connect()
         stop_listening = node_news.listen(self._node, self._see)
         try:

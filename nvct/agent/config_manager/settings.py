@@ -70,11 +70,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings; there are no warnings.
-
-    Raises:
-        UsageError: a value is malformed.
-    """
+    """Return the settings; there are no warnings."""
     known = PROGRAM.values(words, env)
     numbers = known.get("signal")
     if numbers is not None:

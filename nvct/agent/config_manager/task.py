@@ -35,12 +35,7 @@ MODE = 0o644
 
 
 def make(context: Context) -> ConfigManager:
-    """Return the task; after a change it signals a program, or the agent's other tasks.
-
-    Raises:
-        UsageError: a setting is wrong.
-        ClusterError: there is no access to the cluster.
-    """
+    """Return the task; after a change it signals a program, or the agent's other tasks."""
     known = context.load(settings.resolve)
     target = context.env.get("CONFIG_FILE")
     if context.in_agent and target and "CONFIG_FILE_DST" not in context.env:

@@ -155,11 +155,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings of command line, environment and config file, and warnings.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
-    """
+    """Return the settings of command line, environment and config file, and warnings."""
     document = config_file.resolve(PROGRAM, words, env)
     known = document.settings_of(PROGRAM)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:

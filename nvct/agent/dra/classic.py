@@ -56,11 +56,7 @@ class Classic:
         self.taken = frozenset((*map(_uuid, ids), *_holders(holdings)))
 
     async def holders(self) -> dict[str, str]:
-        """Return the pod that has each device of a device plugin, by the UUID of the device.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return the pod that has each device of a device plugin, by the UUID of the device."""
         pods = self._connected()
         return _holders(await pods.holdings() if pods else ())
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """The MIG devices that this driver makes."""
+    """The MIG devices that this driver makes; what NVML refuses raises NvctError."""
 
     def __init__(
         self,
@@ -70,11 +70,7 @@ class Instances:
             await self._nvml.call("mig_create_compute", int, arguments)
 
     async def destroy(self, gpu: str, place: Place) -> None:
-        """Destroy the MIG device at a place, if there is one, also while the driver is let go.
-
-        Raises:
-            NvctError: NVML refuses: a process uses it.
-        """
+        """Destroy the MIG device at a place, if there is one, also while the driver is let go."""
         with self._nvml.ending():
             state = await self._state(gpu)
             instance = instance_at(state, place) if state else None
@@ -86,9 +82,6 @@ class Instances:
         """Look at the machine, and return the MIG devices that can be given to containers.
 
         One look serves all who asked before it began.
-
-        Raises:
-            NvctError: NVML does not answer.
         """
         asked = self._looks
         async with self._looking:

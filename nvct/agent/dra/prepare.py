@@ -44,7 +44,7 @@ COMPLAINTS = 1000
 
 
 class Preparer:
-    """The claims of this node.
+    """The claims of this node; each method raises NvctError if a file cannot be read or written.
 
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
@@ -113,21 +113,13 @@ class Preparer:
         self._log.warning(f"{about}: {error.message}{hint}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """Undo `prepare`.
-
-        Raises:
-            NvctError: a file cannot be written or removed.
-        """
+        """Undo `prepare`."""
         claims.check(ref)
         async with self._alone(ref.uid):
             await self._let_go(ref.uid)
 
     async def reconcile(self) -> None:
-        """Unprepare claims that are gone or no longer allocated, and write what is missing.
-
-        Raises:
-            NvctError: the journal cannot be read or written.
-        """
+        """Unprepare claims that are gone or no longer allocated, and write what is missing."""
         for claim in self._doubts.next(self._journal.load(), self.named()):
             about = f"claim {claim.full_name} ({claim.uid})"
             try:
@@ -147,11 +139,7 @@ class Preparer:
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
-        """Write the CDI specification of each prepared claim, and remove others.
-
-        Raises:
-            NvctError: the journal cannot be read.
-        """
+        """Write the CDI specification of each prepared claim, and remove others."""
         there: Uuids = {}
         has_places = any(claim.has_places for claim in self._journal.load().values())
         if has_places and self.instances is not None:

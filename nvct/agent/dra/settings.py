@@ -126,11 +126,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings, and warnings.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
-    """
+    """Return the settings, and warnings."""
     document = config_file.resolve(PROGRAM, words, env)
     known = {name: value for name, value in document.settings_of(PROGRAM).items() if value}
     for name in FOLDERS:

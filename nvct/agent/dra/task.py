@@ -49,11 +49,7 @@ RECONCILE_S = 60.0
 
 
 def make(context: Context) -> DraDriver:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         return context.load(settings.resolve)
@@ -116,11 +112,7 @@ class DraDriver(Task):
         self._rejected = ""
 
     async def run(self) -> None:
-        """Serve until canceled.
-
-        Raises:
-            NvctError: there is no access to the cluster, or another driver of this name is here.
-        """
+        """Serve until canceled."""
         self._cluster = self._connect()
         self._publisher = Publisher(self._cluster, self._settings.node, self._log)
         works = [
@@ -202,11 +194,7 @@ class DraDriver(Task):
             yield family(f"nvct_dra_{name}", help_text, [(value, {})])
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
-        """Make the devices of a claim ready, for the kubelet.
-
-        Raises:
-            NvctError: see `Preparer.prepare`.
-        """
+        """Make the devices of a claim ready, for the kubelet: as `Preparer.prepare`."""
         if claim.uid not in self._journal.load():
             self._discovery.nvml.check()
         return await self._preparer.prepare(claim)

@@ -179,11 +179,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Return the settings of a command line and environment, and warnings.
-
-    Raises:
-        UsageError: an option is unknown, or its value is malformed.
-    """
+    """Return the settings of a command line and environment, and warnings."""
     known = PROGRAM.values(words, env)
     if known.get("id_type", ID_TYPES[0]) not in ID_TYPES:
         raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")

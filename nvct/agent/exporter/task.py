@@ -51,11 +51,7 @@ INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>
 
 
 def make(context: Context) -> Exporter:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting or the counter file is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         known = replace(context, env=with_driver_roots(context.env))

@@ -210,11 +210,7 @@ class HealthEngine:
             self._users.remove(user)
 
     async def begin(self, client: NvmlClient) -> None:
-        """Start the watch for XIDs if it has not: before devices are offered.
-
-        Raises:
-            SupervisorEndedError: as `run`.
-        """
+        """Start the watch for XIDs if it has not: before devices are offered."""
         if self._watch:
             return
         try:

@@ -58,11 +58,7 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
-    """Return the settings of the variables alone.
-
-    Raises:
-        UsageError, DocumentError: as `resolve`.
-    """
+    """Return the settings of the variables alone."""
     recovery, probation = env.get(RECOVERY_ENV, "auto"), env.get(PROBATION_ENV, "")
     return resolve(recovery, probation, env.get(TABLE_ENV, ""), env)
 

@@ -59,7 +59,7 @@ class Holding:
 
 
 class PodResources:
-    """One open channel to the kubelet's socket."""
+    """One open channel to the kubelet's socket; a question raises HostError without an answer."""
 
     def __init__(self, socket: str = SOCKET) -> None:
         self._socket = socket
@@ -71,28 +71,16 @@ class PodResources:
         return os.path.exists(self._socket)
 
     async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
-        """Return what all containers of this node have.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return what all containers of this node have."""
         answer = await self._list()
         return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
 
     async def pods(self) -> frozenset[str]:
-        """Return the names of all pods of this node.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return the names of all pods of this node."""
         return frozenset(pod.name for pod in (await self._list()).pod_resources)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """Return the ids of the healthy devices that the kubelet has, by resource.
-
-        Raises:
-            HostError: the kubelet does not answer, or is older than Kubernetes 1.23.
-        """
+        """Return the ids of the kubelet's (1.23 or later) healthy devices, by resource."""
         import grpc.aio
 
         from nvct.agent.kubelet import podresources_pb2 as api

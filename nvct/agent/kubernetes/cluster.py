@@ -209,9 +209,6 @@ class Cluster:
 
         The watch ends after the limit, or if the server is silent for that time; the
         caller calls this again to continue.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
         """
         stream = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
         try:
@@ -227,9 +224,6 @@ class Cluster:
 
         Without the version of a list to continue from, all objects come first, as ADDED. The watch
         ends after the limit, or if the server is silent for that time.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
         """
         stream: Any = self._client.watch(
             _resource(kind), fields=dict(fields), server_timeout=int(limit_s),

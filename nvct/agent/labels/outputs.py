@@ -55,11 +55,7 @@ class File(Output):
         self._stays = stays
 
     async def write(self, labels: Labels) -> None:
-        """Replace the file by a rename; its temporary file begins with a dot, which NFD skips.
-
-        Raises:
-            HostError: the file cannot be written.
-        """
+        """Replace the file by a rename; its temporary file begins with a dot, which NFD skips."""
         try:
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             write_atomic(self._path, text_of(labels).encode(), mode=MODE, sync=False)
@@ -105,9 +101,6 @@ class OwnNode(Output):
         """Apply the labels; those that were applied before and are left out now are removed.
 
         If the Node still has what was applied last, it is only read.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no such Node.
         """
         from nvct.agent.kubernetes.cluster import NODE
         from nvct.agent.kubernetes.node_watch import find_node
@@ -141,11 +134,7 @@ class NodeFeature(Output):
         self._warn = warn
 
     async def write(self, labels: Labels) -> None:
-        """Apply the object, and remove labels that another program has left in it.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no NFD in the cluster.
-        """
+        """Apply the object, and remove labels that another program has left in it."""
         kind = node_feature()
         metadata: Object = {
             "name": f"nvidia-features-for-{self._node}",

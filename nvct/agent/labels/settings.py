@@ -131,9 +131,6 @@ def resolve(
 
     Without a setting for it, the agent waits for a driver, looks every ten minutes whether its
     labels are still there, and labels its Node unless a setting names another output.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
     """
     document = config_file.resolve(PROGRAM, words, env)
     known = document.settings_of(PROGRAM)

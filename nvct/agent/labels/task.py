@@ -37,11 +37,7 @@ LATER = ("kubernetes.cluster",)
 
 
 def make(context: Context) -> NodeLabels:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         return context.load(partial(settings.resolve, in_agent=context.in_agent))

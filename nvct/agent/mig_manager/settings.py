@@ -93,9 +93,5 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings; there are no warnings.
-
-    Raises:
-        UsageError: a value is malformed.
-    """
+    """Return the settings; there are no warnings."""
     return Settings(**PROGRAM.values(words, env)), ()

@@ -62,7 +62,6 @@ def make(context: Context) -> MigManager:
 
     Raises:
         UsageError: a setting is wrong, or cannot be honored with NVML in another container.
-        ClusterError: there is no access to the cluster.
     """
     client = context.client
     if context.in_agent:
@@ -136,11 +135,7 @@ class MigManager(Task):
         ]
 
     async def run(self) -> None:
-        """Follow the label until canceled; a change in progress is ended first.
-
-        Raises:
-            Exception: the watch has a bug.
-        """
+        """Follow the label until canceled; a change in progress is ended first."""
         watch = node_watch.follow(self._cluster, self._settings.node, self._see, self.problem.tell)
         try:
             await waiting.together(watch, self._follow())

@@ -120,11 +120,7 @@ class Work:
         self.make_nodes()
 
     def renew(self, gpu: str, gi: int) -> None:
-        """Destroy a GPU instance and make it again.
-
-        Raises:
-            NvctError: as `apply`.
-        """
+        """Destroy a GPU instance and make it again."""
         apply.renew(self.machine, gpu, gi)
         self.make_nodes()
 
@@ -204,6 +200,8 @@ T = TypeVar("T")
 class AgentSession:
     """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
 
+    What does not work, or is refused, raises NvctError.
+
     Attributes:
         pid: not known: the worker is a descendant of this process.
     """
@@ -227,12 +225,7 @@ class AgentSession:
         self._until = time.monotonic() + limit_s
 
     def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: NVML does not work.
-            DriverNotFoundError: there is no driver.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         if self._client.chooses_library:
             self._client.library = nvml_library(self.roots)
         return self._wait(self._client.mig())
@@ -241,7 +234,6 @@ class AgentSession:
         """Make one change to MIG, and return its answer, of a type.
 
         Raises:
-            NvmlError: NVML refuses the change.
             HostError: the time is up; the way back, which follows, has no such limit.
         """
         if time.monotonic() > self._until:
@@ -253,11 +245,7 @@ class AgentSession:
         """Do nothing: `reset` keeps NVML's handles closed."""
 
     def reset(self, bus_ids: Sequence[str]) -> None:
-        """Reset GPUs, while NVML has no handles.
-
-        Raises:
-            HostError: it fails.
-        """
+        """Reset GPUs, while NVML has no handles."""
         if not self._client.chooses_library:
             self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
@@ -273,21 +261,13 @@ class AgentSession:
     def holders(
         self, gpus: Sequence[MigGpu], instances: Collection[tuple[str, int, int]] | None
     ) -> list[Holder]:
-        """Return the processes that have GPUs open, as the container with NVML sees them.
-
-        Raises:
-            NvmlError: NVML does not work.
-        """
+        """Return the processes that have GPUs open, as the container with NVML sees them."""
         arguments = mig_verbs.request_holders(gpus, instances)
         answer = self._client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
         return list(self._wait(answer))
 
     def make_nodes(self) -> None:
-        """Have the container with NVML make the device nodes of MIG devices that lack one.
-
-        Raises:
-            NvctError: they cannot be made.
-        """
+        """Have the container with NVML make the device nodes of MIG devices that lack one."""
         self._wait(self._client.call(mig_verbs.NODES, NoneType, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:

@@ -246,19 +246,11 @@ class NvmlClient:
         return self._loaded(dict[str, str], state, MPS)
 
     async def engine(self) -> Json:
-        """Return what the container engine says, see `engine_question.ask`.
-
-        Raises:
-            NvmlError: the supervisor does not answer.
-        """
+        """Return what the container engine says, see `engine_question.ask`."""
         return await asyncio.shield(self._exchange(ENGINE))
 
     async def close(self) -> None:
-        """End the worker, and with it NVML's handles; the next call starts another one.
-
-        Raises:
-            NvmlError: the worker does not end.
-        """
+        """End the worker, and with it NVML's handles; the next call starts another one."""
         await self._ask(CLOSE, NoneType)
         self.problem = None
 
