@@ -315,7 +315,7 @@ async def test_a_socket_in_a_folder_that_became_read_only_does_not_fail_the_end(
     async with started(FakeKubelet(folder)) as kubelet:
         async with Running(kubelet.socket, folder) as plugin:
             await until(lambda: plugin.registration.state == "listed")
-            monkeypatch.setattr("nvct.agent.device_plugin.endpoint.os.unlink", refuse)
+            monkeypatch.setattr("nvct.agent.kubelet.sockets.os.unlink", refuse)
         assert plugin.task.cancelled()
         monkeypatch.undo()
 
