@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from nvct.agent.device_plugin.resources import Device, Node, Resource
 from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR, Settings
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.mps import daemons
 from nvct.errors import RequestError
 from nvct.host.roots import join

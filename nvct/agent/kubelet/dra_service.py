@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nvct import errors
-from nvct.agent.kubelet import dra_pb2 as api
-from nvct.agent.kubelet import drahealth_pb2 as health
-from nvct.agent.kubelet import pluginregistration_pb2 as registration
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.service import Context, Handler, Server, bound, stream, unary
 from nvct.errors import NvctError
 
@@ -93,8 +91,8 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
         HEALTH: {
             "NodeWatchResources": stream(
                 _watch_of(driver),
-                health.NodeWatchResourcesRequest,
-                health.NodeWatchResourcesResponse,
+                api.NodeWatchResourcesRequest,
+                api.NodeWatchResourcesResponse,
             )
         },
         **{f"k8s.io.kubelet.pkg.apis.dra.{v}.{TYPE}": _claims(driver) for v in VERSIONS},
@@ -103,21 +101,21 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
 
 
 def _registration(driver: Driver, name: str, endpoint: str) -> dict[str, Handler]:
-    async def info(_request: registration.InfoRequest, _context: Context) -> object:
-        return registration.PluginInfo(
+    async def info(_request: api.InfoRequest, _context: Context) -> object:
+        return api.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
             supported_versions=[*map(service_name, VERSIONS), HEALTH],
         )  # fmt: skip
 
-    async def notify(status: registration.RegistrationStatus, _context: Context) -> object:
+    async def notify(status: api.RegistrationStatus, _context: Context) -> object:
         refused = status.error or "the kubelet gives no reason"
         driver.registered("" if status.plugin_registered else refused)
-        return registration.RegistrationStatusResponse()
+        return api.RegistrationStatusResponse()
 
     return {
-        "GetInfo": unary(info, registration.InfoRequest, registration.PluginInfo),
+        "GetInfo": unary(info, api.InfoRequest, api.PluginInfo),
         "NotifyRegistrationStatus": unary(
-            notify, registration.RegistrationStatus, registration.RegistrationStatusResponse
+            notify, api.RegistrationStatus, api.RegistrationStatusResponse
         ),
     }
 
@@ -151,10 +149,10 @@ def _claims(driver: Driver) -> dict[str, Handler]:
     }
 
 
-def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[health.NodeWatchResourcesResponse]]:
+def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[api.NodeWatchResourcesResponse]]:
     async def watch(
-        _request: health.NodeWatchResourcesRequest, _context: Context
-    ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        _request: api.NodeWatchResourcesRequest, _context: Context
+    ) -> AsyncIterator[api.NodeWatchResourcesResponse]:
         known: Health | None = None
         due = 0.0
         while True:
@@ -167,12 +165,12 @@ def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[health.NodeWatchRes
     return watch
 
 
-def _health_of(problems: Health) -> health.NodeWatchResourcesResponse:
-    response = health.NodeWatchResourcesResponse()
+def _health_of(problems: Health) -> api.NodeWatchResourcesResponse:
+    response = api.NodeWatchResourcesResponse()
     for (pool, device), problem in problems.items():
         response.devices.add(
-            device=health.DeviceIdentifier(pool_name=pool, device_name=device),
-            health=health.UNHEALTHY if problem else health.HEALTHY,
+            device=api.DeviceIdentifier(pool_name=pool, device_name=device),
+            health=api.UNHEALTHY if problem else api.HEALTHY,
             last_updated_time=int(time.time()),
             health_check_timeout_seconds=BELIEVED_S,
             message=problem,

@@ -18,7 +18,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from nvct.agent.kubelet import cri_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 
 M = TypeVar("M", bound=Message)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import grpc.aio
     from google.protobuf.message import Message
 
-    from nvct.agent.kubelet import podresources_pb2 as api
+    from nvct.agent.kubelet import kubelet_pb2 as api
 
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -83,7 +83,7 @@ class PodResources:
         """Return the ids of the kubelet's (1.23 or later) healthy devices, by resource."""
         import grpc.aio
 
-        from nvct.agent.kubelet import podresources_pb2 as api
+        from nvct.agent.kubelet import kubelet_pb2 as api
 
         try:
             answer: api.AllocatableResourcesResponse = await self._ask(
@@ -102,7 +102,7 @@ class PodResources:
     async def _list(self) -> api.ListPodResourcesResponse:
         import grpc.aio
 
-        from nvct.agent.kubelet import podresources_pb2 as api
+        from nvct.agent.kubelet import kubelet_pb2 as api
 
         for version in self._versions:
             try:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"

@@ -20,7 +20,7 @@ from nvct.agent.device_plugin import served
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_registration import Running, content, started

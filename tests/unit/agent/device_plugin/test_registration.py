@@ -26,7 +26,7 @@ from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.sockets import identity
 from nvct.doctor import decisions
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until

@@ -26,7 +26,7 @@ from nvct.agent.device_plugin.resources import GPU, Content
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.health.store import Store
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon

@@ -10,10 +10,10 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from nvct.agent.kubelet import dra_pb2 as api
 from nvct.agent.kubelet import dra_service
-from nvct.agent.kubelet import drahealth_pb2 as health
-from nvct.agent.kubelet import pluginregistration_pb2 as registration
+from nvct.agent.kubelet import kubelet_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as health
+from nvct.agent.kubelet import kubelet_pb2 as registration
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 
 TIMEOUT_S = 20.0
