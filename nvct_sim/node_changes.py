@@ -2,7 +2,8 @@
 """Change a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
 
 NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
-device nodes consistent. A change of a GPU that the node does not have raises DocumentError.
+device nodes consistent. A change of a GPU that the node does not have raises DocumentError,
+and one that is not possible UsageError.
 """
 
 from __future__ import annotations
@@ -36,9 +37,6 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
 
     Args:
         fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
-
-    Raises:
-        UsageError: a field is unknown or no number.
     """
     _check(fields, EVENT_FIELDS)
     with state.change(node.state_file) as now:
@@ -73,11 +71,7 @@ def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
 
 
 def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
-    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`.
-
-    Raises:
-        UsageError: a field is unknown or no number.
-    """
+    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`."""
     _check(fields, PROCESS_FIELDS)
     with state.change(node.state_file) as now:
         now.gpu(index)
@@ -87,11 +81,7 @@ def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
 
 
 def end_process(node: Node, index: int, pid: int) -> None:
-    """Let a process use a GPU no more.
-
-    Raises:
-        UsageError: it does not use this GPU.
-    """
+    """Let a process use a GPU no more."""
     with state.change(node.state_file) as now:
         if not now.remove("process", gpu=index, pid=pid):
             raise UsageError(f"GPU {index} has no process {pid}")
@@ -114,11 +104,7 @@ XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
 def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
-    """Switch MIG mode of a GPU on or off; both remove its MIG instances.
-
-    Raises:
-        UsageError: the GPU does not support MIG.
-    """
+    """Switch MIG mode of a GPU on or off; both remove its MIG instances."""
     with state.change(node.state_file) as now:
         gpu = now.gpu(index)
         if gpu.fields["migcapable"] != "1":
@@ -133,9 +119,6 @@ def reset_gpu(node: Node, index: int) -> None:
     """Reset a GPU: what the driver counts since its start is 0 again, and what waits is done.
 
     A MIG mode that is pending comes into force, which removes its MIG instances.
-
-    Raises:
-        UsageError: a process uses the GPU.
     """
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
@@ -153,11 +136,7 @@ def reset_gpu(node: Node, index: int) -> None:
 
 
 def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int]:
-    """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance.
-
-    Raises:
-        UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
-    """
+    """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance."""
     with state.change(node.state_file) as now:
         ids = mig.add_instance(now, index, profile_name)
     tree.write_kernel(node)
@@ -165,11 +144,7 @@ def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int
 
 
 def destroy_instance(node: Node, index: int, gi: int) -> None:
-    """Destroy a MIG instance.
-
-    Raises:
-        UsageError: the GPU has no instance with this id.
-    """
+    """Destroy a MIG instance."""
     with state.change(node.state_file) as now:
         mig.remove_instance(now, index, gi)
     tree.write_kernel(node)
@@ -235,9 +210,6 @@ def upgrade(node: Node, version: str) -> Node:
     Until reload_module() the two versions differ, and NVML reports a version mismatch. A process
     with the driver at / keeps the version that it started with; at /run/nvidia/driver it sees the
     new version.
-
-    Raises:
-        UsageError: the text is not a driver version.
     """
     if not tree.VERSION.fullmatch(version):
         raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
@@ -373,11 +345,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
 
 
 def check(name: str, words: Sequence[str]) -> None:
-    """Check that one of CHANGES has this number of arguments.
-
-    Raises:
-        UsageError: it has not, or there is no such change.
-    """
+    """Check that one of CHANGES has this number of arguments."""
     if name not in CHANGES:
         raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
     usage, _ = CHANGES[name]
@@ -391,11 +359,7 @@ def check(name: str, words: Sequence[str]) -> None:
 
 
 def apply(node: Node, name: str, words: Sequence[str]) -> None:
-    """Apply one of CHANGES with its command-line arguments.
-
-    Raises:
-        UsageError: there is no such change, or the arguments are wrong.
-    """
+    """Apply one of CHANGES with its command-line arguments."""
     check(name, words)
     _, function = CHANGES[name]
     function(node, *words)

@@ -103,11 +103,7 @@ class Replay:
         return major, minor, mode, uid, gid
 
     def inventory(self, mode: str = "auto") -> Inventory:
-        """Return the inventory that discovery makes from the tree.
-
-        Raises:
-            HostError: discovery fails, as on the recorded host.
-        """
+        """Return the inventory that discovery makes from the tree."""
         return modes.discover(mode, self.roots, self.options)
 
     def on_host(self, value: Value) -> Value:

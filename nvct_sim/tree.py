@@ -102,11 +102,7 @@ class Node:
         return self.tree / "etc"
 
     def state(self) -> state.State:
-        """Return the node's current state.
-
-        Raises:
-            DocumentError: the state file is damaged.
-        """
+        """Return the node's current state."""
         return state.read(self.state_file)
 
 

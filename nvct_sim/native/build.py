@@ -62,11 +62,7 @@ class Built:
 
 
 def find_compiler(search_path: str | None = None) -> str:
-    """Return the path of a C compiler.
-
-    Raises:
-        ContainerNotPossibleError: there is no C compiler.
-    """
+    """Return the path of a C compiler."""
     for name in COMPILERS:
         compiler = shutil.which(name, path=search_path)
         if compiler:

@@ -24,7 +24,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
-from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
+from nvct.agent.kubelet.pod_resources import SOCKET, PodResources, uuid_of
 from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, POD, Cluster, ClusterError, Object
 from nvct.agent.kubernetes.node_watch import find_node
@@ -47,8 +47,6 @@ RETRY_S = 10.0
 EARLIER_S = 3000.0
 """Faults of this time before the start become Events, too: they may not have been reported. The
 API server keeps Events for an hour, and refuses to create the same one again."""
-REPLICA = "::"
-"""Between a device's UUID and the number of a replica."""
 
 
 def make(context: Context) -> NodeCondition:
@@ -246,7 +244,9 @@ class DeviceEvents:
         except HostError as error:
             self._complain(error)
             return set()
-        return {(h.namespace, h.pod) for h in holdings if _has(h, devices)}
+        return {
+            (h.namespace, h.pod) for h in holdings if any(uuid_of(i) in devices for i in h.devices)
+        }
 
     def _complain(self, error: HostError) -> None:
         self.problem.tell(error, "an Event about a GPU is missing: ")
@@ -259,10 +259,6 @@ async def _create(cluster: Cluster, manifest: Object) -> None:
     except ClusterError as error:
         if error.status != CONFLICT:
             raise
-
-
-def _has(holding: Holding, devices: list[str]) -> bool:
-    return any(id_.partition(REPLICA)[0] in devices for id_ in holding.devices)
 
 
 def node_reference(node: str) -> Object:

@@ -87,21 +87,13 @@ def kind(version: str) -> Kind:
 
 
 def check(ref: ClaimRef) -> None:
-    """Refuse a uid that is none: it becomes part of a file's name.
-
-    Raises:
-        RequestError: it is none.
-    """
+    """Refuse a uid that is none: it becomes part of a file's name."""
     if not UID.fullmatch(ref.uid):
         raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
 
 
 def checked(claim: Object | None, ref: ClaimRef) -> Object:
-    """Return a claim that has devices.
-
-    Raises:
-        RequestError: there is none, or it is not allocated.
-    """
+    """Return a claim that has devices."""
     if claim is None:
         raise RequestError(
             f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"

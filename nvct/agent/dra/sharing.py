@@ -3,7 +3,8 @@
 
 Containers and pods that use the same claim share its GPU by the driver's own time-slicing, or by
 MPS with the limits of the configuration. A configuration that asks for something else is refused,
-because a pod would run without the limits that it asked for. Contract: pure functions.
+because a pod would run without the limits that it asked for. Contract: pure functions; what is
+refused raises RequestError.
 """
 
 from __future__ import annotations
@@ -58,9 +59,6 @@ def configs(claim: Object, requests: Collection[str]) -> list[Config]:
 
     Args:
         requests: names of its requests that have devices of this driver.
-
-    Raises:
-        RequestError: a configuration is malformed, or asks for what this driver does not have.
     """
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
     found = []
@@ -85,9 +83,6 @@ def daemon(
     Args:
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
-
-    Raises:
-        RequestError: MPS cannot serve the devices, or not with these limits.
     """
     shared = [
         (config.limits, entry)
@@ -214,11 +209,7 @@ class Limits(NamedTuple):
     of_devices: Mapping[str, int]
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the memory in MiB by the place of the device.
-
-        Raises:
-            RequestError: the claim does not have a device that is named.
-        """
+        """Return the memory in MiB by the place of the device."""
         places = {str(place): place for place in range(len(uuids))}
         places |= {uuid: place for place, uuid in enumerate(uuids)}
         limits = {str(place): self.memory_mib for place in range(len(uuids)) if self.memory_mib}
@@ -236,11 +227,7 @@ NO_LIMITS = Limits(0, 0, {})
 
 
 def limits_of(table: object) -> Limits:
-    """Return the limits of an `mpsConfig`.
-
-    Raises:
-        RequestError: a field is unknown, or a value is malformed.
-    """
+    """Return the limits of an `mpsConfig`."""
     config = _checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):

@@ -4,7 +4,7 @@
 A claim's devices have device nodes alone. Each container gets the driver's files, too, by a CDI
 device that all claims share, so that two claims of a container do not give them twice; and what
 MPS needs by one that the devices of its claim share. All are derived: from the machine and from
-the journal.
+the journal. What cannot be written or removed raises HostError.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ def edits_of(spec: Spec) -> dict[str, Json]:
 
 
 def write_driver(spec: Spec, folder: str) -> None:
-    """Write the driver's files of a specification of all GPUs.
-
-    Raises:
-        HostError: the file cannot be written.
-    """
+    """Write the driver's files of a specification of all GPUs."""
     driver: Spec = {
         "cdiVersion": "",
         "kind": f"{DRA_VENDOR}/{DRIVER_CLASS}",
@@ -55,11 +51,7 @@ def write_driver(spec: Spec, folder: str) -> None:
 def write_claim(
     claim: ClaimSpec, edits: Mapping[str, ContainerEdits], folder: str, mps_root: str
 ) -> None:
-    """Write the specification of a claim.
-
-    Raises:
-        HostError: a device is not there, or the file cannot be written.
-    """
+    """Write the specification of a claim."""
     for device in claim.devices:
         if device.uuid not in edits:
             raise HostError(
@@ -83,11 +75,7 @@ def write_claim(
 
 
 def remove(uid: str, folder: str) -> None:
-    """Remove the specification of a claim, if there is one.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
+    """Remove the specification of a claim, if there is one."""
     path = _path(folder, uid)
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -27,6 +27,8 @@ VERSIONS = ("v1", "v1alpha1")
 TIMEOUT_S = 5.0
 LIMIT = 64 << 20
 """Bytes of an answer, of a node with very many pods."""
+REPLICA = "::"
+"""Between a device's UUID and the number of a replica."""
 RECONNECT_MS = 1000
 """The longest pause between attempts to connect; gRPC's is two minutes."""
 
@@ -56,6 +58,11 @@ class Holding:
     resource: str
     devices: tuple[str, ...]
     claim: Claim | None = None
+
+
+def uuid_of(id_: str) -> str:
+    """Return the UUID in a device's id, which may have the number of a replica."""
+    return id_.partition(REPLICA)[0]
 
 
 class PodResources:

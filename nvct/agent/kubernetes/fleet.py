@@ -239,11 +239,7 @@ async def wait(
 
 
 async def init_messages(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
-    """Return the last messages of the init containers of a DaemonSet's pods, by node.
-
-    Raises:
-        ClusterError: the pods may not be listed.
-    """
+    """Return the last messages of the init containers of a DaemonSet's pods, by node."""
     labels = daemon_set["spec"]["selector"]["matchLabels"]
     sentences = []
     for pod in await cluster.find_all(POD, namespace, labels):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from nvct.agent.core import yaml_file
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources, uuid_of
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
 from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml.client import NvmlClient
@@ -110,7 +110,7 @@ def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
     found = []
     for holding in holdings:
         for id_ in holding.devices:
-            entry = known.get(id_.partition("::")[0])
+            entry = known.get(uuid_of(id_))
             if entry is not None:
                 gpu_uuid, instance, uuid = entry
                 found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
@@ -189,7 +189,7 @@ LIMIT_S = 60.0
 
 
 class HostServices:
-    """The services of one host.
+    """The services of one host; what systemd or the disk refuses raises HostError.
 
     Args:
         root: where the host's root is mounted; "/" is used if that is no folder.
@@ -203,12 +203,7 @@ class HostServices:
         self._folder = folder
 
     def stop(self) -> None:
-        """Stop those that run.
-
-        Raises:
-            HostError: one cannot be stopped, or there is no systemd.
-            DocumentError: the file is malformed.
-        """
+        """Stop those that run."""
         active = [name for name in self._names() if self._is_active(name)]
         if active:
             with self._opened() as folder:
@@ -216,13 +211,7 @@ class HostServices:
             self._systemctl("stop", *active)
 
     def start(self) -> None:
-        """Start those that were stopped.
-
-        Raises:
-            HostError: one cannot be started, or the file cannot be used; it is tried again with
-                the next call.
-            UnsafePathError: the file is a link, or others could have written it.
-        """
+        """Start those that were stopped."""
         if not os.path.lexists(f"{self._folder}/{STOPPED}"):
             return
         try:
@@ -249,11 +238,7 @@ class HostServices:
             ) from error
 
     def reboot(self) -> None:
-        """Reboot the host.
-
-        Raises:
-            HostError: it cannot be rebooted.
-        """
+        """Reboot the host."""
         self._systemctl("reboot")
 
     def _names(self) -> Sequence[str]:

@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(kw_only=True)
 class Work:
-    """The machine and its configurations.
+    """The machine and its configurations; what fails raises NvctError, which says what is left.
 
     Attributes:
         state_file: the drop-in of the host's unit.
@@ -104,12 +104,7 @@ class Work:
         )
 
     def apply(self, name: str) -> None:
-        """Give the machine a configuration.
-
-        Raises:
-            NvctError: it does not have it; the former layout is restored, or the message says what
-                is not.
-        """
+        """Give the machine a configuration."""
         specs = self._specs(self.machine.session.mig(), name)
 
         def resolve(state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
@@ -125,11 +120,7 @@ class Work:
         self.make_nodes()
 
     def set_modes(self, name: str) -> None:
-        """Set the MIG modes of a configuration; they may stay pending until a reboot.
-
-        Raises:
-            NvctError: a mode cannot be set.
-        """
+        """Set the MIG modes of a configuration; they may stay pending until a reboot."""
         machine = replace(self.machine, skip_reset=True)
         specs = self._specs(machine.session.mig(), name)
         apply.apply(machine, partial(plan.make, specs=specs, mode_only=True))

@@ -39,12 +39,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
-    from typing import Protocol
+    from typing import Protocol, TypeVar
 
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
 
     class HostVerbs(Protocol):
         """What looks and writes on the host for an agent: `nvct.agent.host_side.HostSide`."""
@@ -231,16 +233,12 @@ class Supervisor:
         return self._gpus.in_report(report)
 
     def _with_host(self, verb: str) -> HostVerbs:
-        """Return what looks and writes for an agent."""
-        if self._host is None:
-            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
-        return self._host
+        """Return what looks and writes for an agent that has no right to, else refuse the verb."""
+        return _allowed(self._host, verb)
 
     def _roots(self, verb: str) -> Roots:
-        """Return this machine's roots."""
-        if self._find_roots is None:
-            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
-        return self._find_roots()
+        """Return this machine's roots for such an agent, else refuse the verb."""
+        return _allowed(self._find_roots, verb)()
 
     def _mps(self, wanted: Wanted) -> Json:
         if self._keeper is None:
@@ -271,6 +269,12 @@ class Supervisor:
             path, root = library
             self._session, self._library_of_session = NvmlSession(path, root=root), library
         return self._session
+
+
+def _allowed(service: T | None, verb: str) -> T:
+    if service is None:
+        raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+    return service
 
 
 def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
