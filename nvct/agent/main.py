@@ -53,11 +53,8 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
+from nvct.oci.jsontext import Json
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"

@@ -17,11 +17,8 @@ from nvct.agent.core.task import KeptTask
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
+from nvct.oci.jsontext import Json
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 

@@ -21,17 +21,13 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct.host.nvml.mig_model import GpuInstance, MigGpu
 from nvct.host.roots import Roots
+from nvct.oci.jsontext import Json
 
 Key: TypeAlias = tuple[str, int, int, int]
 """UUID of the GPU, profile, first memory slice, number of these."""
 Uuids: TypeAlias = Mapping[Key, str]
 """The UUIDs of MIG devices."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
-
-    Arguments = Mapping[str, Json]
+Arguments: TypeAlias = Mapping[str, Json]
 
 
 class Instances:

@@ -22,10 +22,7 @@ from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
 from nvct.cdi.types import ContainerEdits, Device, Spec
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 OPTIONS = ("nosuid", "nodev", "bind")
 """Of the mounts for MPS."""

@@ -17,6 +17,7 @@ from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State,
 from nvct.host import faults
 from nvct.host.faults import ACTIONS, RESET_REQUIRED, Fault
 from nvct.host.nvml.model import XidEvent
+from nvct.oci.jsontext import Json
 
 Instance: TypeAlias = tuple[int, int]
 
@@ -24,7 +25,6 @@ Instance: TypeAlias = tuple[int, int]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
-    from nvct.oci.jsontext import Json
 
 WHOLE = -1
 """In place of the id of an instance."""

@@ -35,14 +35,11 @@ from nvct.errors import NvmlError
 from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.oci.jsontext import Json
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 EVENTS_S = 0.5
 """Between two questions, each of which also asks every GPU for a value."""

@@ -11,10 +11,7 @@ import json
 
 from nvct.errors import NvctError
 from nvct.kernel.shared_folder import SharedFolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 NAME = "health.json"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -31,10 +31,7 @@ from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct.mig.plan import Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 

@@ -20,6 +20,7 @@ from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
+from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
-    from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
 

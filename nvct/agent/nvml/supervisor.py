@@ -33,6 +33,7 @@ from nvct.host.nvml import messages
 from nvct.host.nvml.model import NvmlReport
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
-    from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
 

@@ -17,10 +17,7 @@ from nvct.agent.nvml.client import CALL_S, START_S, NvmlClient
 from nvct.agent.nvml.supervisor import HELLO, PROTOCOL, Hello
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import messages
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
