@@ -273,11 +273,7 @@ def enter(
 
 
 def make_private(kernel: Kernel = KERNEL) -> None:
-    """Move this process into a mount namespace whose mounts do not propagate.
-
-    Raises:
-        HostError: the kernel refuses the namespace.
-    """
+    """Move this process into a private mount namespace; HostError if the kernel refuses it."""
     try:
         kernel.unshare(CLONE_NEWNS)
         kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)

@@ -239,11 +239,7 @@ def _upgrade(node: Node, version: str) -> Node:
 
 
 def unload_module(node: Node) -> None:
-    """Unload the driver's modules, as rmmod does; `reload_module` loads the installed version.
-
-    Raises:
-        HostError: a process has the driver open.
-    """
+    """Unload the driver's modules, as rmmod does; HostError if a process has the driver open."""
     users = module_users(node)
     folder = node.sys / "module"
     if users:

@@ -362,11 +362,7 @@ def list_nodes(base: Path) -> list[Node]:
 
 
 def destroy(node: Node) -> None:
-    """Remove a node and all its files.
-
-    Raises:
-        HostError: a file cannot be removed, such as a mount point in this namespace.
-    """
+    """Remove a node and all its files; HostError if one stays, such as a mount point."""
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:
         node.tree.rename(aside)  # no longer a node from here on, even if the rest fails

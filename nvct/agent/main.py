@@ -120,11 +120,7 @@ class Agent:
             work.reload.set()
 
     async def serve(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Serve this node until it is stopped; stand by while another instance serves it.
-
-        Raises:
-            HostError: another agent does not yield.
-        """
+        """Serve this node until stopped; stand by for an agent; HostError if it does not yield."""
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
             await unless(stopped, self._meet_worker())

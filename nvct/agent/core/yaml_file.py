@@ -65,11 +65,7 @@ def tag_of(value: str) -> str:
 
 
 def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
-    """Return the bytes of a file as they are.
-
-    Raises:
-        DocumentError: it cannot be read, or is too large.
-    """
+    """Return the bytes of a file; DocumentError if it cannot be read, or is too large."""
     try:
         with open(path, "rb") as file:
             data = file.read(size_limit + 1)
@@ -81,7 +77,6 @@ def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
 
 
 def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
-    """Return what a file's text is parsed to."""
     data = read(path, what, size_limit)
     try:
         return parse(data.decode("utf-8-sig"))

@@ -85,11 +85,7 @@ async def choose(settings: Settings, ask: AskEngine) -> Choice:
 
 
 def check(choice: Choice) -> None:
-    """Refuse a strategy by which pods would get nothing.
-
-    Raises:
-        EngineError: the engine does not read it.
-    """
+    """Refuse by EngineError a strategy that the engine does not read: pods would get nothing."""
     if choice.problem:
         raise EngineError(choice.problem, hint="enable its CDI, or use another strategy")
 

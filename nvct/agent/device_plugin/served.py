@@ -124,11 +124,7 @@ class ServedResources:
         yield family(f"{PREFIX}_listed", help_text, listed)
 
     async def watch(self) -> None:
-        """Notice changes of the sockets until canceled.
-
-        Raises:
-            Exception: that of a registration that has failed.
-        """
+        """Notice changes of the sockets until canceled; raise what a registration has raised."""
         with FolderWatch() as changes:
             while True:
                 for entry in list(self._entries.values()):
@@ -194,11 +190,7 @@ def load() -> None:
 
 
 async def canceled(task: asyncio.Task[None]) -> None:
-    """Cancel a task, and wait for its end.
-
-    Raises:
-        Exception: the one by which the task had ended.
-    """
+    """Cancel a task and wait for its end; raise the exception by which it had ended."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

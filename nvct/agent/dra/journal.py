@@ -246,11 +246,7 @@ class UnpreparedError(HostError):
 
 
 def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
-    """Refuse a claim that the journal does not have any more.
-
-    Raises:
-        UnpreparedError: so it is.
-    """
+    """Refuse by UnpreparedError a claim that the journal does not have any more."""
     if known.get(claim.uid) != claim:
         raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
 

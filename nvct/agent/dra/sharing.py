@@ -135,7 +135,6 @@ def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
-    """Return the configuration of a device."""
     is_mig = entry.place is not None or entry.uuid.startswith(MIG)
     kind = MIG_CONFIG if is_mig else GPU_CONFIG
     for config in reversed(found):

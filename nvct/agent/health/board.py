@@ -134,11 +134,7 @@ class Board:
         return {"devices": [{**k._asdict(), **typed.dump(health)} for k, health in states]}
 
     def load(self, document: Json) -> None:
-        """Take over states that `to_dict` returned.
-
-        Raises:
-            MalformedError: the data is none of it.
-        """
+        """Take over states that `to_dict` returned; MalformedError for other data."""
         devices = document.get("devices") if isinstance(document, dict) else None
         states = {}
         for values in typed.load(tuple[dict[str, object], ...], devices, "devices"):

@@ -157,11 +157,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
 
 
 def make_nodes(roots: Roots) -> None:
-    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
-
-    Raises:
-        HostError: they cannot be made.
-    """
+    """Make the device nodes that MIG devices lack, without setuid; HostError if that fails."""
     from nvct.host import device_nodes
     from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL

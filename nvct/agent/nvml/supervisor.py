@@ -91,11 +91,7 @@ def start() -> WorkerProcess:
 
 
 def serve(connection: socket) -> None:
-    """Answer requests until the agent closes the connection, or ends.
-
-    Raises:
-        MalformedMessageError: the agent sends no messages.
-    """
+    """Answer requests until the connection is closed; MalformedMessageError for what is none."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=engine_asker(os.environ))
     try:
