@@ -33,11 +33,7 @@ PERCENTS = ("sm", "mem")
 
 
 def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
-    """Report an XID error by NVML, and in the kernel's messages.
-
-    Args:
-        fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
-    """
+    """Report an XID error of a GPU, or an instance (gi, ci), by NVML and the kernel's messages."""
     _check(fields, EVENT_FIELDS)
     with state.change(node.state_file) as now:
         append_event(now, index, XID_EVENT, xid, fields)

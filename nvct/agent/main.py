@@ -351,11 +351,7 @@ async def _serve(agent: Agent, instance: Instance) -> None:
 
 
 def notify(env: Mapping[str, str], state: str) -> None:
-    """Tell systemd a state, by sd_notify(3) without its library; elsewhere do nothing.
-
-    Args:
-        env: the environment, which names the socket: a path, or an abstract one after `@`.
-    """
+    """Tell systemd a state, as sd_notify(3) does; do nothing without its socket in `env`."""
     path = env.get(NOTIFY_ENV, "")
     if path[:1] not in ("/", "@"):
         return

@@ -92,11 +92,7 @@ class Log:
 
 
 class Problem:
-    """Why something does not work now; it is logged once, until it is another.
-
-    Attributes:
-        text: "" while it works.
-    """
+    """Why something does not work now, "" while it works; logged once, until it is another."""
 
     def __init__(self, log: Log, *, is_error: bool = False) -> None:
         self.text = ""

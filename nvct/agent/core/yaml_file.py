@@ -50,11 +50,7 @@ def load(path: str, what: str) -> object:
 def load_all(
     path: str, what: str, loader: type[Loader], size_limit: int = SIZE_LIMIT
 ) -> list[object]:
-    """Return the documents in a file, without empty ones.
-
-    Args:
-        size_limit: in bytes.
-    """
+    """Return the documents in a file of at most so many bytes, without empty ones."""
     found = _parsed(path, what, lambda text: list(yaml.load_all(text, loader)), size_limit)
     return [document for document in found if document is not None]
 

@@ -55,11 +55,7 @@ AskEngine: TypeAlias = Callable[[Settings], Awaitable[Engine | str]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The strategies that are in force, and why.
-
-    Attributes:
-        problem: why pods would get nothing by them, "" unless that is known.
-    """
+    """The strategies in force, why, and why pods would get nothing by them, if that is known."""
 
     strategies: tuple[str, ...]
     reason: str

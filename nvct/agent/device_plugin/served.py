@@ -199,11 +199,7 @@ async def canceled(task: asyncio.Task[None]) -> None:
 async def watch_kubelet(
     kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
 ) -> None:
-    """Compare until canceled; nothing is compared where the kubelet's folder is not mounted.
-
-    Args:
-        kubelet: path of the kubelet's socket for device plugins, "" without registration.
-    """
+    """Compare until canceled, unless the kubelet's folder is not mounted, or `kubelet` is ""."""
     folder = os.path.dirname(os.path.dirname(kubelet))
     asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
     problem = ""

@@ -131,11 +131,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims, which nobody else changes meanwhile; see `save`.
-
-        Args:
-            why: what is done, for others who wait.
-        """
+        """Yield the claims, which nobody else changes meanwhile, see `save`; others read `why`."""
         async with self._lock(LOCK, why):
             yield self.load()
 
@@ -186,11 +182,7 @@ class Journal:
         return self._parsed(document)
 
     def places(self, before: Mapping[str, Iterable[Place]] | None = None) -> Places:
-        """Return where MIG devices were made for claims, by the UUID of the GPU.
-
-        Args:
-            before: of an earlier call; those places are in the result, too.
-        """
+        """Return where MIG devices were made for claims, now and `before`, by UUID of the GPU."""
         places: Places = {gpu: [*known] for gpu, known in (before or {}).items()}
         for claim in self.load().values():
             for entry in claim.entries:

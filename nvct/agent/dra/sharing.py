@@ -55,11 +55,7 @@ class Config(NamedTuple):
 
 
 def configs(claim: Object, requests: Collection[str]) -> list[Config]:
-    """Return the configurations of a claim; a later one takes the place of an earlier one.
-
-    Args:
-        requests: names of its requests that have devices of this driver.
-    """
+    """Return a claim's configurations of these requests; a later one replaces an earlier one."""
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
     found = []
     # The claim's own take the place of its class's.

@@ -43,11 +43,7 @@ ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)")
 
 
 class Kind(NamedTuple):
-    """A kind of objects.
-
-    Attributes:
-        group: "" for the core group.
-    """
+    """A kind of objects; the core group is ""."""
 
     group: str
     version: str

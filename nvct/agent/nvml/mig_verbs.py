@@ -84,11 +84,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """The call of HOLDERS.
-
-    Attributes:
-        instances: only these; None is the whole GPUs and all of them.
-    """
+    """The call of HOLDERS: these instances only; None is the whole GPUs and all of them."""
 
     gpus: tuple[str, ...]
     instances: tuple[Instance, ...] | None = None

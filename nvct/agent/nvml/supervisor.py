@@ -125,11 +125,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a worker says of itself.
-
-    Attributes:
-        release: what it was installed with, see `RELEASE_ENV`.
-    """
+    """What a worker says of itself: the release it was installed with, see `RELEASE_ENV`."""
 
     protocol: int
     release: str
