@@ -168,12 +168,6 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
         present.update({**state.energy(present, time.time()), **changed})
 
 
-def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
-    """Add an NVML event of a GPU, by default an XID error with the number `data`."""
-    with state.change(node.state_file) as now:
-        append_event(now, index, kind, data, {})
-
-
 def lose_gpu(node: Node, index: int) -> None:
     """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
     with state.change(node.state_file) as now:
