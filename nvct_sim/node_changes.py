@@ -210,7 +210,7 @@ def upgrade(node: Node, version: str) -> Node:
 def _upgrade(node: Node, version: str) -> Node:
     libraries = node.library_dir
     native = {
-        "nvml": libraries / f"libnvidia-ml.so.{node.installed}",
+        "libnvidia-ml.so": libraries / f"libnvidia-ml.so.{node.installed}",
         "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
         "nvidia-cuda-mps-control": node.driver_root / "usr/bin/nvidia-cuda-mps-control",
         SANDBOX_UTILS: libraries / f"{SANDBOX_UTILS}.{node.installed}",

@@ -24,6 +24,7 @@ from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
 from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
+from nvct_sim.package import MERGED
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
@@ -31,7 +32,6 @@ LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.s
 USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 GROUPS = "root:x:0:\nvideo:x:44:\nnogroup:x:65534:\n"
 FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "var", "etc/ld.so.conf.d", "usr/local")
-MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | None:
