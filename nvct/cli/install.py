@@ -18,6 +18,12 @@ from nvct.installer.request import Request
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
+NRI = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("nri_plugin_index", "nri_socket", "nri_namespace",
+                 "nri_management_cdi_device_namespaces")
+}  # fmt: skip
+"""Options of the plugin, too."""
 NO_NODES = ("", "none")
 FOUND = "auto"
 """As --runtime: the engine that runs this container."""
@@ -75,7 +81,8 @@ def requested(values: OptionValues) -> Request:
     _warn(values)
     values = _with_driver(_with_empty(values))
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
-    engine = "" if values["no_runtime_config"] else values["engine"]
+    nri = values["nri"] and not values["no_daemon"]
+    engine = "" if values["no_runtime_config"] or nri else values["engine"]
     cdi = values["cdi_enabled"]
     if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
@@ -98,6 +105,9 @@ def requested(values: OptionValues) -> Request:
         control_nodes=cdi and _wants_nodes(values),
         ignore_errors=values["ignore_errors"],
         publish=values["publish"],
+        nri=tuple(f"{name}={values[key]}" for key, name in NRI.items() if values[key])
+        if nri
+        else None,
         **(_engine(engine, values, cdi=cdi) if engine else {}),
     )
 
@@ -303,14 +313,9 @@ def _warn(values: OptionValues) -> None:
     """Warn about options without effect.
 
     Raises:
-        UsageError: an option asks for a missing feature, and cannot be ignored.
+        UsageError: an option is not valid.
     """
-    if values["nri"] and not values["no_daemon"]:
-        raise UsageError(
-            "nvct install does not start the NRI plugin",
-            hint="leave --enable-nri-plugin out, and run nvct-nri: docs/nri.md",
-        )
-    if values["nri"]:
+    if values["nri"] and values["no_daemon"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")
     if values["legacy_config"]:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")

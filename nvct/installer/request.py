@@ -63,6 +63,7 @@ class Request:
         paths_are_of_host: the paths of the engine's files are those of the host.
         restart_command: runs on the host to have the engine read its files; () is by `restart`.
         leave_engine: its files are not edited, because its platform makes them.
+        nri: options of the NRI plugin, which runs as long as the installer; None for no plugin.
     """
 
     toolkit: str
@@ -99,6 +100,7 @@ class Request:
     paths_are_of_host: bool = False
     restart_command: tuple[str, ...] = ()
     leave_engine: bool = False
+    nri: tuple[str, ...] | None = None
 
     @property
     def config_toml(self) -> str:

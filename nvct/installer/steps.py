@@ -8,7 +8,9 @@ import glob
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
@@ -30,7 +32,7 @@ from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
-from nvct.paths import AGENT_DIR
+from nvct.paths import AGENT_DIR, NRI_DIR
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -59,6 +61,9 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
                 publication.start_watch(request, say)
             if not daemon:
                 return
+            if request.nri is not None:
+                say("the NRI plugin runs; waiting for a signal")
+                run_plugin(request.nri, request.config_toml)
             say("waiting for a signal")
             wait_for_signal()
         except Stopped:
@@ -68,6 +73,23 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
+
+
+def run_plugin(options: Sequence[str], config: str) -> None:
+    """Run the NRI plugin until a signal to this process; it is ended then, too.
+
+    Raises:
+        HostError: it has ended.
+        Stopped: the signal.
+    """
+    argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
+    plugin = subprocess.Popen(argv, env={**os.environ, paths.CONFIG_ENV: config})
+    try:
+        status = plugin.wait()
+    finally:
+        plugin.terminate()
+        plugin.wait()
+    raise HostError(f"the NRI plugin has ended with status {status}", hint="its message is above")
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
@@ -172,6 +194,7 @@ BUNDLES = "io.containerd.runtime.v2.task/*/*"
 KEPT = {
     "/var/lib/nvct": "running containers may use its files",
     "/run/nvct": "a cache, which is gone after the next boot",
+    NRI_DIR: "the record of who has which GPU, which is gone after the next boot",
 }
 """What the runtimes make on a host, and why it is kept."""
 

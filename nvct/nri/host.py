@@ -8,6 +8,8 @@ the plugin does not see the host's files but those of CDI, nodes and procfs; the
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from nvct.cdi.read import registry
 from nvct.cdi.types import Spec
 from nvct.compile import live_host, plans
@@ -15,11 +17,16 @@ from nvct.config.model import Config
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
-from nvct.container.request.device_numbers import NVIDIA_MAJOR
+from nvct.container.request.device_numbers import NVIDIA_MAJOR, devices_of
 from nvct.host import procfs
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.request.device_numbers import Number
+
 NOWHERE = "/nonexistent"
+UUIDS = ("GPU-", "MIG-")
 
 
 class KnownHost(Host):
@@ -45,6 +52,37 @@ class KnownHost(Host):
         """Return the plan that was compiled before, None if it is stale."""
         plan = self._plans.get(name) if name == "registry" else None  # procfs is read each time
         return plan if plan is not None and model.is_current(plan) else None
+
+    def names(self, nodes: Collection[tuple[int, int]]) -> dict[str, set[tuple[int, int]]]:
+        """Return the GPUs and MIG devices that have some of these nodes, by UUID if it is known.
+
+        A GPU is left out if the nodes are those of a MIG device of it.
+
+        Raises:
+            NvctError: the driver's files cannot be read.
+        """
+        numbers = {("c", *node) for node in nodes}
+        if not any(major == NVIDIA_MAJOR for major, _ in nodes):
+            return {}
+        plan = self.plan("own")
+        names: dict[frozenset[Number], str] = {}
+        for name, (major, minor) in plan.get("parents", {}).items():
+            if name.startswith(UUIDS):
+                names[frozenset({("c", major, minor)})] = name
+        for device in devices_of(plan):
+            if device.is_all or len(device.gpus) != 1:
+                continue
+            own = frozenset(device.gpus | (device.capabilities if device.is_mig else set()))
+            words = [name.partition("=")[2] for name in device.names]
+            best = next((word for word in words if word.startswith(UUIDS)), words[0])
+            if not names.get(own, "").startswith(UUIDS):
+                names[own] = best
+        among = [own for own in names if own <= numbers]
+        return {
+            names[own]: {(major, minor) for _, major, minor in own}
+            for own in among
+            if not any(own < other for other in among)
+        }
 
     def _registry(self) -> model.Plan:
         folders = self._settings.spec_dirs

@@ -33,6 +33,7 @@ from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Answer, Request
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host import gpu_record
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
@@ -234,6 +235,7 @@ class Exporter(Task):
             ),
         )
         yield from self._xids()
+        yield from usage.recorded(gpu_record.read())
         up = Sample(value=int(not self._pods.problem), labels={"reason": self._pods.problem})
         yield Family(
             name="nvct_pod_mapping_up",

@@ -35,9 +35,15 @@ class Case:
     engine: str = "containerd"
     said: list[str] = field(default_factory=list)
 
+    @property
+    def record_folder(self) -> str:
+        return str(self.lab.home / "nri")
+
     def plugin(self) -> Plugin:
         path = str(self.lab.config_toml)
-        options = Options(kubelet=str(self.lab.home / "kubelet"), **self.options)
+        options = Options(
+            kubelet=str(self.lab.home / "kubelet"), record=self.record_folder, **self.options
+        )
         return Plugin(Settings(path), path, options, self.said.append)
 
     def create(self, **more: Any) -> api.ContainerAdjustment:
