@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which containers have which GPU, since when: the NRI plugin's record, for ps and the exporter.
 
-It is a file in NRI_DIR, replaced at each change. A plugin holds a shared lock as long as it runs. Where
-nobody holds it, the record is of the past. Contract: a reader believes nothing else of the file
-than texts and numbers, and a record that cannot be read counts as missing.
+It is a file in NRI_DIR, replaced at each change. A plugin holds a shared lock as long as it runs.
+Where nobody holds it, the record is of the past. Contract: a reader believes nothing else of the
+file than texts and numbers, and a record that cannot be read counts as missing.
 """
 
 from __future__ import annotations

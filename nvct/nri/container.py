@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,18 +19,26 @@ from nvct.container.request.case import (
 )
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
+from nvct.host import procfs
+from nvct.linux.mountinfo import Mount
 from nvct.nri import nri_pb2 as api
 from nvct.oci.bundle import Bundle, clean
 
 KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
+VAR_RUN = "/var/run"
+"""A link to /run, most often."""
 OF_THE_NODE = (
     "/dev", "/etc/cdi", "/run/cdi", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
-    "/run/nri", "/run/nvct", "/var/run",
+    "/run/nri", "/run/nvct", VAR_RUN,
 )  # fmt: skip
 OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins_registry")
 """By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
+RUN, SOCKETS = "/run/", "/var/run/nri"
+SUBPATHS = "/volume-subpaths/"
+"""A folder of a pod, where the kubelet mounts what a subPath names (pkg/volume/util/subpath)."""
+MOUNTS = "/proc/self/mountinfo"
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
 
@@ -62,6 +71,9 @@ def bundle(
     devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
     mounts = [_mount(mount) for mount in (*container.mounts, *added.mounts)]
     sources = {clean(mount["source"]) for mount in mounts}
+    if any(SUBPATHS in source for source in sources):
+        text = procfs.read_text(MOUNTS) or ""
+        sources = {source_of(each, kubelet, text) for each in sources}
     if any(_is_of_node(source, kubelet) for source in sources):
         rules.append(EVERYTHING)
     document = {
@@ -86,11 +98,62 @@ def bundle(
     return Bundle(name_of(pod, container), json.dumps(document))
 
 
+def source_of(path: str, kubelet: str, mountinfo: str) -> str:
+    """Return what the kubelet has mounted for a subPath, if it has to do with one of the places.
+
+    A file system may be mounted elsewhere here than on the host. So places are compared by file
+    system and path in it. Those of /run that the plugin's pod does not see are beside SOCKETS.
+
+    Returns:
+        The path of the place or within it, "/" if the mount is not seen here; else `path`.
+    """
+    if SUBPATHS not in path:
+        return path
+    target, found = _location(path, mountinfo)
+    if target != path:
+        return "/"
+    (*system, run) = _location(os.path.realpath(SOCKETS), mountinfo)[1]
+    run = run.removesuffix("nri")
+    for place in _places(kubelet):
+        if place == VAR_RUN:
+            continue  # what is in it counts
+        if place.startswith(RUN):
+            where = (*system, f"{run}{place.removeprefix(RUN)}")
+        else:
+            where = _location(os.path.realpath(place), mountinfo)[1]
+        if found[:-1] == where[:-1]:
+            ours, theirs = (f"{each[-1].rstrip('/')}/" for each in (where, found))
+            if theirs.startswith(ours):
+                return clean(f"{place}/{theirs.removeprefix(ours)}")
+            if ours.startswith(theirs):
+                return place
+    return path
+
+
+def _location(path: str, mountinfo: str) -> tuple[str, tuple[int | str, ...]]:
+    """Return where the file system of a path is mounted; its numbers, and the path in it."""
+    best, length = "", -1
+    for line in mountinfo.split("\n"):
+        target = (*line.split(" ", 5), *("",) * 5)[4]
+        covers = bool(target) and f"{path}/".startswith(f"{target.rstrip('/')}/")
+        if covers and len(target) >= length:
+            best, length = line, len(target)
+    if not best:
+        return "", (path,)
+    mount = Mount(best)
+    rest = path.removeprefix(mount.target.rstrip("/"))
+    return mount.target, (mount.major, mount.minor, mount.root.rstrip("/") + rest or "/")
+
+
+def _places(kubelet: str) -> tuple[str, ...]:
+    return (*OF_THE_NODE, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET))
+
+
 def _is_of_node(source: str, kubelet: str) -> bool:
     """Report whether a source is or holds a folder of the node by which devices are given."""
-    if source.startswith("/var/run/"):
+    if source.startswith(f"{VAR_RUN}/"):
         source = source.removeprefix("/var")
-    places = (*OF_THE_NODE, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET))
+    places = _places(kubelet)
     is_within = any(source.startswith(f"{place}/") for place in places if place != "/dev")
     return is_within or any(f"{place}/".startswith(f"{source.rstrip('/')}/") for place in places)
 

@@ -127,7 +127,7 @@ def _connect(path: str) -> socket.socket:
               help="The kubelet's folder.")  # fmt: skip
 @click.option("--record-dir", "record", envvar="NRI_RECORD_DIR", default=NRI_DIR,
               show_default=True,
-              help="It is recorded there who has which GPU; nvct ps reads the default.")  # fmt: skip
+              help="The record of who has which GPU; nvct ps reads the default.")  # fmt: skip
 def program(
     *,
     nri_socket: str,
