@@ -56,7 +56,7 @@ def bundle(
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
-    The pod's own names replace what annotations say of them. A container that may use every device
+    The pod's own names replace what annotations say of them; Docker has no pods. A container that may use every device
     counts as privileged: NRI shows no capabilities. So it is not judged whether it could leave its
     control group by the host's processes or mounts; those of /dev count by their nodes.
 
@@ -76,17 +76,17 @@ def bundle(
         sources = {source_of(each, kubelet, text) for each in sources}
     if any(_is_of_node(source, kubelet) for source in sources):
         rules.append(EVERYTHING)
+    names = {
+        CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
+        CONTAINERD_NAME: container.name,
+        CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
+    }  # fmt: skip
     document = {
         "process": {
             "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
-        "annotations": {
-            **container.annotations,
-            CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
-            CONTAINERD_NAME: container.name,
-            CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
-        },
+        "annotations": {**container.annotations, **(names if pod.namespace else {})},
         "mounts": [mount for mount in mounts if mount["source"] == MOUNT_SOURCE],
         "linux": {
             "devices": [*devices, *nodes, *_mounted(sources)],

@@ -159,7 +159,7 @@ def program(
     )
     if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):
         raise HostError(f"{kubelet_dir}/{FOLDER} does not exist", hint="see --kubelet-dir")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # PID 1 of a container has no default
+    signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
     give_up_capabilities()
@@ -184,6 +184,11 @@ def program(
         said = problem
         if not was_known:
             time.sleep(AGAIN_S)
+
+
+def _end(*_: object) -> NoReturn:
+    say("told to end")
+    sys.exit(0)
 
 
 def _socket_of_engine(text: str) -> int:

@@ -344,10 +344,9 @@ def test_nri_of_docker_lets_the_plugin_refuse_variables_alone(docker: DockerToda
         docker.dockerd = former
         docker.again()
     said = log.read_text()
-    print(refused, unseen, plain, given, said)
     assert "docker 29." in said
     assert refused.returncode == 125, (refused, said)
-    assert "nvct: policy default denies" in refused.stderr, (refused, said)
+    assert "nvct: policy rule 'default' denies" in refused.stderr, (refused, said)
     assert "usable=0" in unseen.stdout, (unseen, said)
     assert plain.returncode == 0, (plain, said)
     assert given.returncode == 125, (given, said)
