@@ -56,9 +56,10 @@ def bundle(
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
-    The pod's own names replace what annotations say of them; Docker has no pods. A container that may use every device
-    counts as privileged: NRI shows no capabilities. So it is not judged whether it could leave its
-    control group by the host's processes or mounts; those of /dev count by their nodes.
+    The pod's own names replace what annotations say of them; Docker has no pods. A container that
+    may use every device counts as privileged: NRI shows no capabilities. So it is not judged
+    whether it could leave its control group by the host's processes or mounts; those of /dev count
+    by their nodes.
 
     Args:
         nodes: further linux.devices, those of CDI names.

@@ -71,7 +71,10 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
             node.kubectl("rollout", "restart", *IN_NAMESPACE, "daemonset/nvct-nri")
             results = run_all(
                 node.api,
-                {f"meanwhile-{n}": Pod(script=SMI, annotations=stays.annotations) for n in range(4)},
+                {
+                    f"meanwhile-{n}": Pod(script=SMI, annotations=stays.annotations)
+                    for n in range(4)
+                },
             )
             node.kubectl("rollout", "status", *IN_NAMESPACE, "daemonset/nvct-nri", "--timeout=90s")
             print(follow.timing())
