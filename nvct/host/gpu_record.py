@@ -85,23 +85,34 @@ def write(record: Record, path: str = NRI_DIR) -> None:
         folder.write(NAME, json.dumps(dump(record)).encode())
 
 
-def hold(path: str = NRI_DIR) -> int:
-    """Return the descriptor of a lock that says that a plugin runs; several can hold it.
+def hold(path: str = NRI_DIR, name: str = LOCK, *, alone: bool = False) -> int:
+    """Return the descriptor of a lock: by default that a plugin runs, which several can hold.
+
+    Args:
+        alone: nobody else can hold it.
 
     Raises:
+        BlockingIOError: another process holds it.
         OSError, UnsafePathError: it cannot be had.
     """
     with SharedFolder.open(path, create=0o755) as folder:
         with contextlib.suppress(FileExistsError):
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-            os.close(os.open(LOCK, flags, 0o600, dir_fd=folder.fd))
-        fd = folder.open_file(LOCK)
+            os.close(os.open(name, flags, 0o600, dir_fd=folder.fd))
+        fd = folder.open_file(name)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def drop(fd: int, name: str, path: str = NRI_DIR) -> None:
+    """Give up a lock that was held alone, and remove its file."""
+    with contextlib.suppress(OSError, UnsafePathError), SharedFolder.open(path) as folder:
+        folder.unlink(name)
+    os.close(fd)
 
 
 def _is_locked(folder: SharedFolder) -> bool:

@@ -20,6 +20,8 @@ from nvct.nri import nri_pb2 as api
 from nvct.nri.container import name_of
 
 TASK = "nvct-nri"
+CLAIM = "creating-"
+"""Begins the name of a lock: a plugin gives devices to this container."""
 CREATING = 256
 """Creates whose end has not been told; an engine makes fewer at a time."""
 
@@ -40,6 +42,7 @@ class Accounts:
         self._holdings = {each.id: each for each in former.holdings}
         self._counts = dict.fromkeys(("given", "refused", "audited"), 0)
         self._creating: dict[str, dict[str, str]] = {}
+        self._claims: dict[str, int] = {}
         self._lock = -1
         self._problem = ""
         self._write()
@@ -47,9 +50,35 @@ class Accounts:
 
     def close(self) -> None:
         """Give up the lock: the record is of the past."""
+        while self._claims:
+            self._drop(next(iter(self._claims)))
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
+
+    def claim(self, container: api.Container) -> bool:
+        """Report whether this plugin is to give a container its devices.
+
+        While a newer plugin takes the place of an older one, an engine asks both, and refuses the
+        create if both give the same device. So the first one gives; another one, if that has died.
+        """
+        if container.id in self._claims:
+            return True
+        try:
+            self._claims[container.id] = gpu_record.hold(
+                self._folder, f"{CLAIM}{container.id}", alone=True
+            )
+        except BlockingIOError:
+            return False
+        except (OSError, NvctError):
+            return True  # as without a record
+        if len(self._claims) > CREATING:
+            self._drop(next(iter(self._claims)))
+        return True
+
+    def _drop(self, id_: str) -> None:
+        if id_ in self._claims:
+            gpu_record.drop(self._claims.pop(id_), f"{CLAIM}{id_}", self._folder)
 
     def begin(self, container: api.Container, **texts: str) -> None:
         """Keep what is known of a create, `asked` and `notes`, until it is done."""
@@ -71,6 +100,7 @@ class Accounts:
 
     def add(self, pod: api.PodSandbox, container: api.Container) -> None:
         """Record a container that has been made, if it has a GPU."""
+        self._drop(container.id)
         texts = self._creating.pop(container.id, {})
         holding = self._holding(pod, container, time.time())
         if holding is not None:
@@ -81,6 +111,7 @@ class Accounts:
 
     def remove(self, container: api.Container) -> None:
         """Record that a container has ended."""
+        self._drop(container.id)
         self._creating.pop(container.id, None)
         if self._holdings.pop(container.id, None):
             self._write()

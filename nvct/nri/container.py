@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvct.container.request import device_numbers
 from nvct.container.request.case import (
@@ -110,20 +110,19 @@ def source_of(path: str, kubelet: str, mountinfo: str) -> str:
     """
     if SUBPATHS not in path:
         return path
-    target, found = _location(path, mountinfo)
-    if target != path:
+    found = _location(path, mountinfo)
+    if found is None or found.target != path:
         return "/"
-    (*system, run) = _location(os.path.realpath(SOCKETS), mountinfo)[1]
-    run = run.removesuffix("nri")
+    sockets = _location(os.path.realpath(SOCKETS), mountinfo)
     for place in _places(kubelet):
         if place == VAR_RUN:
             continue  # what is in it counts
-        if place.startswith(RUN):
-            where = (*system, f"{run}{place.removeprefix(RUN)}")
-        else:
-            where = _location(os.path.realpath(place), mountinfo)[1]
-        if found[:-1] == where[:-1]:
-            ours, theirs = (f"{each[-1].rstrip('/')}/" for each in (where, found))
+        where = _location(os.path.realpath(place), mountinfo)
+        if place.startswith(RUN) and sockets is not None:
+            in_run = place.removeprefix(RUN)
+            where = sockets._replace(path=f"{sockets.path.removesuffix('nri')}{in_run}")
+        if where is not None and found.system == where.system:
+            ours, theirs = f"{where.path.rstrip('/')}/", f"{found.path.rstrip('/')}/"
             if theirs.startswith(ours):
                 return clean(f"{place}/{theirs.removeprefix(ours)}")
             if ours.startswith(theirs):
@@ -131,8 +130,16 @@ def source_of(path: str, kubelet: str, mountinfo: str) -> str:
     return path
 
 
-def _location(path: str, mountinfo: str) -> tuple[str, tuple[int | str, ...]]:
-    """Return where the file system of a path is mounted; its numbers, and the path in it."""
+class Location(NamedTuple):
+    """A path of a mounted file system: where that is mounted, its numbers, and the path in it."""
+
+    target: str
+    system: tuple[int, int]
+    path: str
+
+
+def _location(path: str, mountinfo: str) -> Location | None:
+    """Return where a path is; a later mount covers an earlier one. None if no mount is seen."""
     best, length = "", -1
     for line in mountinfo.split("\n"):
         target = (*line.split(" ", 5), *("",) * 5)[4]
@@ -140,10 +147,10 @@ def _location(path: str, mountinfo: str) -> tuple[str, tuple[int | str, ...]]:
         if covers and len(target) >= length:
             best, length = line, len(target)
     if not best:
-        return "", (path,)
+        return None
     mount = Mount(best)
     rest = path.removeprefix(mount.target.rstrip("/"))
-    return mount.target, (mount.major, mount.minor, mount.root.rstrip("/") + rest or "/")
+    return Location(mount.target, (mount.major, mount.minor), mount.root.rstrip("/") + rest or "/")
 
 
 def _places(kubelet: str) -> tuple[str, ...]:

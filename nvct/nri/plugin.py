@@ -227,6 +227,8 @@ class Plugin:
         if trouble is not None:
             raise trouble
         edits = requests.edits_of(request, settings, host)
+        if not self._accounts.claim(made):
+            return api.ContainerAdjustment()
         why = f": {'; '.join(notes)}" if notes else ""
         self.say(f"adds: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
         asked = f"{request.source}: {', '.join(request.ids)}"

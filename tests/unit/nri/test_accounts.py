@@ -12,6 +12,7 @@ import pytest
 from nvct.doctor import decisions
 from nvct.host import gpu_record
 from nvct.nri import nri_pb2 as api
+from nvct.nri.accounts import CREATING
 from nvct.nri.plugin import POST_CREATED, REMOVED, STOPPED, Plugin
 from tests.support.kubelet_records import UID
 from tests.unit.nri.fake_engine import FakeEngine, RefusedError, connected
@@ -166,3 +167,36 @@ def test_a_damaged_record_counts_as_missing(content: str, case: Case) -> None:
     assert gpu_record.read(case.record_folder, of_the_past=True) == gpu_record.Record(
         decisions={"given": 0, "refused": 0, "audited": 0}
     )
+
+
+def test_of_two_plugins_one_gives_the_devices(case: Case) -> None:
+    """An engine refuses a create for which both name a device: while one replaces the other."""
+    older, newer = case.plugin(), case.plugin()
+    asks = api.PodSandbox(name="pod", namespace="team", uid=UID, annotations={POD: GPU[1]})
+
+    def given(plugin: Plugin, id_: str) -> list[str]:
+        bare = container(id_, minors=())
+        request = api.CreateContainerRequest(pod=asks, container=bare).SerializeToString()
+        answer = api.CreateContainerResponse.FromString(plugin.create(request))
+        return [each.name for each in answer.adjust.CDI_devices]
+
+    for plugin in (older, newer):
+        configure = api.ConfigureRequest(runtime_name="containerd", runtime_version="2.2.2")
+        plugin.configure(configure.SerializeToString())
+    assert [given(older, "1" * 64), given(newer, "1" * 64)] == [GPU[1:2], []]
+    assert [given(newer, "2" * 64), given(older, "2" * 64)] == [GPU[1:2], []]
+    assert given(older, "3" * 64)
+    older._accounts.close()  # as if it had been killed
+    assert given(newer, "3" * 64) == GPU[1:2]
+    made = api.CreateContainerRequest(pod=asks, container=container("2" * 64))
+    newer.made(made.SerializeToString())
+    newer.ended(api.CreateContainerRequest(container=container("3" * 64)).SerializeToString())
+    assert not list(Path(case.record_folder).glob("creating-*"))
+
+
+def test_claims_of_creates_that_never_end_are_bounded(case: Case) -> None:
+    plugin = case.plugin()
+    for number in range(CREATING + 20):
+        assert plugin._accounts.claim(api.Container(id=f"{number:064x}"))
+    assert len(list(Path(case.record_folder).glob("creating-*"))) == CREATING
+    plugin._accounts.close()

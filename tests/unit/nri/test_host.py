@@ -59,7 +59,7 @@ def test_a_changed_folder_gives_what_a_new_start_would(tmp_path: Path) -> None:
         plan = kept.plan("registry")
         fresh = host_of(tmp_path).plan("registry")
         for part in ("devices", "edits", "specs", "kinds", "problems", "conflicts"):
-            assert plan[part] == fresh[part], part  # type: ignore[literal-required]
+            assert plan[part] == fresh[part], part
         seen.append(json.dumps([plan["devices"], plan["edits"], plan["problems"]]))
     assert len(set(seen)) > len(steps) - 2
 
