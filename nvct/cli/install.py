@@ -81,12 +81,16 @@ def requested(values: OptionValues) -> Request:
     _warn(values)
     values = _with_driver(_with_empty(values))
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
-    nri = values["nri"] and not values["no_daemon"]
-    engine = "" if values["no_runtime_config"] or nri else values["engine"]
+    nri, engine = _nri(values), values["engine"]
+    if values["no_runtime_config"] or (nri is not None and engine == FOUND):
+        engine = ""
     cdi = values["cdi_enabled"]
     if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
+    fields = _engine(engine, values, cdi=cdi) if engine else {}
+    if nri is not None:
+        fields["leave_engine"] = True
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),
@@ -105,11 +109,16 @@ def requested(values: OptionValues) -> Request:
         control_nodes=cdi and _wants_nodes(values),
         ignore_errors=values["ignore_errors"],
         publish=values["publish"],
-        nri=tuple(f"{name}={values[key]}" for key, name in NRI.items() if values[key])
-        if nri
-        else None,
-        **(_engine(engine, values, cdi=cdi) if engine else {}),
+        nri=nri,
+        **fields,
     )
+
+
+def _nri(values: OptionValues) -> tuple[str, ...] | None:
+    """Return the options of the NRI plugin; None if it does not run."""
+    if not values["nri"] or values["no_daemon"]:
+        return None
+    return tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])
 
 
 def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:

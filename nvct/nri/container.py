@@ -43,8 +43,8 @@ EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
-    """Return the name of a container for a log: namespace/pod/container."""
-    return f"{pod.namespace}/{pod.name}/{container.name}"
+    """Return the name of a container for a log: namespace/pod/container, as far as it has them."""
+    return "/".join(filter(None, (pod.namespace, pod.name.strip("/"), container.name.strip("/"))))
 
 
 def bundle(
