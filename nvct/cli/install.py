@@ -89,8 +89,8 @@ def requested(values: OptionValues) -> Request:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
     fields = _engine(engine, values, cdi=cdi) if engine else {}
-    if nri is not None:
-        fields["leave_engine"] = True
+    if engine and (nri is not None or values["undo_engine"]):
+        fields |= {"leave_engine": True, "undo_engine": True}
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),

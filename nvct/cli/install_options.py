@@ -34,6 +34,8 @@ _GENERAL: list[Adds] = [
             text="End when all is set up, and leave it so."),
     _switch("--no-runtime-config", "no_runtime_config", env="NO_RUNTIME_CONFIG",
             text="Install the programs; leave the engine alone."),
+    _switch("--undo-runtime-config", "undo_engine", env="NVCT_UNDO_RUNTIME_CONFIG",
+            text="The same, and undo what an earlier installation changed for the engine."),
     _value("--runtime", "-r", "engine", env="RUNTIME", default="docker",
            text="The engine: containerd, crio, docker; auto: the one that runs this container, "
            "and the files that it reads."),

@@ -63,6 +63,7 @@ class Request:
         paths_are_of_host: the paths of the engine's files are those of the host.
         restart_command: runs on the host to have the engine read its files; () is by `restart`.
         leave_engine: its files are not edited, because its platform makes them.
+        undo_engine: what an earlier installation changed for the engine is undone.
         nri: options of the NRI plugin, which runs as long as the installer; None for no plugin.
     """
 
@@ -100,6 +101,7 @@ class Request:
     paths_are_of_host: bool = False
     restart_command: tuple[str, ...] = ()
     leave_engine: bool = False
+    undo_engine: bool = False
     nri: tuple[str, ...] | None = None
 
     @property

@@ -19,6 +19,7 @@ from typing_extensions import Self
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
+from nvct.engine.journal import Journal
 from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DiscoveryOptions
@@ -56,6 +57,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             install(request, engine_setup, say, show)
             if engine_setup:
                 engine.configure(request, engine_setup, say)
+            elif request.undo_engine:
+                undo_earlier(request, say)
             if request.publish:
                 publication.publish(request, say)
                 publication.start_watch(request, say)
@@ -73,6 +76,16 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
+
+
+def undo_earlier(request: Request, say: Say) -> None:
+    """Undo what an earlier installation has changed for the engine; without one, ask it nothing.
+
+    Raises:
+        As `engine.undo`.
+    """
+    if Journal(request.state_dir).paths():
+        engine.undo(request, engine.setup(request), say)
 
 
 def run_plugin(options: Sequence[str], config: str) -> None:
@@ -218,7 +231,9 @@ def uninstall(request: Request, say: Say) -> None:
         users = []
         if request.engine:
             users = users_of(request, socket_of(request))
-        if request.engine and not request.leave_engine:
+        if request.undo_engine:
+            undo_earlier(request, say)
+        elif request.engine and not request.leave_engine:
             engine.undo(request, engine.setup(request), say)
         if users:
             say(f"{request.toolkit} stays: {users[0]}; remove it when no container uses it")

@@ -81,10 +81,10 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
             for name, result in results.items():
                 assert len(set(UUID.findall(result.log))) == 1, (name, result)
             switch(node, on=False)
-            assert node.engine.snapshot() != untouched
+            assert wait(lambda: node.engine.snapshot() != untouched, TIMEOUT_S), state_of(node)
             assert gpus_of(run(node.api, "by-files", asks("nvidia"))) == 1
             switch(node, on=True)
-            assert node.engine.snapshot() == untouched
+            assert wait(lambda: node.engine.snapshot() == untouched, TIMEOUT_S), state_of(node)
             after = node.api.find(path)
             assert after is not None
             (status,) = after["status"]["containerStatuses"]

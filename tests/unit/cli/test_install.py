@@ -365,6 +365,20 @@ def test_the_nri_plugin_runs_instead_of_a_change_of_the_engine(
         assert connection.recv(4096) == b"", "the plugin has ended, too"
 
 
+def test_a_switch_to_the_nri_plugin_undoes_what_was_configured_before(docker: Node) -> None:
+    assert docker.run().exit_code == 0
+    assert docker.config.read_bytes() != DAEMON_JSON
+    for _ in range(2):  # the second time, there is nothing to undo
+        completed = docker.run("--undo-runtime-config")
+        assert completed.exit_code == 0, completed.output
+        assert docker.config.read_bytes() == DAEMON_JSON
+    assert (docker.toolkit / "nvidia-container-runtime").exists()
+    assert docker.run().exit_code == 0
+    completed = docker.run("--uninstall", "--undo-runtime-config")
+    assert completed.exit_code == 0, completed.output
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
 def test_an_nri_plugin_that_cannot_run_ends_the_installer(docker: Node) -> None:
     daemon = docker.start("--enable-nri-plugin", "--nri-plugin-index=100")
     output = daemon.communicate(timeout=60)[1]
