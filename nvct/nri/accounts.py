@@ -88,6 +88,7 @@ class Accounts:
 
     def refuse(self, pod: api.PodSandbox, container: api.Container, error: NvctError) -> None:
         """Record that a container is refused."""
+        self._drop(container.id)
         texts = {"error": error.message, "code": error.code, "hint": error.hint or ""}
         self._record("refused", pod, container, texts)
         self._write()
