@@ -67,6 +67,7 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
         try:
             assert wait(lambda: UUID.findall(log_of(node, "stays")), TIMEOUT_S), state_of(node)
             assert node.engine.snapshot() == untouched
+            assert wait(lambda: 'pod="stays"' in since(node), TIMEOUT_S), state_of(node)
             follow = Followed(node)
             node.kubectl("rollout", "restart", *IN_NAMESPACE, "daemonset/nvct-nri")
             results = run_all(
@@ -93,6 +94,15 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
         finally:
             node.api.delete(path)
             assert wait(lambda: node.api.find(path) is None, TIMEOUT_S)
+
+
+def since(node: Cluster) -> str:
+    """Return the exporter's lines about since when containers have GPUs."""
+    address = node.kubectl("get", "pods", *IN_NAMESPACE, "--output=jsonpath={.items[0].status.podIP}",
+                           "--selector=app.kubernetes.io/component=agent")  # fmt: skip
+    text = node.box.call("curl", "--silent", f"http://{address.strip()}:9400/metrics").stdout
+    name = "nvct_container_gpu_start_time_seconds{"
+    return "\n".join(line for line in text.splitlines() if line.startswith(name))
 
 
 def switch(node: Cluster, *, on: bool) -> None:
