@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import posix
 import time
 
 from nvct import paths
@@ -13,12 +14,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Plan
     from nvct.container.plan.store import Store
+    from nvct.container.request.free import Want
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs."""
+    """Run directory, environment, interpreter of the cold side, and procfs.
 
-    __slots__ = ("cold", "config_path", "env", "proc_root", "store")
+    Attributes:
+        keeper: number of the process that keeps leases of free devices; at first this one.
+    """
+
+    __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
 
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
@@ -26,6 +32,7 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
+        self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
 
@@ -71,6 +78,24 @@ class Host:
         if plan is None or plan.get("config") != self.config_path or not is_current(plan):
             return None
         return plan  # type: ignore[return-value]  # what our own compiler wrote
+
+    def choose(self, want: Want, source: str) -> list[str]:
+        """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+
+        Raises:
+            RequestError: too few are free; who has the others.
+            HostError: they cannot be looked for, or no lease can be made.
+        """
+        from nvct.container import leases
+
+        found = leases.free(want, source, self)
+        return leases.claim(leases.folder_of(self.env), want, found, self.keeper)
+
+    def give_back(self) -> None:
+        """End the leases of `keeper`."""
+        from nvct.container import leases
+
+        leases.release(leases.folder_of(self.env), self.keeper)
 
     def defines(self, name: str) -> bool:
         """Report whether a CDI spec defines a device; False if the specs cannot be read."""

@@ -17,10 +17,12 @@ from typing import Any
 from nvct import paths
 from nvct.config import load
 from nvct.config.model import Config
+from nvct.container import leases
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
+from nvct.container.request.free import Want
 from nvct.container.request.model import (
     BY_ENGINE,
     VISIBLE_DEVICES,
@@ -105,6 +107,22 @@ class Reader(Host):
             self.clock.end(how, then=before)
         self.used.append(plan)
         return plan
+
+    def choose(self, want: Want, source: str) -> list[str]:
+        """Return the devices that the shim would choose now; nothing is leased.
+
+        Raises:
+            RequestError: too few are free.
+            HostError: they cannot be looked for.
+        """
+        before = self.clock.end(then="free GPUs")
+        try:
+            return leases.free(want, source, self)[: want.count]
+        finally:
+            self.clock.end("looked for", then=before)
+
+    def give_back(self) -> None:
+        """Do nothing: nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
         """Return a plan that is compiled aside.

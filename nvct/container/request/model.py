@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from nvct.container.request.free import Want
+
     Env: TypeAlias = dict[str, str]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -79,12 +81,14 @@ class Request:
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.
         requirements: (variable, expression) pairs that must hold.
+        free: what the word free:N asks for, if that was the request; then `ids` are the UUIDs of
+            the devices that were chosen, and before that the word.
         plans: a fingerprint of each plan that was used: the time of its compilation in ns since
             1970, and the driver's version.
     """
 
     __slots__ = (
-        "capabilities", "extras", "ids", "kind", "mode", "none", "notes", "plans",
+        "capabilities", "extras", "free", "ids", "kind", "mode", "none", "notes", "plans",
         "qualified", "requirements", "source",
     )  # fmt: skip
 
@@ -99,4 +103,5 @@ class Request:
         self.extras = Extras()
         self.capabilities: list[str] | None = None
         self.requirements: list[tuple[str, str]] = []
+        self.free: Want | None = None
         self.plans: list[str] = []

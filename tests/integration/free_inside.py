@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that ask for free GPUs, inside a simulated node of eight GPUs, one in MIG mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from nvct.container import leases
+from tests.integration import inside
+from tests.support.processes import captured
+
+WHOLE = 7
+"""GPUs that are not in MIG mode."""
+UIDS = range(2001, 2005)
+SHOW = "nvidia-smi -L | grep -o 'GPU-[0-9a-f-]*' | tr '\\n' ' '; echo; exec sleep 600"
+USER = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from nvct.container import leases
+from nvct.container.request.free import Want
+from nvct.errors import RequestError
+try:
+    print(*leases.claim(leases.folder_of({}), Want("free:1", "x"), sys.argv[2:], os.getpid()),
+          flush=True)
+except RequestError as error:
+    print(error, file=sys.stderr, flush=True)
+    raise SystemExit(1)
+time.sleep(600)
+"""
+
+
+def counted() -> set[str]:
+    """Return the devices with a lease that counts."""
+    fd = leases.open_folder(leases.folder_of({}))
+    try:
+        return leases.counted(fd)
+    finally:
+        os.close(fd)
+
+
+def whole_gpus() -> list[str]:
+    """Return the UUIDs of the GPUs that are not in MIG mode."""
+    done = captured(["nvct", "ps", "--free", "--format=json"])
+    return [one["uuid"] for one in json.loads(done.stdout) if not one["profile"]]
+
+
+def start(work: Path, name: str, word: str) -> subprocess.Popen[str]:
+    """Start a container; its first line of output has the UUIDs of its GPUs."""
+    folder = inside.make(work, name, SHOW, env=[f"NVIDIA_VISIBLE_DEVICES={word}"])
+    return subprocess.Popen(
+        inside.command(work, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def delete(work: Path, name: str) -> None:
+    """Delete a container, as an engine does after it was killed."""
+    words = [inside.shim(), "--root", str(work / "runc"), "delete", "--force"]
+    captured([*words, f"t{os.getpid()}-{name}"])
+
+
+def life(work: Path) -> None:
+    """A container gets what nobody has, keeps it while it lives, and is shown."""
+    for layout in ("classic", "farm"):
+        inside.configure(work, layout=layout)
+        first = start(work, f"{layout}-one", "free:1")
+        held = first_line(first)
+        assert held.startswith("GPU-"), held or first.communicate()
+        assert counted() == {held}
+        rest = start(work, f"{layout}-rest", f"free:{WHOLE - 1}")
+        others = first_line(rest).split()
+        assert len({held, *others}) == WHOLE, others
+        refused = start(work, f"{layout}-more", "free:1").communicate()
+        assert "asks for free:1, and no GPU of the 7 that fit is free: GPU 0 by" in refused[1]
+        shown = captured(["nvct", "ps", "--free", "--format=json"])
+        devices = {one["uuid"]: one for one in json.loads(shown.stdout)}
+        assert not devices[held]["free"], shown
+        assert all(devices[uuid]["users"] for uuid in [held, *others])
+        mig = start(work, f"{layout}-mig", "free:1@profile=1g.10gb")
+        line = first_line(mig)
+        assert line.startswith("GPU-"), line or mig.communicate()
+        assert len(counted()) == WHOLE + 1
+        explained = captured(["nvct", "explain", "--env", "NVIDIA_VISIBLE_DEVICES=free:1"])
+        assert explained.returncode == 1
+        assert "that fit is free" in explained.stdout
+        for name in ("one", "rest", "mig"):
+            delete(work, f"{layout}-{name}")
+        for process in (first, rest, mig):
+            process.communicate(timeout=60)
+        assert counted() == set()
+
+
+def others_count(work: Path) -> None:
+    """Who names a GPU, or computes on one, uses it; pods cannot ask."""
+    inside.configure(work)
+    named = start(work, "named", ",".join(whole_gpus()[:-1]))
+    assert len(first_line(named).split()) == WHOLE - 1, named.communicate()
+    last = start(work, "last", "free:1")
+    assert len(first_line(last).split()) == 1
+    none = start(work, "none", "free:1@memory>=40Gi").communicate()
+    assert "no GPU of the 7 that fit is free" in none[1]
+    large = start(work, "large", "free:1@memory>=1Ti").communicate()
+    assert "asks for free:1@memory>=1Ti, and no GPU that fits is free" in large[1]
+    for name in ("named", "last"):
+        delete(work, name)
+    assert counted() == set()
+
+
+def storm(work: Path) -> None:
+    """Containers and users come and go, killed at any moment: no GPU has two, none stays."""
+    inside.configure(work)
+    uuids = whole_gpus()
+    assert len(uuids) == WHOLE
+    owners: dict[str, str] = {}
+    lock = threading.Lock()
+    problems: list[str] = []
+    served = refused = 0
+    site = str(Path(leases.__file__).parents[2])
+
+    def keep(who: str, held: list[str]) -> None:
+        with lock:
+            problems.extend(f"{one} of {owners[one]} to {who}" for one in held if one in owners)
+            owners.update(dict.fromkeys(held, who))
+
+    def drop(held: list[str]) -> None:
+        with lock:
+            for one in held:
+                owners.pop(one, None)
+
+    def user(uid: int, times: int) -> None:
+        chosen = random.Random(uid)
+        for _ in range(times):
+            words = [sys.executable, "-I", "-S", "-c", USER, site, *uuids]
+            process = subprocess.Popen(
+                words, user=uid, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            held = first_line(process).split()
+            keep(f"user {uid}", held)
+            time.sleep(chosen.random() * 0.2)
+            drop(held)
+            process.kill()
+            process.communicate()
+
+    def engine(number: int, times: int) -> None:
+        nonlocal served, refused
+        chosen = random.Random(number)
+        for turn in range(times):
+            name = f"c{number}-{turn}"
+            process = start(work, name, f"free:{chosen.choice((1, 1, 2))}")
+            if chosen.random() < 0.3:  # at any moment of the create
+                time.sleep(chosen.random() * 0.5)
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                delete(work, name)
+                continue
+            held = first_line(process).split()
+            keep(name, held)
+            served += bool(held)
+            refused += not held
+            time.sleep(chosen.random() * 0.3)
+            if chosen.random() < 0.5:
+                process.send_signal(signal.SIGKILL)  # the runtime; the container stays
+                time.sleep(chosen.random() * 0.3)
+            drop(held)
+            delete(work, name)
+            process.communicate()
+
+    threads = [threading.Thread(target=user, args=(uid, 25)) for uid in UIDS]
+    threads += [threading.Thread(target=engine, args=(number, 25)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert counted() == set()
+    assert served > 20, (served, refused)
+    print(f"{served} containers had GPUs, {refused} were refused")
