@@ -37,7 +37,8 @@ class Decision:
         origin: of the container, with the results of the policy's rules; None without rules.
         layout: the changes of the root before the container starts; None if there are none.
         removal: of devices that the engine gave and the policy ignores; None if there are none.
-        leases: the folder of leases, if the request was for free devices, else "".
+        leases: the folder of leases and the program of the hook that keeps them, if the request
+            was for free devices.
         engine: the devices that the engine gave, by name, where the policy is asked about them.
     """
 
@@ -53,7 +54,7 @@ class Decision:
         self.layout: Layout | None = None
         self.removal: Removal | None = None
         self.engine: list[str] = []
-        self.leases = ""
+        self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -81,7 +82,7 @@ class Decision:
         if self.leases and self.request is not None:
             from nvct.container import leases
 
-            leases.add_hook(bundle, config.hook_path, self.leases, self.request.ids)
+            leases.add_hook(bundle, *self.leases, self.request.ids)
 
 
 def decide(
@@ -137,7 +138,7 @@ def _ask(
     decision.notes += notes
     if decision.leases and (decision.request is None or decision.request.free is None):
         host.give_back()  # a rule ignores the request
-        decision.leases = ""
+        decision.leases = None
     if config.engine_devices == CHECKED and (config.policy or trouble is not None):
         from nvct.container import engine_devices  # only where config.toml says so
 
@@ -170,8 +171,8 @@ def _choose(
             f"{request.source} asks for {want.word} in a pod, where the kubelet chooses",
             hint="ask for it in resources.limits",
         )
-    request.ids = host.choose(want, request.source)
-    decision.leases = leases.folder_of(host.env)
+    request.ids, program = host.choose(want, request.source)
+    decision.leases = leases.folder_of(host.env), program
     decision.notes.append(f"{want.word} is {', '.join(request.ids)}")
 
 

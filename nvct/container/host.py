@@ -79,8 +79,10 @@ class Host:
             return None
         return plan  # type: ignore[return-value]  # what our own compiler wrote
 
-    def choose(self, want: Want, source: str) -> list[str]:
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
         """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+
+        And the path of the program of hooks.
 
         Raises:
             RequestError: too few are free; who has the others.
@@ -88,8 +90,9 @@ class Host:
         """
         from nvct.container import leases
 
-        found = leases.free(want, source, self)
-        return leases.claim(leases.folder_of(self.env), want, found, self.keeper)
+        found, program = leases.free(want, source, self)
+        folder = leases.folder_of(self.env)
+        return leases.claim(folder, want, found, self.keeper), program
 
     def give_back(self) -> None:
         """End the leases of `keeper`."""

@@ -43,7 +43,7 @@ RETRY_S = 1.0
 PAUSE_S = 0.05
 ENDED = (b"Z", b"X")
 HOOK = "keep-leases"
-HINT = "wait until one ends, or name a GPU; nvct ps shows who uses them"
+HINT = "nvct ps --free shows them"
 
 
 class Lease:
@@ -226,8 +226,10 @@ def _remove(fd: int, name: str) -> None:
         pass
 
 
-def free(want: Want, source: str, host: Host) -> list[str]:
+def free(want: Want, source: str, host: Host) -> tuple[list[str], str]:
     """Return the UUIDs of the devices that fit and that nobody uses, the emptiest first.
+
+    And the path of the program for `add_hook`.
 
     Raises:
         RequestError: they are fewer than wanted; who uses the others.
@@ -241,13 +243,15 @@ def free(want: Want, source: str, host: Host) -> list[str]:
     if len(devices) < want.count:
         used: list[str] = answer["used"]  # type: ignore[assignment]
         kind = "MIG device" if want.profile else "GPU"
-        such = f" of the {len(devices) + len(used)} that fit" if used or devices else " that fits"
-        who = f": {'; '.join(used)}" if used else ""
-        number = f"only {len(devices)}" if devices else "no"
+        if not answer["fitting"]:
+            raise RequestError(
+                f"{source} asks for {want.word}, and no {kind} fits", hint="nvct ps --free"
+            )
+        free_ones = f"{len(devices) or 'none'} of {answer['fitting']} is free"
         raise RequestError(
-            f"{source} asks for {want.word}, and {number} {kind}{such} is free{who}", hint=HINT
+            f"{source} asks for {want.word}, and {free_ones}: {'; '.join(used)}", hint=HINT
         )
-    return devices
+    return devices, str(answer["hook"])
 
 
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
@@ -320,7 +324,7 @@ def release(folder: str, pid: int) -> None:
         posix.close(fd)
 
 
-def add_hook(bundle: Bundle, program: str, folder: str, devices: list[str]) -> None:
+def add_hook(bundle: Bundle, folder: str, program: str, devices: list[str]) -> None:
     """Add the hook that gives the leases of this process to the container's first one."""
     former = f"{posix.getpid()}.{start_of(posix.getpid())}"
     args = [program.rpartition("/")[2], HOOK, f"--folder={folder}", f"--holder={former}"]

@@ -108,7 +108,7 @@ class Reader(Host):
         self.used.append(plan)
         return plan
 
-    def choose(self, want: Want, source: str) -> list[str]:
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
         """Return the devices that the shim would choose now; nothing is leased.
 
         Raises:
@@ -117,7 +117,8 @@ class Reader(Host):
         """
         before = self.clock.end(then="free GPUs")
         try:
-            return leases.free(want, source, self)[: want.count]
+            found, program = leases.free(want, source, self)
+            return found[: want.count], program
         finally:
             self.clock.end("looked for", then=before)
 

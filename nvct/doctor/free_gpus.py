@@ -159,8 +159,21 @@ def fitting(found: Sequence[Candidate], memory: int, profile: str) -> list[Candi
     return sorted(fits, key=lambda c: (c.used, c.device))
 
 
+def used_by(found: Sequence[Candidate]) -> list[str]:
+    """Return who uses which devices, a text for those of the same users."""
+    devices: dict[tuple[str, ...], list[str]] = {}
+    for one in found:
+        devices.setdefault(one.users, []).append(one.name)
+    return [f"{' and '.join(users)} has {_names(names)}" for users, names in devices.items()]
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return e.g. "GPU 0, 1, 2"."""
+    return ", ".join([names[0], *(name.removeprefix("GPU ") for name in names[1:])])
+
+
 def answer(args: list[str]) -> dict[str, object]:
-    """Return which devices are free, and who uses the others, for `nvct.container.leases`.
+    """Return which devices are free, who uses the others, and the path of the hook program.
 
     Raises:
         NvctError: as `of_host`.
@@ -171,7 +184,9 @@ def answer(args: list[str]) -> dict[str, object]:
             fits = fitting(of_host(live_host.roots_of(settings), folder), int(memory), profile)
             return {
                 "devices": [c.uuid for c in fits if not c.users],
-                "used": [f"{c.name} by {', '.join(c.users)}" for c in fits if c.users],
+                "hook": live_host.hook_path(settings),
+                "used": used_by([c for c in fits if c.users]),
+                "fitting": len(fits),
             }
     raise UsageError(f"nvct.doctor.free_gpus does not know {' '.join(args)!r}")
 
