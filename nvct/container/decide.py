@@ -130,12 +130,11 @@ def _ask(
         from nvct.container import plan_devices  # only where config.toml has rules
 
         decision.origin = plan_devices.origin_of(bundle, config, host)
-    decision.request, notes = resolve.resolve_request(
+    decision.request, decision.notes = resolve.resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
         origin=decision.origin, defined=host.defines,
         choose=lambda request: _choose(decision, request, bundle, config, host),
     )  # fmt: skip
-    decision.notes += notes
     if decision.leases and (decision.request is None or decision.request.free is None):
         host.give_back()  # a rule ignores the request
         decision.leases = None
@@ -173,7 +172,7 @@ def _choose(
         )
     request.ids, program = host.choose(want, request.source)
     decision.leases = leases.folder_of(host.env), program
-    decision.notes.append(f"{want.word} is {', '.join(request.ids)}")
+    request.notes.append(f"{want.word} is {', '.join(request.ids)}")
 
 
 def _answer(

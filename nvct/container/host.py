@@ -8,13 +8,13 @@ import time
 
 from nvct import paths
 from nvct.config.model import path_from
-from nvct.errors import NvctError
+from nvct.errors import NvctError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Plan
     from nvct.container.plan.store import Store
-    from nvct.container.request.free import Want
+    from nvct.container.request.model import Want
 
 
 class Host:
@@ -90,9 +90,34 @@ class Host:
         """
         from nvct.container import leases
 
-        found, program = leases.free(want, source, self)
+        found, program = self.free(want, source)
         folder = leases.folder_of(self.env)
         return leases.claim(folder, want, found, self.keeper), program
+
+    def free(self, want: Want, source: str) -> tuple[list[str], str]:
+        """Return the UUIDs of the devices that fit and that nobody uses, the emptiest first.
+
+        And the path of the program of hooks.
+
+        Raises:
+            RequestError: they are fewer than wanted; who uses the others.
+            HostError: the cold side does not answer.
+        """
+        from nvct.container import cold_process, leases
+
+        folder = leases.folder_of(self.env)
+        args = ["free", self.config_path, folder, str(want.memory), want.profile]
+        answer = cold_process.run(self.cold, args, self.env, module="nvct.doctor.free_gpus")
+        devices: list[str] = answer["devices"]  # type: ignore[assignment]  # from our cold side
+        used: list[str] = answer["used"]  # type: ignore[assignment]
+        asks = f"{source} asks for {want.word}"
+        if len(devices) >= want.count:
+            return devices, str(answer["hook"])
+        if not answer["fitting"]:
+            kind = "MIG device" if want.profile else "GPU"
+            raise RequestError(f"{asks}, and no {kind} fits", hint=leases.HINT)
+        free = f"{len(devices) or 'none'} of {answer['fitting']} is free"
+        raise RequestError(f"{asks}, and {free}: {'; '.join(used)}", hint=leases.HINT)
 
     def give_back(self) -> None:
         """End the leases of `keeper`."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import stat_result
 
-    from nvct.container.host import Host
-    from nvct.container.request.free import Want
+    from nvct.container.request.model import Want
     from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
@@ -224,34 +223,6 @@ def _remove(fd: int, name: str) -> None:
         posix.unlink(name, dir_fd=fd)
     except OSError:
         pass
-
-
-def free(want: Want, source: str, host: Host) -> tuple[list[str], str]:
-    """Return the UUIDs of the devices that fit and that nobody uses, the emptiest first.
-
-    And the path of the program for `add_hook`.
-
-    Raises:
-        RequestError: they are fewer than wanted; who uses the others.
-        HostError: the cold side does not answer.
-    """
-    from nvct.container import cold_process
-
-    args = ["free", host.config_path, folder_of(host.env), str(want.memory), want.profile]
-    answer = cold_process.run(host.cold, args, host.env, module="nvct.doctor.free_gpus")
-    devices: list[str] = answer["devices"]  # type: ignore[assignment]  # from our cold side
-    if len(devices) < want.count:
-        used: list[str] = answer["used"]  # type: ignore[assignment]
-        kind = "MIG device" if want.profile else "GPU"
-        if not answer["fitting"]:
-            raise RequestError(
-                f"{source} asks for {want.word}, and no {kind} fits", hint="nvct ps --free"
-            )
-        free_ones = f"{len(devices) or 'none'} of {answer['fitting']} is free"
-        raise RequestError(
-            f"{source} asks for {want.word}, and {free_ones}: {'; '.join(used)}", hint=HINT
-        )
-    return devices, str(answer["hook"])
 
 
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:

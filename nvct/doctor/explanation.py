@@ -17,16 +17,15 @@ from typing import Any
 from nvct import paths
 from nvct.config import load
 from nvct.config.model import Config
-from nvct.container import leases
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.free import Want
 from nvct.container.request.model import (
     BY_ENGINE,
     VISIBLE_DEVICES,
     Request,
+    Want,
 )
 from nvct.container.request.resolve import parse_env
 from nvct.doctor import decisions, outcome
@@ -117,7 +116,7 @@ class Reader(Host):
         """
         before = self.clock.end(then="free GPUs")
         try:
-            found, program = leases.free(want, source, self)
+            found, program = self.free(want, source)
             return found[: want.count], program
         finally:
             self.clock.end("looked for", then=before)

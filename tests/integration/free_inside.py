@@ -26,10 +26,10 @@ USER = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from nvct.container import leases
-from nvct.container.request.free import Want
+from nvct.container.request.free import parse
 from nvct.errors import RequestError
 try:
-    print(*leases.claim(leases.folder_of({}), Want("free:1", "x"), sys.argv[2:], os.getpid()),
+    print(*leases.claim(leases.folder_of({}), parse("free:1", "x"), sys.argv[2:], os.getpid()),
           flush=True)
 except RequestError as error:
     print(error, file=sys.stderr, flush=True)

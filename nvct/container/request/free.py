@@ -7,6 +7,7 @@ Ti; free:N@profile=1g.10gb for MIG devices of a profile. The word stands alone i
 
 from __future__ import annotations
 
+from nvct.container.request.model import Want
 from nvct.container.request.visible_devices import is_index, shown
 from nvct.errors import RequestError
 
@@ -17,42 +18,29 @@ HINT = f"write free:1, free:2, free:1@{MEMORY}40Gi or free:1@{PROFILE}1g.10gb"
 PROFILE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.+-")
 
 
-class Want:
-    """What a word free:N asks for.
+def parse(word: str, source: str) -> Want:
+    """Return what a word free:N asks for.
 
-    Attributes:
-        count: of devices, at least 1.
-        memory: bytes that each has at least; 0 for any.
-        profile: of MIG devices, as 1g.10gb; "" for GPUs that are not in MIG mode.
+    Raises:
+        RequestError: it is malformed.
     """
-
-    __slots__ = ("count", "memory", "profile", "word")
-
-    def __init__(self, word: str, source: str) -> None:
-        """Read a word.
-
-        Raises:
-            RequestError: it is malformed.
-        """
-        self.word = word
-        self.memory = 0
-        self.profile = ""
-        number, *conditions = word[len(PREFIX) :].split("@")
-        if not is_index(number) or number == "0":
+    number, *conditions = word[len(PREFIX) :].split("@")
+    if not is_index(number) or number == "0":
+        raise _malformed(word, source)
+    want = Want(word, int(number))
+    for condition in conditions:
+        size = condition[len(MEMORY) :]
+        if condition.startswith(MEMORY) and not want.memory:
+            if not is_index(size[:-2]) or size[-2:] not in UNITS or size[:-2] == "0":
+                raise _malformed(word, source)
+            want.memory = int(size[:-2]) * UNITS[size[-2:]]
+        elif condition.startswith(PROFILE) and not want.profile:
+            want.profile = condition[len(PROFILE) :]
+            if not want.profile or set(want.profile) - PROFILE_CHARACTERS:
+                raise _malformed(word, source)
+        else:
             raise _malformed(word, source)
-        self.count = int(number)
-        for condition in conditions:
-            if condition.startswith(MEMORY) and not self.memory:
-                size = condition[len(MEMORY) :]
-                if not is_index(size[:-2]) or size[-2:] not in UNITS:
-                    raise _malformed(word, source)
-                self.memory = int(size[:-2]) * UNITS[size[-2:]]
-            elif condition.startswith(PROFILE) and not self.profile:
-                self.profile = condition[len(PROFILE) :]
-            else:
-                raise _malformed(word, source)
-            if not (self.memory or self.profile) or set(self.profile) - PROFILE_CHARACTERS:
-                raise _malformed(word, source)
+    return want
 
 
 def _malformed(word: str, source: str) -> RequestError:
@@ -72,4 +60,4 @@ def want_of(words: list[str], source: str) -> Want | None:
         raise RequestError(
             f"{source} mixes {shown(wants[0])} with other names", hint="write it alone"
         )
-    return Want(wants[0], source)
+    return parse(wants[0], source)

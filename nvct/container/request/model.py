@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nvct.container.request.free import Want
-
     Env: TypeAlias = dict[str, str]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -67,6 +65,24 @@ class Extras:
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in (*FEATURES, "imex", *MIG_CAPABILITIES))
+
+
+class Want:
+    """What the word free:N asks for; `nvct.container.request.free` reads it.
+
+    Attributes:
+        count: of devices, at least 1.
+        memory: bytes that each has at least; 0 for any.
+        profile: of MIG devices, as 1g.10gb; "" for GPUs that are not in MIG mode.
+    """
+
+    __slots__ = ("count", "memory", "profile", "word")
+
+    def __init__(self, word: str, count: int) -> None:
+        self.word = word
+        self.count = count
+        self.memory = 0
+        self.profile = ""
 
 
 class Request:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from nvct.container import leases
-from nvct.container.request.free import Want
+from nvct.container.request.free import parse
+from nvct.container.request.model import Want
 from nvct.errors import HostError, RequestError, UnsafePathError
 
 GPUS = [f"GPU-{n}" for n in range(8)]
-ONE = Want("free:1", "x")
+ONE = parse("free:1", "x")
 IS_ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not IS_ROOT, reason="needs root for other users")
 
@@ -91,7 +92,7 @@ def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) 
     claim(folder, pid=sleeper.pid)
 
     with pytest.raises(RequestError, match="have just got"):
-        claim(folder, Want("free:2", "x"), GPUS[:2])
+        claim(folder, parse("free:2", "x"), GPUS[:2])
 
     assert counted(folder) == {"GPU-0"}
 
@@ -99,7 +100,7 @@ def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) 
 def test_the_hook_gives_leases_to_the_container(
     folder: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    held = claim(folder, Want("free:2", "x"))
+    held = claim(folder, parse("free:2", "x"))
     former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
 
     leases.hand_over(str(folder), held, former, sleeper.pid)
@@ -221,12 +222,13 @@ def test_a_flood_of_files_is_no_free_gpu(folder: Path, monkeypatch: pytest.Monke
 RACE = """
 import os, sys, time
 from nvct.container import leases
-from nvct.container.request.free import Want
+from nvct.container.request.free import parse
+from nvct.container.request.model import Want
 from nvct.errors import RequestError
 leases.RETRY_S = 5
 sys.stdin.read(1)
 try:
-    print(*leases.claim(sys.argv[1], Want("free:1", "x"), sys.argv[2:], os.getpid()), flush=True)
+    print(*leases.claim(sys.argv[1], parse("free:1", "x"), sys.argv[2:], os.getpid()), flush=True)
 except RequestError:
     print("refused", flush=True)
 sys.stdin.read()
@@ -258,3 +260,16 @@ def test_thirty_at_once_get_each_gpu_once(folder: Path) -> None:
             racer.communicate()
     assert got == [*GPUS, *["refused"] * 22]
     assert counted(folder) == set()
+
+
+def test_who_has_made_a_lease_looks_again(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(folder, pid=sleeper.pid)
+    monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before
+
+    assert claim(folder) == ["GPU-1"]
+
+    assert sorted(path.name.split(".")[:2] for path in folder.iterdir()) == [
+        ["GPU-0", str(sleeper.pid)], ["GPU-1", str(os.getpid())],
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.request.free import Want, want_of
+from nvct.container.request.free import parse, want_of
 from nvct.container.request.model import Request
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError, RequestError
@@ -26,7 +26,7 @@ UUIDS = [f"GPU-{digit * 8}-0000-0000-0000-000000000000" for digit in "abcd"]
     ],
 )
 def test_a_word_says_how_many_of_what(word: str, count: int, memory: int, profile: str) -> None:
-    want = Want(word, "x")
+    want = parse(word, "x")
 
     assert (want.count, want.memory, want.profile, want.word) == (count, memory, profile, word)
 
@@ -43,7 +43,7 @@ def test_a_word_says_how_many_of_what(word: str, count: int, memory: int, profil
 )  # fmt: skip
 def test_a_malformed_word_is_refused(word: str) -> None:
     with pytest.raises(RequestError, match="which is malformed"):
-        Want(word, "NVIDIA_VISIBLE_DEVICES")
+        parse(word, "NVIDIA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize("words", [["0", "free:1"], ["free:1", "free:2"], ["all", "free:1"]])
