@@ -71,8 +71,8 @@ def folder_of(env: Mapping[str, str]) -> str:
     return f"{run_dir}-leases" if run_dir else paths.LEASE_DIR
 
 
-def open_folder(path: str) -> int:
-    """Return a descriptor of the folder; root makes it if it is missing.
+def open_folder(path: str, *, create: bool = True) -> int:
+    """Return a descriptor of the folder; with `create`, root makes it if it is missing.
 
     Raises:
         HostError: it is missing.
@@ -81,7 +81,9 @@ def open_folder(path: str) -> int:
     flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
     try:
         fd = posix.open(path, flags)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if not create:
+            raise HostError(f"{path} is missing") from error
         fd = _made(path, flags)
     except OSError as error:
         raise UnsafePathError(f"{path} is no folder: {error.strerror}") from error
@@ -121,22 +123,25 @@ def _is_roots(status: stat_result) -> bool:
 def all_in(fd: int) -> list[Lease]:
     """Return all leases of a folder, also those that do not count.
 
+    It looks twice: a hook may rename a lease during the first look, once in its life.
+
     Raises:
         UnsafePathError: it has more than NAMES files.
     """
-    names = names_in(fd, NAMES)
-    if names is None:
-        raise UnsafePathError(
-            f"the folder of leases has more than {NAMES} files",
-            hint=f"as root: ls -l {paths.LEASE_DIR} shows whose; remove them",
-        )
     inside = _ids("self") != [[0, 0, ALL_IDS - 1]]
-    leases = []
-    for name in names:
-        lease = _lease(fd, name, inside=inside)
-        if lease is not None:
-            leases.append(lease)
-    return leases
+    leases: dict[str, Lease] = {}
+    for _ in range(2):
+        names = names_in(fd, NAMES)
+        if names is None:
+            raise UnsafePathError(
+                f"the folder of leases has more than {NAMES} files",
+                hint=f"as root: ls -l {paths.LEASE_DIR} shows whose; remove them",
+            )
+        for name in names:
+            lease = _lease(fd, name, inside=inside)
+            if lease is not None:
+                leases.setdefault(name, lease)
+    return list(leases.values())
 
 
 def _lease(fd: int, name: str, *, inside: bool) -> Lease | None:
@@ -164,15 +169,11 @@ def _lives(pid: int, start: str) -> bool:
         return False
     except OSError:
         pass
-    return not _is_seen(pid)  # it is hidden, or it has ended and waits for its parent
-
-
-def _is_seen(pid: int) -> bool:
     try:
         posix.stat(f"{PROC}/{pid}")
     except OSError:
-        return False
-    return True
+        return True  # hidden
+    return False  # it waits for its parent
 
 
 def start_of(pid: int) -> str:

@@ -87,7 +87,7 @@ def of_host(roots: Roots, folder: str) -> list[Candidate]:
 def held(folder: str, containers: Containers) -> dict[str, str]:
     """Return who has a lease that counts, by the device's UUID."""
     try:
-        fd = leases.open_folder(folder)
+        fd = leases.open_folder(folder, create=False)
     except HostError:  # nobody has made it yet
         return {}
     try:

@@ -18,6 +18,7 @@ from nvct.container import leases
 from nvct.container.request.free import parse
 from nvct.container.request.model import Want
 from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.linux.walk import names_in
 
 GPUS = [f"GPU-{n}" for n in range(8)]
 ONE = parse("free:1", "x")
@@ -273,3 +274,27 @@ def test_who_has_made_a_lease_looks_again(
     assert sorted(path.name.split(".")[:2] for path in folder.iterdir()) == [
         ["GPU-0", str(sleeper.pid)], ["GPU-1", str(os.getpid())],
     ]  # fmt: skip
+
+
+def test_a_lease_that_is_renamed_during_the_look_is_seen(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = claim(folder)
+    former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
+    listed = names_in
+
+    def rename_after(fd: int, limit: int) -> list[str] | None:
+        names = listed(fd, limit)
+        if (folder / f"GPU-0.{former}").exists():
+            leases.hand_over(str(folder), held, former, sleeper.pid)
+        return names
+
+    monkeypatch.setattr(leases, "names_in", rename_after)
+
+    assert claim(folder) == ["GPU-1"]
+
+
+def test_who_only_looks_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="is missing"):
+        leases.open_folder(str(tmp_path / "new"), create=False)
+    assert not (tmp_path / "new").exists()
