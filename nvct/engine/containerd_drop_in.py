@@ -28,24 +28,17 @@ OWN_CONTAINERD_KEYS = frozenset({"runtimes", "default_runtime_name"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where new keys go.
-
-    Attributes:
-        cri: path of the CRI's table in it.
-        base: what it needs, too: the CRI's whole table if a drop-in replaces that.
-        pattern: to add to the root's `imports`; "" if it is the root, or imported already.
-        replaces: whether `start` differs from the present file.
-        written: notes that apply only if something is written.
-    """
+    """Where new keys go."""
 
     path: str
-    cri: Path
+    cri: Path  # path of the CRI's table in it
     start: str
+    # what it needs, too: the CRI's whole table if a drop-in replaces that
     base: tuple[toml_file.Change, ...] = ()
-    pattern: str = ""
-    replaces: bool = False
+    pattern: str = ""  # to add to the root's `imports`; "" if it is the root, or imported already
+    replaces: bool = False  # whether `start` differs from the present file
     notes: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()  # notes that apply only if something is written
 
 
 class EditedFiles(Files):

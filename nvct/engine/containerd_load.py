@@ -66,20 +66,13 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All files, root first, in containerd's order.
-
-    Attributes:
-        version: of the format, for all files.
-        modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
-        relative: whether a relative pattern surely starts at the folder of its file.
-        missing: files that are imported by name and do not exist.
-    """
+    """All files, root first, in containerd's order."""
 
     files: tuple[Loaded, ...]
-    version: int
-    modern: bool
-    relative: bool = False
-    missing: tuple[str, ...] = ()
+    version: int  # of the format, for all files
+    modern: bool  # whether this is containerd 2, which merges tables and reads no CRI of version 1
+    relative: bool = False  # whether a relative pattern surely starts at the folder of its file
+    missing: tuple[str, ...] = ()  # files that are imported by name and do not exist
 
     @property
     def root(self) -> Loaded:

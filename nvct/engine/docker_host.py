@@ -45,62 +45,46 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """The `docker` command of the calling user.
-
-    Attributes:
-        source: of the address: DOCKER_HOST, a context, or the default.
-    """
+    """The `docker` command of the calling user."""
 
     program: str = ""
     podman: bool = False
     endpoint: str = DEFAULT_ENDPOINT
-    source: str = "by default"
+    source: str = "by default"  # of the address: DOCKER_HOST, a context, or the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A running dockerd.
-
-    Attributes:
-        started: in seconds since the epoch; None if that is unknown.
-        path: its PATH; None if its environment may not be read.
-        programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
-        state: what its daemon.json says; None if that is malformed, and `problem` says why.
-        apart: whether it runs in a container with its own processes: no client here talks to it.
-        specs: the files there that describe GPUs of NVIDIA.
-        running: what it reports to have in force; None if it is not asked.
-    """
+    """A running dockerd."""
 
     engine: Engine
-    started: float | None = None
-    path: str | None = None
+    started: float | None = None  # in seconds since the epoch; None if that is unknown
+    path: str | None = None  # its PATH; None if its environment may not be read
+    # of HOOKS, those that it finds on that PATH now, or on the usual one
     programs: Mapping[str, Program]
+    # what its daemon.json says; None if that is malformed, and `problem` says why
     state: State | None = None
     problem: str = ""
+    # whether it runs in a container with its own processes: no client here talks to it
     apart: bool = False
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
-    specs: tuple[str, ...] = ()
-    running: Running | None = None
+    specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
+    running: Running | None = None  # what it reports to have in force; None if it is not asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerHost:
-    """The input of `nvct.doctor.docker.why_docker_cannot`.
-
-    Attributes:
-        programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
-        elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
-        hidden: why daemons may run that are not seen, "" if all are.
-    """
+    """The input of `nvct.doctor.docker.why_docker_cannot`."""
 
     client: Client = Client()
     daemons: tuple[Daemon, ...] = ()
+    # of HOOKS, those that the host has in the usual places, or on the user's PATH
     programs: Mapping[str, Program]
     gpus: int = 0
     driver: str = ""
-    elsewhere: str = ""
+    elsewhere: str = ""  # what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or ""
     system_runtimes: tuple[str, ...] = ()
-    hidden: str = ""
+    hidden: str = ""  # why daemons may run that are not seen, "" if all are
 
 
 def look(

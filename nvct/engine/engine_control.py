@@ -26,22 +26,17 @@ from nvct.linux import constants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineControl:
-    """The control of one engine.
-
-    Attributes:
-        program: the engine's, which checks its files; "" skips that.
-        socket: the engine's API as a path of this process; "" if it cannot be probed.
-        must_be_healthy: an engine that was not well before the reload has to be well after it.
-    """
+    """The control of one engine."""
 
     options: EngineOptions
-    program: str
+    program: str  # the engine's, which checks its files; "" skips that
     reloader: Reloader
-    socket: str = ""
+    socket: str = ""  # the engine's API as a path of this process; "" if it cannot be probed
     run: Run = command.run
     root: str = "/"
     files: Files = field(default_factory=Files)
     removing: bool = False
+    # an engine that was not well before the reload has to be well after it
     must_be_healthy: bool = False
     timeout_s: float = probe.TIMEOUT_S
 

@@ -39,18 +39,14 @@ GPU_WORDS = ("NVIDIA_", "nvidia.com/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What an engine was asked to create.
-
-    Attributes:
-        env: variables of image and user; None if no file has them as they were asked.
-        image_env: those of the image; None if they are not known.
-        words: what else asked for a GPU, such as `--gpus device=2`.
-    """
+    """What an engine was asked to create."""
 
     engine: str = ""
     image: str = ""
+    # variables of image and user; None if no file has them as they were asked
     env: Sequence[str] | None = None
-    image_env: Sequence[str] | None = None
+    image_env: Sequence[str] | None = None  # those of the image; None if they are not known
+    # what else asked for a GPU, such as `--gpus device=2`
     words: Sequence[str] = field(default=())
 
     def who_set(self, name: str) -> str:

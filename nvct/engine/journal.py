@@ -45,19 +45,13 @@ class DamagedJournalError(DocumentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One path of a change.
+    """One path of a change."""
 
-    Attributes:
-        path: as the engine knows it.
-        folders: that the change creates for it, the outermost first.
-        identity: of the node or link that the change made; "" while it is not made.
-    """
-
-    path: str
+    path: str  # as the engine knows it
     before: PathState
     after: PathState
-    folders: tuple[str, ...] = ()
-    identity: str = ""
+    folders: tuple[str, ...] = ()  # that the change creates for it, the outermost first
+    identity: str = ""  # of the node or link that the change made; "" while it is not made
 
     def __post_init__(self) -> None:
         """Refuse what a damaged journal may hold."""
@@ -68,19 +62,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A change of some paths.
+    """A change of some paths."""
 
-    Attributes:
-        options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
-        reloaded: the engine was, or is being, made to read its files.
-        boot: id of the boot in which --fix made nodes and links.
-    """
-
+    # what was last configured; the handlers are all that ever were. NOTHING of --fix.
     options: EngineOptions = NOTHING
     entries: tuple[Entry, ...]
     restart: bool = False
-    reloaded: bool = False
-    boot: str = ""
+    reloaded: bool = False  # the engine was, or is being, made to read its files
+    boot: str = ""  # id of the boot in which --fix made nodes and links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

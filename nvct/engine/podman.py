@@ -37,12 +37,7 @@ SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 
 
 class Merged:
-    """The settings of several files, read one after the other.
-
-    Attributes:
-        sources: key → the last file that has it.
-        append: whether later hook folders are added to the earlier ones.
-    """
+    """The settings of several files, read one after the other."""
 
     __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "sources", "spec_dirs")
 
@@ -52,8 +47,8 @@ class Merged:
         self.default = ""
         self.hooks_dirs: list[str] = list(HOOKS_DIRS)
         self.spec_dirs: list[str] = []
-        self.append = False
-        self.sources: dict[str, str] = {}
+        self.append = False  # whether later hook folders are added to the earlier ones
+        self.sources: dict[str, str] = {}  # key → the last file that has it
 
     def add(self, document: Table, path: str) -> None:
         """Merge the next file.

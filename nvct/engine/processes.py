@@ -28,28 +28,20 @@ PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One running engine.
-
-    Attributes:
-        exe: its program, as its own file system names it.
-        replaced: whether that program was replaced or removed since it started.
-        cwd: its working directory, for relative paths; "" where it cannot be seen.
-        unit: the systemd unit it runs in, "" where it runs in none.
-        container: whether its control group is a container's.
-        root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
-    """
+    """One running engine."""
 
     engine: str
     pid: int
-    exe: str
-    replaced: bool = False
+    exe: str  # its program, as its own file system names it
+    replaced: bool = False  # whether that program was replaced or removed since it started
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = ""
-    unit: str = ""
+    cwd: str = ""  # its working directory, for relative paths; "" where it cannot be seen
+    unit: str = ""  # the systemd unit it runs in, "" where it runs in none
     user_unit: bool = False
-    container: bool = False
+    container: bool = False  # whether its control group is a container's
     uid: int = 0
+    # its root directory as a path of this process: "/" if it is ours, or /proc/PID/root
     root: str = "/"
 
     def option(self, *names: str) -> str:

@@ -26,13 +26,9 @@ FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload:
-    """How an engine is reloaded, or why it is not.
+    """How an engine is reloaded, or why it is not."""
 
-    Attributes:
-        action: "signal", "restart" or "" for nothing.
-    """
-
-    action: str = ""
+    action: str = ""  # "signal", "restart" or "" for nothing
     argv: tuple[str, ...] = ()
     note: str = ""
 

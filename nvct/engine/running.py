@@ -30,19 +30,14 @@ SNAPSHOT = re.compile(r"\+.*|-.*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What a running engine has in force.
+    """What a running engine has in force."""
 
-    Attributes:
-        by: the source: "GET /info", "GET /config", or "its files".
-        devices: names of the CDI devices that it has found; () if it lists none.
-        younger: files that changed after it started, and that it has not read.
-    """
-
-    by: str = FILES
+    by: str = FILES  # the source: "GET /info", "GET /config", or "its files"
     state: State | None = None
+    # names of the CDI devices that it has found; () if it lists none
     devices: tuple[str, ...] = ()
     problem: str = ""
-    younger: tuple[str, ...] = ()
+    younger: tuple[str, ...] = ()  # files that changed after it started, and that it has not read
 
 
 def of(

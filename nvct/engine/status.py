@@ -24,24 +24,17 @@ from nvct.paths import SHIM_PROGRAM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One engine and what its files say.
-
-    Attributes:
-        state: what its files say; None if they are not read or cannot be read.
-        problem: why they cannot be used, "" if they can.
-        is_closed: whether that is because this user may not read them.
-        faults: of valid files that do not fit together.
-    """
+    """One engine and what its files say."""
 
     engine: Engine
-    state: State | None = None
-    problem: str = ""
-    is_closed: bool = False
+    state: State | None = None  # what its files say; None if they are not read or cannot be read
+    problem: str = ""  # why they cannot be used, "" if they can
+    is_closed: bool = False  # whether that is because this user may not read them
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     running: Running | None = None
     differences: tuple[str, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()  # of valid files that do not fit together
 
     @property
     def in_force(self) -> State | None:

@@ -40,12 +40,9 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a transaction.
+    """The result of a transaction."""
 
-    Attributes:
-        edits: that were made; () if the files were already as they should be.
-    """
-
+    # that were made; () if the files were already as they should be
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()

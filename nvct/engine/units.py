@@ -30,15 +30,11 @@ _VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The program that a unit starts.
-
-    Attributes:
-        args: the command line of the last ExecStart, with variables replaced.
-    """
+    """The program that a unit starts."""
 
     name: str
     files: tuple[str, ...]
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()  # the command line of the last ExecStart, with variables replaced
     env: Mapping[str, str] = field(default_factory=dict)
 
 

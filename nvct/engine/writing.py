@@ -33,18 +33,13 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathState:
-    """What is at a path.
+    """What is at a path."""
 
-    Attributes:
-        mode: type and permissions as in st_mode; 0 if nothing is there.
-        rdev: the numbers of a device node.
-        text: the content of a file, the target of a link; bytes that are not UTF-8 are surrogates.
-    """
-
-    mode: int = 0
+    mode: int = 0  # type and permissions as in st_mode; 0 if nothing is there
     uid: int = 0
     gid: int = 0
-    rdev: int = 0
+    rdev: int = 0  # the numbers of a device node
+    # the content of a file, the target of a link; bytes that are not UTF-8 are surrogates
     text: str = ""
 
     def __post_init__(self) -> None:

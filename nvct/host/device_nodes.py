@@ -68,16 +68,12 @@ class ExpectedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
-    """The action on one node.
-
-    Attributes:
-        action: "make", "replace" the file of that name, change "permissions", or "keep".
-        was: the existing file, in words; "" if there is none.
-    """
+    """The action on one node."""
 
     node: ExpectedNode
+    # "make", "replace" the file of that name, change "permissions", or "keep"
     action: Literal["make", "replace", "permissions", "keep"]
-    was: str = ""
+    was: str = ""  # the existing file, in words; "" if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

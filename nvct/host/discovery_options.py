@@ -15,39 +15,29 @@ from nvct.linux import device_nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryOptions:
-    """Options of a discovery.
+    """Options of a discovery."""
 
-    Attributes:
-        nvml: the source of what procfs does not show; "auto" is the library of the driver root,
-            None means that NVML is never called.
-        search_paths: absolute host directories that replace the library directories.
-        config_search_paths: absolute host directories that replace /etc and the XDG data
-            directories in the search for configuration files.
-        stat_node: `nodes.named_nodes(roots)` for trees that have plain files as device nodes.
-        machine: of the libraries, as uname names it; this machine's if empty.
-        csv_files: a Tegra's CSV files; None means the base files of JetPack's folder.
-        csv_ignore: patterns of the symbolic links to leave out.
-        csv_all: read every file of JetPack's folder, not only the base files.
-        compat_container_root: folder of the CUDA compat libraries in a Tegra's containers.
-        flags: of `--feature-flag`, known ones only.
-        compat32: include 32-bit libraries; nvidia-container-toolkit leaves them out.
-        csv_folder: JetPack's folder of CSV files; its usual place in /etc if empty.
-        data_dirs: absolute directories of the driver root that replace the XDG data directories;
-            the usual ones if empty.
-    """
-
+    # the source of what procfs does not show; "auto" is the library of the driver root, None means
+    # that NVML is never called
     nvml: Nvml | Literal["auto"] | None = "auto"
+    # absolute host directories that replace the library directories
     search_paths: Sequence[str] = ()
+    # absolute host directories that replace /etc and the XDG data directories in the search for
+    # configuration files
     config_search_paths: Sequence[str] = ()
+    # `nodes.named_nodes(roots)` for trees that have plain files as device nodes
     stat_node: StatNode = device_nodes.node
-    machine: str = ""
+    machine: str = ""  # of the libraries, as uname names it; this machine's if empty
+    # a Tegra's CSV files; None means the base files of JetPack's folder
     csv_files: Sequence[str] | None = None
-    csv_ignore: Sequence[str] = ()
-    csv_all: bool = False
-    compat_container_root: str = ""
-    flags: frozenset[str] = frozenset()
-    compat32: bool = False
-    csv_folder: str = ""
+    csv_ignore: Sequence[str] = ()  # patterns of the symbolic links to leave out
+    csv_all: bool = False  # read every file of JetPack's folder, not only the base files
+    compat_container_root: str = ""  # folder of the CUDA compat libraries in a Tegra's containers
+    flags: frozenset[str] = frozenset()  # of `--feature-flag`, known ones only
+    compat32: bool = False  # include 32-bit libraries; nvidia-container-toolkit leaves them out
+    csv_folder: str = ""  # JetPack's folder of CSV files; its usual place in /etc if empty
+    # absolute directories of the driver root that replace the XDG data directories; the usual ones
+    # if empty
     data_dirs: Sequence[str] = ()
 
     def nvml_of(self, library: str | None) -> Nvml | None:

@@ -106,17 +106,13 @@ ALL = ("all", "xids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the table.
-
-    Attributes:
-        date: of the last comparison with the source, YYYY-MM-DD.
-    """
+    """A line of the table."""
 
     xid: int
     action: XidAction
     name: str = ""
     source: str = ""
-    date: str = ""
+    date: str = ""  # of the last comparison with the source, YYYY-MM-DD
 
 
 UNKNOWN: XidAction = "reset"
@@ -125,34 +121,25 @@ UNKNOWN: XidAction = "reset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """Which XIDs the variables switch on and off.
+    """Which XIDs the variables switch on and off."""
 
-    Attributes:
-        ignored: XIDs that have no effect.
-        counted: XIDs that make a device unhealthy, whatever the table says.
-        ignores_all, counts_all: whether all XIDs are in that set.
-        looks: whether NVML's values count; False if all checks are off.
-        malformed: words of the variables that are no XID.
-    """
-
-    ignored: frozenset[int] = frozenset()
+    ignored: frozenset[int] = frozenset()  # XIDs that have no effect
+    # XIDs that make a device unhealthy, whatever the table says
     counted: frozenset[int] = frozenset()
+    # ignores_all, counts_all: whether all XIDs are in that set
     ignores_all: bool = False
     counts_all: bool = False
-    looks: bool = True
-    malformed: tuple[str, ...] = ()
+    looks: bool = True  # whether NVML's values count; False if all checks are off
+    malformed: tuple[str, ...] = ()  # words of the variables that are no XID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidTable:
-    """The table in force.
-
-    Attributes:
-        is_incumbent: whether every XID counts that NVIDIA's device plugin does not ignore.
-    """
+    """The table in force."""
 
     rows: Rows = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
+    # whether every XID counts that NVIDIA's device plugin does not ignore
     is_incumbent: bool = False
 
     def action(self, xid: int) -> XidAction:

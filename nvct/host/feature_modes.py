@@ -38,24 +38,17 @@ from nvct.host.roots import Roots, join
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMode:
-    """The nodes and files of one mode.
+    """The nodes and files of one mode."""
 
-    Attributes:
-        folder: of the nodes, relative to /dev.
-        names: pattern of the nodes' names.
-        example: a node's path relative to /dev, for messages.
-        modules: the kernel modules that make the nodes, as /sys/module names them.
-        expected: nodes relative to /dev that are usual, and the effect of a missing one.
-        files: kind, absolute path and reason of files that containers get if they exist.
-    """
-
-    folder: str = ""
-    names: str
-    example: str
-    modules: tuple[str, ...]
+    folder: str = ""  # of the nodes, relative to /dev
+    names: str  # pattern of the nodes' names
+    example: str  # a node's path relative to /dev, for messages
+    modules: tuple[str, ...]  # the kernel modules that make the nodes, as /sys/module names them
     hint: str
     reason: str
+    # nodes relative to /dev that are usual, and the effect of a missing one
     expected: tuple[tuple[str, str], ...] = ()
+    # kind, absolute path and reason of files that containers get if they exist
     files: tuple[tuple[FileKind, str, str], ...] = ()
 
 

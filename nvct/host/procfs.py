@@ -31,16 +31,11 @@ SIZE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcGpu:
-    """One /proc/driver/nvidia/gpus entry.
-
-    Attributes:
-        minor: None if the file does not name it.
-        uuid: "" until the GPU is initialized: the kernel shows question marks until then.
-    """
+    """One /proc/driver/nvidia/gpus entry."""
 
     bus_id: str
-    minor: int | None
-    uuid: str
+    minor: int | None  # None if the file does not name it
+    uuid: str  # "" until the GPU is initialized: the kernel shows question marks until then
     model: str
 
 

@@ -114,19 +114,12 @@ TIMEOUT_S = 60.0  # for an engine to be well again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReloader(Reloader):
-    """Reloads an engine of the host that this container runs on.
+    """Reloads an engine of the host that this container runs on."""
 
-    Attributes:
-        engine: its name, which is also that of its unit.
-        mode: "signal", "systemd" or "none".
-        socket: of the engine, as a path of this process.
-        command: runs on the host in place of `mode`, unless that is "none".
-    """
-
-    engine: str
-    mode: str
-    socket: str
-    command: tuple[str, ...] = ()
+    engine: str  # its name, which is also that of its unit
+    mode: str  # "signal", "systemd" or "none"
+    socket: str  # of the engine, as a path of this process
+    command: tuple[str, ...] = ()  # runs on the host in place of `mode`, unless that is "none"
     patience: Patience = field(default_factory=Patience)
 
     def opt_out(self) -> str:

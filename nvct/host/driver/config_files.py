@@ -32,18 +32,14 @@ NAME_LIMIT = 255
 
 
 class Kind(NamedTuple):
-    """Files of one loader: their folder, the pattern of their names, the folder in containers.
-
-    Attributes:
-        at_root: whether the driver root itself may have the folder, as on GKE.
-    """
+    """Files of one loader: their folder, the pattern of their names, the folder in containers."""
 
     folder: str
     name: str
     container_root: str
     reason: str
     capability: Capability = "graphics"
-    at_root: bool = False
+    at_root: bool = False  # whether the driver root itself may have the folder, as on GKE
 
 
 # Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container

@@ -71,17 +71,12 @@ def _load(opened: str, path: str) -> ModuleType:
 
 
 class Calls:
-    """The module pynvml, and the last function of NVML that was called. For one thread.
-
-    Attributes:
-        last: the function's name, for an error: NVML's own text does not contain it.
-        until: the deadline of the request, by `time.monotonic`.
-    """
+    """The module pynvml, and the last function of NVML that was called. For one thread."""
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
         self.module = module
-        self.last = ""
-        self.until = math.inf
+        self.last = ""  # the function's name, for an error: NVML's own text does not contain it
+        self.until = math.inf  # the deadline of the request, by `time.monotonic`
 
     def copy(self) -> Calls:
         """Return the same for another thread."""

@@ -40,16 +40,12 @@ PARTS = 8
 
 @dataclass(slots=True)
 class Answers(Generic[T]):
-    """The answers of all GPUs, by index.
-
-    Attributes:
-        refused: why NVML refuses the question for a GPU.
-        unanswered: why a GPU counts as one that hangs.
-    """
+    """The answers of all GPUs, by index."""
 
     values: dict[int, T] = field(default_factory=dict)
+    # why NVML refuses the question for a GPU
     refused: dict[int, str] = field(default_factory=dict)
-    unanswered: dict[int, str] = field(default_factory=dict)
+    unanswered: dict[int, str] = field(default_factory=dict)  # why a GPU counts as one that hangs
 
 
 _asked: dict[int, float] = {}

@@ -38,20 +38,16 @@ NUMBERS = count(1)
 class Watch:
     """A started watch of all GPUs.
 
-    Attributes:
-        unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
-        failure: why the watch has ended, "" while it runs.
-        started: in seconds since 1970.
-
     Raises:
         NVMLError: NVML cannot make a set of events.
     """
 
     def __init__(self, nvml: Calls) -> None:
         self.number = next(NUMBERS)
+        # a reason for each GPU whose events NVML does not deliver, by UUID
         self.unwatched: dict[str, str] = {}
-        self.failure = ""
-        self.started = time.time()
+        self.failure = ""  # why the watch has ended, "" while it runs
+        self.started = time.time()  # in seconds since 1970
         self._totals: Totals = {}
         self._nvml = nvml.copy()  # of the thread
         self._handles: dict[int, Handle] = {}

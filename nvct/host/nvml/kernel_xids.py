@@ -61,9 +61,6 @@ def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
 class KernelXids:
     """The XIDs of the kernel's messages that NVML does not report, without those of the past.
 
-    Attributes:
-        problem: why there are none, "" if the messages can be read.
-
     Args:
         open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
     """
@@ -73,7 +70,7 @@ class KernelXids:
         open_messages: Callable[[], Kmsg] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.problem = ""
+        self.problem = ""  # why there are none, "" if the messages can be read
         self._clock = clock
         self._messages: Kmsg | None = None
         self._from_nvml: list[tuple[float, XidEvent]] = []

@@ -43,14 +43,13 @@ class WorkerProcess:
 
     Attributes:
         connection: this process's end.
-        parent: the pid of the process that started it; it is not a child of a fork of that one.
-        killed: whether it was sent SIGKILL.
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:
         from _socket import socketpair
 
-        self.killed = False
+        self.killed = False  # whether it was sent SIGKILL
+        # the pid of the process that started it; it is not a child of a fork of that one
         self.parent = os.getpid()
         self._status: int | None = None
         self._is_reaped = False

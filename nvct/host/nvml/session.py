@@ -51,10 +51,6 @@ class NvmlSession:
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
 
-    Attributes:
-        first_answer_s: how long the first answer took, in seconds: the start of the worker, of
-            NVML, and of each GPU that nothing else uses. None until there is one.
-
     Args:
         limit_s: the deadline of a call, in seconds.
         serve: runs in the worker with its socket and the library's path; `worker.serve` if
@@ -75,6 +71,8 @@ class NvmlSession:
         self._serve = serve or partial(_serve, root=root)
         self._worker: WorkerProcess | None = None
         self._requests = 0
+        # how long the first answer took, in seconds: the start of the worker, of NVML, and of each
+        # GPU that nothing else uses. None until there is one.
         self.first_answer_s: float | None = None
 
     def report(self) -> NvmlReport:
