@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nvct.engine import command, containerd_switches, crio, modules, probe, reload, writing
+from nvct.engine import command, containerd, crio, modules, probe, reload, writing
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
@@ -258,11 +258,7 @@ def _is_runnable(program: str, root: str) -> bool:
 
 
 def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:
-    missing = (
-        containerd_switches.missing_in_dump(options, dump)
-        if options.engine == "containerd"
-        else ""
-    )
+    missing = containerd.missing_in_dump(options, dump) if options.engine == "containerd" else ""
     if missing:
         raise EngineError(
             f"containerd reads {options.config} without {missing}: see its version and imports,"

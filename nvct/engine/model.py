@@ -13,6 +13,7 @@ files.
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -162,6 +163,36 @@ class Files:
         except OSError:
             return []
         return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(suffix)]
+
+
+class EditedFiles(Files):
+    """The files with some edits applied."""
+
+    def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
+        super().__init__(files.root)
+        self._files = files
+        self._edits = {edit.path: edit.after for edit in edits}
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's bytes, None if there is none.
+
+        Raises:
+            DocumentError: as Files.
+        """
+        return self._edits[path] if path in self._edits else self._files.read(path)
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        """Return the paths of a folder's files with a suffix, sorted."""
+        paths = set(self._files.names(folder, suffix))
+        for path, data in self._edits.items():
+            if data is None:
+                paths.discard(path)
+            elif posixpath.dirname(path) == folder.rstrip("/") and path.endswith(suffix):
+                paths.add(path)
+            elif path.startswith(f"{folder.rstrip('/')}/"):  # a folder on the way to a new file
+                part = path[len(folder.rstrip("/")) + 1 :].split("/")[0]
+                paths.add(f"{folder.rstrip('/')}/{part}")
+        return sorted(paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

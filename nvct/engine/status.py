@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import modules, probe, running, toml_file
-from nvct.engine.containerd_load import CRI, Config, Loaded, Table
+from nvct.engine.containerd_load import CRI, Config, Cri
 from nvct.engine.model import Engine, EngineOptions, Files, Handler, State
 from nvct.engine.probe import Ask
 from nvct.engine.running import Running
+from nvct.engine.toml_file import Table
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 
@@ -182,7 +183,7 @@ def _replaced(config: Config) -> Iterator[Fault]:
     if config.modern:
         return
     last = config.winner()
-    effective = dict(_values(config.effective()))
+    effective = dict(_values(config.effective().table))
     for loaded in config.files:
         if loaded.path == last.path:
             return
@@ -212,7 +213,7 @@ def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _without_type(config: Config) -> Iterator[Fault]:
-    for name, table in loading.runtimes(config.effective()).items():
+    for name, table in config.effective().runtimes.items():
         if is_nvidia(name, loading.binary(table)) and not table.get("runtime_type"):
             text = f"its runtime {name} has no runtime_type: no container can be started by it"
             yield Fault(text, is_severe=True)
@@ -230,10 +231,10 @@ def _not_imported(config: Config, options: EngineOptions, files: Files) -> Itera
 
 
 def _registers(path: str, files: Files) -> bool:
-    loaded: Loaded = loading.read_file(path, files)
+    loaded = loading.parsed(path, files.read(path))
     return any(
         name.startswith("nvidia") or SHIM_PROGRAM in loading.binary(table)
         for plugin in dict.fromkeys(CRI.values())
         if isinstance(cri := toml_file.find(loaded.document, ("plugins", plugin)), dict)
-        for name, table in loading.runtimes(cri).items()
+        for name, table in Cri(cri, modern=True).runtimes.items()
     )

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from nvct.engine import restore, staging
-from nvct.engine.containerd_drop_in import EditedFiles
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import (
     ABSENT,
     Absent,
     Change,
+    EditedFiles,
     EngineOptions,
     FileEdit,
     Files,

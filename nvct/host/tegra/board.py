@@ -19,6 +19,7 @@ from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
+from nvct.host.go_pattern import expand
 from nvct.host.gpu import nodes
 from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, Link, NamedDevice
 from nvct.host.nvml.model import NvmlGpu, NvmlReport
@@ -159,7 +160,7 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
         for entry in (entry for entry in entries if entry.kind == "dev"):
             reason = f"{os.path.basename(entry.source)} names it"
             listed_nodes = []
-            for path in csv.expand(join("/", entry.path), tree.names):
+            for path in expand(join("/", entry.path), tree.names):
                 folder, _, name = path.partition("/dev/")
                 node = nodes.make_node(roots, stat_node, name, reason) if not folder else None
                 listed_nodes += [node] if node else []

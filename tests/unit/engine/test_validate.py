@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import command, containerd_switches, engine_control
+from nvct.engine import command, containerd, engine_control
 from nvct.engine.command import Completed
 from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
@@ -214,7 +214,7 @@ def _missing(dump: str, default: str) -> str:
         default=default,
         config="/etc/containerd/config.toml",
     )
-    return containerd_switches.missing_in_dump(asked, dump)
+    return containerd.missing_in_dump(asked, dump)
 
 
 @pytest.mark.parametrize(
