@@ -98,8 +98,8 @@ def find_files(
         version = _version(library_search, dirs)
         files = libraries.find_libraries(library_search, version, dirs)
         files += find_compat32(search, version, files, included=options.compat32)
-        files += programs.find_binaries(tree, roots, findings)
-        files += programs.find_firmware(tree, roots, version, findings)
+        files += programs.find_binaries(search)
+        files += programs.find_firmware(search, version)
         if graphical:
             dirs = dirs if library_search.tree is tree else usual_dirs
             files = graphics.add_links(search, dirs, files)
@@ -199,13 +199,11 @@ def find_compat32(
     native_paths = {file.host_path for file in native_files}
     if not included:
         for candidate, _ in libraries.candidates(search, version, own_dirs):
-            if tree.host_path(candidate.real) not in native_paths:
-                search.findings.leave_out(tree.host_path(candidate.real), COMPAT_REASON)
-        for path in (
-            join(directory, name) for directory in own_dirs for name in tree.names(directory)
-        ):
-            if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
-                search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
+            if search.host_path(candidate) not in native_paths:
+                search.leave_out(candidate.real, COMPAT_REASON)
+        for directory in own_dirs:
+            for name in filter(graphics.PLATFORM.fullmatch, tree.names(directory)):
+                search.leave_out(join(directory, name), COMPAT_REASON)
         return []
     # `libraries` has already reported the 64-bit files of the shared directories.
     search32 = search._replace(machine=machine, findings=Findings())
@@ -213,16 +211,14 @@ def find_compat32(
     dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *cached])
     files: dict[str, DriverFile] = {}
     for candidate, reason in libraries.candidates(search, version, dirs):
-        if candidate.real in files or tree.host_path(candidate.real) in native_paths:
+        if candidate.real in files or search.host_path(candidate) in native_paths:
             continue
-        headers = libraries.read_headers(search32, candidate)
-        file = libraries.make_library(search32, candidate, reason, "compat32") if headers else None
-        if file is not None:
-            files[candidate.real] = replace(file, reason=f"32-bit; {reason}")
+        if libraries.read_headers(search32, candidate):
+            file = libraries.make_library(search32, candidate, f"32-bit; {reason}", "compat32")
+            files |= {candidate.real: file} if file else {}
     for file in graphics.platform_libraries(search32, own_dirs):
-        files[file.host_path] = replace(
-            file, reason=f"32-bit; {file.reason}", capability="compat32"
-        )
+        reason = f"32-bit; {file.reason}"
+        files[file.host_path] = replace(file, reason=reason, capability="compat32")
     return sorted(files.values(), key=lambda file: file.container_path)
 
 

@@ -18,7 +18,7 @@ from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import pci
 from nvct.host.model import Inventory, Mode
-from nvct.host.roots import Roots, join
+from nvct.host.roots import DXCORE, WSL_LIBRARIES, Roots, join
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -67,11 +67,6 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
     raise UsageError(
         f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(MODES))}"
     )
-
-
-# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
-WSL_LIBRARIES = "/usr/lib/wsl/lib"
-DXCORE = "libdxcore.so"
 
 
 def is_wsl(roots: Roots) -> bool:

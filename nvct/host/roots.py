@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 from nvct.errors import UsageError
 
+# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+DXCORE = "libdxcore.so"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from nvct.errors import NvctError, printable
 from nvct.host.driver.libraries import Search
-from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.driver.tree import Tree
 from nvct.host.model import Capability, DriverFile
 from nvct.host.roots import join
 
@@ -94,8 +94,15 @@ def _search(search: Search, locations: Sequence[Location], files: dict[str, Driv
                 match = re.fullmatch(kind.name, name)
                 target = tree.file(join(folder, name)) if match else None
                 if match and target and _is_ours(search, tree.host_path(target.path), match):
-                    file = _file(tree, kind, name, target)
-                    files.setdefault(file.container_path, file)
+                    path = join(kind.container_root, f"{kind.folder}/{name}")
+                    file = DriverFile(
+                        host_path=tree.host_path(target.real),
+                        container_path=path,
+                        reason=kind.reason,
+                        kind="config",
+                        capability=kind.capability,
+                    )
+                    files.setdefault(path, file)
 
 
 def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
@@ -107,26 +114,15 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
     return False
 
 
-def _file(tree: Tree, kind: Kind, name: str, target: TreeFile) -> DriverFile:
-    return DriverFile(
-        host_path=tree.host_path(target.real),
-        container_path=join(kind.container_root, f"{kind.folder}/{name}"),
-        reason=kind.reason,
-        kind="config",
-        capability=kind.capability,
-    )
-
-
 def check(search: Search, files: Sequence[DriverFile]) -> None:
     """Warn of each library that a configuration file names and that containers do not get.
 
     Raises:
         HostError: the host's root is not readable.
     """
-    container_paths = {file.container_path for file in files if file.kind == "library"}
-    container_paths |= {
-        link.path for file in files if file.kind == "library" for link in file.links
-    }
+    loaded = [file for file in files if file.kind == "library"]
+    container_paths = {file.container_path for file in loaded}
+    container_paths |= {link.path for file in loaded for link in file.links}
     names = {os.path.basename(path) for path in container_paths}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
     # A host path has no links below the driver root, so none is followed out of the driver root.
