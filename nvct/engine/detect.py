@@ -37,9 +37,8 @@ def engines(
 ) -> list[Engine]:
     """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
 
-    Args:
-        ask: runs a program and returns what it prints.
-        environ: of that user, for Podman, which has no daemon.
+    `ask` runs a program and returns what it prints; Podman, which has no daemon, is looked for in
+    the environment `environ` of the user `uid`.
     """
     running = [
         of_process(process, files, ask, proc=proc, uid=uid)

@@ -61,8 +61,7 @@ class EngineControl:
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
 
-        Args:
-            restored: the files are the former ones again.
+        The files may be `restored`, which are the former ones again.
 
         Raises:
             EngineError: the engine is not well with its files.
@@ -96,9 +95,7 @@ class EngineControl:
     def _engine_path(self, path: str, usual: str) -> str:
         """Return a path of this process as the engine knows it; "" if that is unknown.
 
-        Args:
-            path: below the engine's root, or mounted here.
-            usual: where such a file lies on most hosts.
+        It lies below the engine's root, or is mounted here, on most hosts at the `usual` place.
         """
         root = self.root.rstrip("/")
         if not root:
@@ -196,9 +193,8 @@ def check_files(
 ) -> list[str]:
     """Let the engine read the files as they will be; return notes.
 
-    Args:
-        opt_out: the option that prevents a reload of the engine; "" if there will be none. An
-            engine that refuses its files must not be restarted, whoever wrote them.
+    `opt_out` is the option that prevents a reload, "" if there will be none: an engine that refuses
+    its files must not be restarted, whoever wrote them.
 
     Raises:
         EngineError: it refuses them, although it accepts the present files or is to be reloaded;

@@ -67,13 +67,10 @@ class Creation:
 def creation_of(
     id_: str, env: Mapping[str, str], annotations: Mapping[str, str], host: str = "/"
 ) -> Creation:
-    """Return what is known about the creation of a container.
+    """Return what is known about the creation of a container with an engine's id.
 
-    Args:
-        id_: of the engine.
-        env: of this process, whose user may have engines of his own.
-        annotations: of the container's config.json.
-        host: the folder that has the engines' state.
+    `env` is that of this process, whose user may have engines of his own; `annotations` are those
+    of the container's config.json, `host` is the folder that has the engines' state.
     """
     for data in (f"{host.rstrip('/')}/var/lib", *_own_data(env)):
         found = _docker(data, id_) or _podman(data, id_)

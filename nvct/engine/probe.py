@@ -60,11 +60,7 @@ def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
 
 
 def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> str:
-    """Return what is wrong with an engine, "" if nothing is.
-
-    Args:
-        names: of the runtimes that it has to list, if it lists runtimes at all.
-    """
+    """Return what is wrong with an engine that has to list some runtimes; "" if nothing is."""
     try:
         if engine == "docker":
             missing = sorted(set(names) - runtimes(path))

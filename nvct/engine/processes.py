@@ -74,11 +74,7 @@ def options(args: Sequence[str], *names: str) -> list[str]:
 
 
 def running(proc: str, host: str = "/") -> Iterator[Process]:
-    """Yield the engines that run, by process number.
-
-    Args:
-        host: our own root directory, to recognize a process that has another.
-    """
+    """Yield the engines that run, by process number; `host` is our own root directory."""
     pids = sorted(int(name) for name in procfs.list_directory(proc) if name.isdecimal())
     engines = (inspect(pid, proc, host) for pid in pids)
     return (process for process in engines if process is not None)

@@ -60,10 +60,7 @@ class _Work:
 def restored(
     versions: Versions, syntax: Syntax, handlers: Collection[str], remaining: Sequence[str] = ()
 ) -> Restored:
-    """Return a file without our changes.
-
-    Args:
-        remaining: the other files that remain: a list may name them.
+    """Return a file without our changes; a list in it may name other files that are `remaining`.
 
     Raises:
         EngineConfigError: the file cannot be understood or edited any more.

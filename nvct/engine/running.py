@@ -48,9 +48,8 @@ def of(
 ) -> Running | None:
     """Return what a running engine has in force; None if it does not run.
 
-    Args:
-        files: what its files say; None if they cannot be read.
-        started: returns when a process started, in seconds of the epoch.
+    `files` is what its files say, None if they cannot be read; `started` returns when a process
+    started, in seconds of the epoch.
     """
     if not engine.pid or engine.foreign:
         return None
@@ -141,8 +140,7 @@ def differences(
 ) -> list[str]:
     """Return sentences about settings of the files that are not in force.
 
-    Args:
-        registered: names of the runtimes in the files whose program is NVIDIA's.
+    `registered` are the names of the runtimes in the files whose program is NVIDIA's.
     """
     name, state = engine.engine, running.state
     if running.younger:

@@ -49,11 +49,7 @@ class Outcome:
 
 
 class Transaction:
-    """Changes of one engine's files.
-
-    Args:
-        control: of the engine; None writes files without check and reload.
-    """
+    """Changes of one engine's files; without a control there is neither check nor reload."""
 
     def __init__(
         self, module: Module, files: Files, journal: Journal, control: Control | None = None
@@ -89,8 +85,7 @@ class Transaction:
     def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
         """Restore the former bytes of the files; of a file that others changed, only our keys.
 
-        Args:
-            aside: set a damaged journal aside instead of raising.
+        If `aside`, a damaged journal is set aside.
 
         Raises:
             As `configure`.

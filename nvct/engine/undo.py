@@ -235,9 +235,7 @@ def _with_defaults(
 ) -> Change:
     """Return a change after which no file names a default that is no longer registered.
 
-    Args:
-        options: of the engine, with the runtimes to remove.
-        originals: path → bytes before configure.
+    The runtimes to remove are those of the options; `originals` are bytes before configure.
     """
     syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
     documents = {

@@ -56,9 +56,8 @@ class LinkPlan:
 def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> LinkPlan:
     """Compare the links that the nodes need with those in a folder.
 
-    Args:
-        findings: gets a warning for each GPU that has no minor yet.
-        create_all: also for nodes that may be made later: every GPU and MIG instance.
+    `create_all` is also for nodes that may be made later, of every GPU and MIG instance; a GPU
+    that has no minor yet is a warning.
 
     Raises:
         HostError: the folder is unreadable.

@@ -43,8 +43,7 @@ class DiscoveryOptions:
     def nvml_of(self, library: str | None) -> Nvml | None:
         """Return the source of what procfs does not show, None if there is none.
 
-        Args:
-            library: host path of the driver's libnvidia-ml.so, None or "" if it has none.
+        `library` is the host path of the driver's libnvidia-ml.so, None or "" if it has none.
         """
         if self.nvml != "auto":
             return self.nvml

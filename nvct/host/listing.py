@@ -37,8 +37,7 @@ def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
 def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) -> str:
     """Return an inventory as a table; "HOST -> CONTAINER" shows a path that differs.
 
-    Args:
-        width: columns of the terminal, 0 for no limit. A wider row is folded.
+    A row wider than `width` columns is folded, unless that is 0.
     """
     rows = [HEAD, *_rows(inventory)]
     if left_out:

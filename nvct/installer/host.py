@@ -23,9 +23,7 @@ NO_CHROOT = "SYSTEMD_IGNORE_CHROOT"
 class HostFiles(Files):
     """The host's files; a path that is already one of this container is not changed.
 
-    Args:
-        host_root: where the host's root is mounted; "/" if this is no container.
-        unmoved: folders that are mounted at their host's path, or belong to this container.
+    `unmoved` folders are mounted at their host's path, or belong to this container.
     """
 
     def __init__(

@@ -58,10 +58,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install.
-
-    Args:
-        option: --toolkit-source-root, "" for the tree of this program.
+    """Return the tree to install, by default that of this program.
 
     Raises:
         UsageError: there is no such tree.
@@ -87,11 +84,7 @@ def source_root(option: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace the wrappers.
-
-    Args:
-        runtimes: low-level runtimes to use while no driver is loaded.
-        modules: paths of which one exists if a driver is loaded.
+    """Copy the tree, and write or replace the wrappers; see `wrapper`.
 
     Raises:
         UsageError: the source is no such tree, or has no wrapper.
@@ -157,9 +150,8 @@ def wrapper(
 ) -> bytes:
     """Return the wrapper of a program.
 
-    Args:
-        runtimes: low-level ones to call instead if no driver is loaded; () always starts it.
-        modules: paths of which one exists if a driver is loaded.
+    While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
+    low-level `runtimes` instead; () always starts the program.
 
     Raises:
         UsageError: the names are too long for it.

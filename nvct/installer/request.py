@@ -173,10 +173,7 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of a process's container.
-
-    Args:
-        pid: of the process, 0 for this one.
+    """Return the engine of the container of a process, 0 for this one.
 
     Raises:
         EngineError: the process is in no container, or the engine's own process is not visible.

@@ -40,9 +40,6 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
     An earlier signal ends the installation and restores the engine, too.
 
-    Args:
-        daemon: wait for a signal; else exit, and leave the engine configured.
-
     Raises:
         NvctError: a step failed; the engine has its former configuration.
     """

@@ -67,9 +67,7 @@ def find_config_files(
 ) -> list[DriverFile]:
     """Return the configuration files, sorted by container path.
 
-    Args:
-        search_paths: absolute host directories that replace /etc and the data directories.
-        data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
+    `search_paths`, absolute on the host, replace /etc and the data directories of the driver root.
 
     Raises:
         HostError: the host's root is not readable.
@@ -154,10 +152,7 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
 
 
 def libraries_in(text: str, *, is_icd: bool) -> set[str]:
-    """Return the libraries that a configuration file names.
-
-    Args:
-        is_icd: whether it is one of OpenCL, with a name in its first line, and not JSON.
+    """Return the libraries that a configuration file names; an ICD of OpenCL in its first line.
 
     Raises:
         ValueError: it is no JSON.

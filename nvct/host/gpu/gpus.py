@@ -49,10 +49,8 @@ def find_gpus(
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
-    Args:
-        coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
-        unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
-            that follow "it is not known".
+    Unless `coherent`, NVML is not asked which GPUs are. `unknown` are further facts that a call of
+    NVML brings, but that do not cause one, as phrases that follow "it is not known".
     """
     roots, findings = search.roots, search.findings
     listed = procfs.gpus(roots)

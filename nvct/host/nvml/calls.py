@@ -99,10 +99,7 @@ class Driver:
     """One library file, loaded and initialized on the first request.
 
     After NVML refuses a request, the library is initialized again for the next one, because the
-    driver may have been reloaded.
-
-    Args:
-        is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
+    driver may have been reloaded. While a thread is in a call of NVML, handles stay open.
     """
 
     def __init__(
@@ -122,8 +119,7 @@ class Driver:
     ) -> object:
         """Return the result of a function that is called with `Calls` and the arguments.
 
-        Args:
-            until: the deadline, by `time.monotonic`; the session ends this process then.
+        `until` is the deadline, by `time.monotonic`: the session ends this process then.
 
         Raises:
             NvmlError: the library cannot be loaded or initialized, or refuses a call.

@@ -68,11 +68,9 @@ def ask(
 ) -> Answers[T]:
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
-    Args:
-        question: has a thread, and `Calls`, of its own.
-        limit_s: a GPU hangs that has not answered this long after another one has.
-        at_once: ask all GPUs at the same time, because each answer takes long.
-        complete: refuse an answer in which a GPU is missing because it hangs.
+    A question has a thread, and `Calls`, of its own. A GPU hangs that has not answered `limit_s`
+    after another one has. GPUs are asked `at_once` if each answer takes long; a `complete` answer
+    lacks none.
 
     Raises:
         NvmlError: one hangs, and `complete` is true.
@@ -145,8 +143,7 @@ class _Inquiry(Generic[T]):
     def wait(self, count: int, limit_s: float, *, for_one: bool = False) -> None:
         """Wait until so many GPUs have answered, or none more has for some time.
 
-        Args:
-            for_one: wait for the first answer without a limit.
+        The first answer is awaited without a limit if it is `for_one`.
         """
         parts = 0
         with self._come:

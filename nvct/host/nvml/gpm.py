@@ -35,11 +35,7 @@ is asked by one thread at a time."""
 
 
 def read(reading: Reading, uuid: str, handle: Handle, gi: int = WHOLE_GPU) -> bool:
-    """Add the metrics of a GPU, or of a GPU instance, since the last question.
-
-    Returns:
-        Whether the GPU has such metrics.
-    """
+    """Add the metrics of a GPU, or of a GPU instance; return whether the GPU has any."""
     nvml = reading.nvml
     support = optional(nvml, lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
     if not support:

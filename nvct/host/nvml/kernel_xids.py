@@ -61,8 +61,7 @@ def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
 class KernelXids:
     """The XIDs of the kernel's messages that NVML does not report, without those of the past.
 
-    Args:
-        open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
+    By default, they are those of /dev/kmsg or the file of KMSG_ENV.
     """
 
     def __init__(

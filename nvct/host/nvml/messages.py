@@ -48,10 +48,7 @@ class MalformedMessageError(MalformedError):
 
 
 def send(connection: socket, message: Json, until: float | None = None) -> None:
-    """Write one message.
-
-    Args:
-        until: the deadline in seconds of `time.monotonic`; None waits without limit.
+    """Write one message before a deadline of `time.monotonic`; None waits without limit.
 
     Raises:
         TimeoutError: the deadline has passed.

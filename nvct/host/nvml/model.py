@@ -51,15 +51,12 @@ class NvmlReport:
 class GpuProperties:
     """What conditions of container images (NVIDIA_REQUIRE_*) and of ResourceClaims compare.
 
-    Attributes: each is "" where NVML does not report it
-        brand: as libnvidia-container writes it.
-        arch: the CUDA compute capability, e.g. 9.0.
-        addressing: whether CPU and GPU use one address space: ATS, HMM or None.
+    Each is "" where NVML does not report it.
     """
 
-    brand: str = ""
-    arch: str = ""
-    addressing: str = ""
+    brand: str = ""  # as libnvidia-container writes it
+    arch: str = ""  # the CUDA compute capability, e.g. 9.0
+    addressing: str = ""  # whether CPU and GPU use one address space: ATS, HMM or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

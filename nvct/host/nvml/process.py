@@ -93,10 +93,9 @@ class WorkerProcess:
         return True
 
     def kill(self) -> bool:
-        """Close the socket and kill the process.
+        """Close the socket and kill the process; return whether it ended within KILL_S.
 
-        Returns:
-            Whether it ended within KILL_S: one that waits in the kernel (state D) does not.
+        One that waits in the kernel (state D) does not.
         """
         self.connection.close()
         if not self.has_ended():

@@ -59,14 +59,10 @@ VERBS: Mapping[str, str] = {
 
 
 def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
-    """Answer requests until the session closes the connection.
+    """Answer requests until the session closes the connection; `root` as of the session.
 
     NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
     for events, up to a second.
-
-    Args:
-        load: loads the library; tests have one in Python.
-        root: see `session.NvmlSession`.
 
     Raises:
         MalformedMessageError: the session does not speak the protocol.

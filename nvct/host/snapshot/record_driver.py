@@ -145,10 +145,8 @@ def record(
 ) -> str | None:
     """Record the driver root, and return the host's path of its NVML library.
 
-    Args:
-        snapshot: gets the entries; its field about is already set.
-        library_dirs: further directories of libraries, inside the driver root.
-        shares: further directories of configuration files.
+    `library_dirs` and `shares` are further directories, inside the driver root, of libraries and
+    of configuration files.
     """
     machine = str(snapshot.about["machine"])
     recorder = _Recorder(snapshot, roots.driver_root)
