@@ -150,11 +150,7 @@ def _not_imported(path: str, ours: str) -> EngineConfigError:
 
 
 def _full_drop_in(
-    options: EngineOptions,
-    config: Config,
-    loaded: Loaded,
-    pattern: str,
-    notes: tuple[str, ...],
+    options: EngineOptions, config: Config, loaded: Loaded, pattern: str, notes: tuple[str, ...]
 ) -> Target:
     """Return a drop-in with the CRI's whole table, which this containerd would drop otherwise."""
     path, start = loaded.path, _first_lines(config)

@@ -99,6 +99,7 @@ def look(
     """Look at a host."""
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
     bound = pci.bound_elsewhere(roots)
+    system_state, _ = _state("", files.root)
     return DockerHost(
         client=client(files, environ),
         daemons=tuple(
@@ -111,7 +112,7 @@ def look(
         gpus=_gpus(roots),
         driver=procfs.driver_version(roots) or ("WSL" if modes.is_wsl(roots) else ""),
         elsewhere=bound[0].driver if bound else "",
-        system_runtimes=_system_runtimes(files),
+        system_runtimes=tuple(system_state.handlers) if system_state else (),
         hidden=procfs.hidden_processes(proc),
     )
 
@@ -128,7 +129,7 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
         real = real.removeprefix(files.root.rstrip("/"))
     base = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
     if environ.get("DOCKER_HOST"):
-        return _with_endpoint(base, environ["DOCKER_HOST"], "by DOCKER_HOST")
+        return replace(base, endpoint=environ["DOCKER_HOST"], source="by DOCKER_HOST")
     folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
     name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
                                                   "currentContext")  # fmt: skip
@@ -139,11 +140,7 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
     meta = _json(files, f"{folder}/contexts/meta/{context_digest}/meta.json")
     endpoints = meta.get("Endpoints")
     endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    return _with_endpoint(base, _text(endpoint, "Host"), f"by the context {name}")
-
-
-def _with_endpoint(base: Client, endpoint: str, source: str) -> Client:
-    return Client(program=base.program, podman=base.podman, endpoint=endpoint, source=source)
+    return replace(base, endpoint=_text(endpoint, "Host"), source=f"by the context {name}")
 
 
 def _json(files: Files, path: str) -> dict[str, object]:
@@ -171,7 +168,7 @@ def _is_podman_script(path: str) -> bool:
 
 def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
     root = _root(process, files, proc)
-    state, problem = _state(engine, root)
+    state, problem = _state(engine.config, root)
     path = process.env.get("PATH", "") if process.env else None
     option_dirs = processes.options(process.args, "cdi-spec-dir")
     apart = process.container or _has_own_processes(process.pid, proc)
@@ -207,30 +204,22 @@ def _has_own_processes(pid: int, proc: str) -> bool:
         return False
 
 
-def _state(engine: Engine, root: str) -> tuple[State | None, str]:
-    options = EngineOptions(engine="docker", handlers=(), config=engine.config)
+def _state(config: str, root: str) -> tuple[State | None, str]:
+    options = EngineOptions(engine="docker", handlers=(), config=config)
     try:
         return docker.state(options, Files(root)), ""
     except NvctError as error:
         return None, error.message
 
 
-def _system_runtimes(files: Files) -> tuple[str, ...]:
-    try:
-        return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
-    except NvctError:
-        return ()
-
-
 def _on_path(path: str, root: str) -> dict[str, Program]:
     """Return the programs of HOOKS that a PATH leads to in a file system."""
+    folders = [folder for folder in path.split(":") if folder.startswith("/")]
     programs = {}
     for name in HOOKS:
-        for folder in path.split(":"):
-            program = _program(f"{folder}/{name}", root) if folder.startswith("/") else None
-            if program:
-                programs[name] = program
-                break
+        found = (_program(f"{folder}/{name}", root) for folder in folders)
+        if program := next(filter(None, found), None):
+            programs[name] = program
     return programs
 
 
@@ -251,10 +240,8 @@ def _program(path: str, root: str) -> Program | None:
 
 
 def _which(name: str, path: str, files: Files) -> str:
-    for folder in path.split(":"):
-        if folder.startswith("/") and _program(f"{folder}/{name}", files.at("/")):
-            return f"{folder}/{name}"
-    return ""
+    paths = (f"{folder}/{name}" for folder in path.split(":") if folder.startswith("/"))
+    return next((path for path in paths if _program(path, files.at("/"))), "")
 
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:

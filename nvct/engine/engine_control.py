@@ -193,8 +193,8 @@ def check_files(
 ) -> list[str]:
     """Let the engine read the files as they will be; return notes.
 
-    `opt_out` is the option that prevents a reload, "" if there will be none: an engine that refuses
-    its files must not be restarted, whoever wrote them.
+    `opt_out` is the option that prevents a reload, "" if there will be none: an engine that
+    refuses its files must not be restarted, whoever wrote them.
 
     Raises:
         EngineError: it refuses them, although it accepts the present files or is to be reloaded;
@@ -230,8 +230,7 @@ def check_files(
             already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
         )
     raise EngineError(
-        f"{engine} refuses the new configuration: {_reason(completed)}",
-        hint="nothing was changed",
+        f"{engine} refuses the new configuration: {_reason(completed)}", hint="nothing was changed"
     )
 
 

@@ -127,8 +127,7 @@ class Journal:
             return _page(data)
         except (ValueError, RecursionError) as error:  # the latter of json, if nested deeply
             raise DamagedJournalError(
-                f"the journal {path} is damaged: {error}",
-                hint=self.damage_hint,
+                f"the journal {path} is damaged: {error}", hint=self.damage_hint
             ) from error
 
     def save(self, path: str, page: Page) -> None:

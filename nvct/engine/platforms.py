@@ -8,7 +8,6 @@ amazon-eks-ami nodeadm, AgentBaker). Contract: only reads.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import posixpath
 import re
@@ -20,6 +19,7 @@ from nvct.engine import toml_file
 from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
+from nvct.host.go_pattern import matches
 
 OTHER_FILE_SYSTEM = """
 it runs in another file system, a container's or a snap's: run the command there
@@ -281,5 +281,5 @@ def _document(files: Files, path: str) -> dict[str, object]:
 def _imports(document: Mapping[str, object], path: str, folder: str) -> bool:
     """Report whether a containerd file imports a path; imports are relative to its folder."""
     imports = document.get("imports")
-    globs = imports if isinstance(imports, list) else []
-    return any(fnmatch.fnmatch(path, posixpath.join(folder, str(glob))) for glob in globs)
+    patterns = imports if isinstance(imports, list) else []
+    return any(matches(path, posixpath.join(folder, str(pattern))) for pattern in patterns)

@@ -86,7 +86,7 @@ class HostReloader(Reloader):
             return Reload(note=f"It is recommended that {engine} daemon be restarted.")
         if detected is None or not detected.pid:
             return Reload()  # it reads its files when it starts
-        if engine == "docker" and not restart and mode == "auto":
+        if engine == "docker" and mode == "auto" and not restart:
             return Reload(action="signal")
         if engine == "docker" and mode == "auto":
             # A signal is enough for runtimes and the default, but not for CDI. Until a restart,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nvct.engine import crio, probe
-from nvct.engine.model import Engine, EngineOptions, State
+from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.probe import Ask
 from nvct.errors import NvctError
 from nvct.host import procfs
@@ -41,10 +41,7 @@ class Running:
 
 
 def of(
-    engine: Engine,
-    files: State | None,
-    ask: Ask = probe.ask,
-    started: Started | None = None,
+    engine: Engine, files: State | None, ask: Ask = probe.ask, started: Started | None = None
 ) -> Running | None:
     """Return what a running engine has in force; None if it does not run.
 
@@ -53,19 +50,15 @@ def of(
     """
     if not engine.pid or engine.foreign:
         return None
+    if engine.engine == "containerd":
+        return _by_files(engine, files, started or procfs.started)
     reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
     if reader is None:
-        return (
-            _by_files(engine, files, started or procfs.started)
-            if engine.engine == "containerd"
-            else None
-        )
-    socket = engine.socket
-    if not socket:
+        return None
+    if not engine.socket:
         return Running(problem=f"{engine.engine} has no socket that is known")
-    socket_path = socket if engine.root == "/" else engine.root.rstrip("/") + socket
     try:
-        return reader(engine, socket_path, ask)
+        return reader(engine, engine.root.rstrip("/") + engine.socket, ask)
     except OSError as error:
         reason = error.strerror or str(error)
         return Running(problem=f"the running {engine.engine} does not answer: {reason}")
@@ -73,11 +66,15 @@ def of(
         return Running(problem=f"the running {engine.engine} gave a malformed answer: {error}")
 
 
-def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
-    status, body = ask(socket, "/info")
+def _get(socket: str, target: str, ask: Ask) -> bytes:
+    status, body = ask(socket, target)
     if status != 200:
-        raise OSError(0, f"GET /info answers {status}")
-    info = probe.document(body)
+        raise OSError(0, f"GET {target} answers {status}")
+    return body
+
+
+def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
+    info = probe.document(_get(socket, "/info", ask))
     runtimes = probe.member(info, "Runtimes", dict, {})
     folders = tuple(map(str, probe.member(info, "CDISpecDirs", list, [])))
     numbers = engine.numbers or _numbers(probe.member(info, "ServerVersion", str, ""))
@@ -100,14 +97,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
-    status, body = ask(socket, "/config")
-    if status != 200:
-        raise OSError(0, f"GET /config answers {status}")
-    from nvct.engine.model import Files
-
-    options = EngineOptions(
-        engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers
-    )
+    dump = _get(socket, "/config", ask).decode()
+    options = EngineOptions(engine="crio", handlers=(), dump=dump, engine_version=engine.numbers)
     return Running(by="GET /config", state=replace(crio.state(options, Files()), files=()))
 
 
@@ -115,23 +106,21 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
     start = started(engine.pid)
     if start is None or files is None:
         return Running(problem=f"when {engine.engine} started cannot be told" if files else "")
-    paths = [engine.root.rstrip("/") + path for path in (*files.files, engine.config)]
+    root = engine.root.rstrip("/")
     younger = tuple(
-        dict.fromkeys(
-            path.removeprefix(engine.root.rstrip("/"))
-            for path in paths
-            if (_changed(path) or 0.0) > start + procfs.CLOCK_TICK_S
-        )
+        path
+        for path in dict.fromkeys((*files.files, engine.config))
+        if _changed(root + path) > start + procfs.CLOCK_TICK_S
     )
     return Running(state=None if younger else files, younger=younger)
 
 
-def _changed(path: str) -> float | None:
-    """Return when a file was moved to its place or changed there."""
+def _changed(path: str) -> float:
+    """Return when a file was moved to its place or changed there, 0 if there is none."""
     try:
         status = os.stat(path)
     except OSError:
-        return None
+        return 0.0
     return max(status.st_mtime, status.st_ctime)
 
 

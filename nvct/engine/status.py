@@ -75,9 +75,7 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
             running=reported,
         )
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
-    missing = [
-        name for name, path in sorted(registered.items()) if not _exists(path, files, engine)
-    ]
+    missing = [name for name in sorted(registered) if not _exists(registered[name], files, engine)]
     in_force = running.of(engine, state, ask)
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
@@ -114,11 +112,10 @@ def _is_other_users(engine: Engine) -> bool:
 
 
 def _missing(engine: Engine, name: str, path: str) -> str:
-    program = f", {path}," if path else ""
+    program = f"the program of its runtime {name}{f', {path},' if path else ''} is not"
     if path and "/" not in path:
-        folders = engine.path or "empty"
-        return f"the program of its runtime {name}{program} is not on its PATH, which is {folders}"
-    return f"the program of its runtime {name}{program} is not there"
+        return f"{program} on its PATH, which is {engine.path or 'empty'}"
+    return f"{program} there"
 
 
 def _exists(path: str, files: Files, engine: Engine) -> bool:
@@ -191,9 +188,8 @@ def _replaced(config: Config) -> Iterator[Fault]:
         lost = [key for key, value in _values(cri) if _is_lost(key, value, effective)]
         if lost:
             rest = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
-            names = ", ".join(lost[:NAMED]) + rest
-            text = f"{last.path} replaces the CRI settings of {loaded.path}: not in force: {names}"
-            yield Fault(text, is_severe=False)
+            text = f"{last.path} replaces the CRI settings of {loaded.path}: not in force: "
+            yield Fault(text + ", ".join(lost[:NAMED]) + rest, is_severe=False)
 
 
 def _is_lost(key: str, value: object, effective: Mapping[str, object]) -> bool:

@@ -232,9 +232,7 @@ def missing_folders(path: str) -> list[str]:
 
 
 def make_folders(
-    folders: Sequence[str],
-    kernel: Kernel,
-    refused: Callable[[OSError, str], HostError] = refused,
+    folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
     """Create folders, the outermost first; their mode is independent of the umask.
 

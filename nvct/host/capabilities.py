@@ -102,9 +102,7 @@ def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[
     return _files(files, _rule(names), {})
 
 
-def nodes_by_capability(
-    nodes: Sequence[DeviceNode],
-) -> dict[Capability, tuple[DeviceNode, ...]]:
+def nodes_by_capability(nodes: Sequence[DeviceNode]) -> dict[Capability, tuple[DeviceNode, ...]]:
     """Return the nodes of each capability, and under "" those that every container gets."""
     shares: dict[Capability, tuple[DeviceNode, ...]] = {}
     for name in ("", *NAMES):

@@ -41,11 +41,7 @@ class _Tables(NamedTuple):
 
 
 def find_gpus(
-    search: GpuSearch,
-    nvml: Nvml | None,
-    *,
-    coherent: bool = False,
-    unknown: Sequence[str] = (),
+    search: GpuSearch, nvml: Nvml | None, *, coherent: bool = False, unknown: Sequence[str] = ()
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 

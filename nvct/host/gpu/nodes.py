@@ -84,11 +84,7 @@ def named_nodes(roots: Roots) -> StatNode:
 
 
 def make_node(
-    roots: Roots,
-    stat_node: StatNode,
-    name: str,
-    reason: str,
-    capability: Capability = "",
+    roots: Roots, stat_node: StatNode, name: str, reason: str, capability: Capability = ""
 ) -> DeviceNode | None:
     """Return the node at /dev/<name>, None if there is none."""
     host_path = f"{roots.dev}/{name}"

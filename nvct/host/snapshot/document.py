@@ -79,11 +79,7 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 
 
 def redacted(
-    snapshot: Snapshot,
-    *,
-    hostname: str = "",
-    keep_uuids: bool = False,
-    uuids: Uuids | None = None,
+    snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False, uuids: Uuids | None = None
 ) -> Snapshot:
     """Return a snapshot without UUIDs, and without the builder and build host of the module."""
     clean = str if keep_uuids else uuids or Uuids()
