@@ -105,9 +105,8 @@ def plan(options: EngineOptions, files: Files) -> Change:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     after = before
     if settings:
-        after = edit(
-            HEADER if before is None else decode(before, target), settings, target
-        ).encode()
+        text = HEADER if before is None else decode(before, target)
+        after = edit(text, settings, target).encode()
     return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
@@ -196,11 +195,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
     if registered is not None and _is_up_to_date(registered, table):
         return []
     own_table = find(document, (*RUNTIMES, handler.name))
-    misleading = [key for key in MISLEADING if isinstance(own_table, dict) and key in own_table]
-    return [
-        (RUNTIMES, handler.name, table),
-        *((((*RUNTIMES, handler.name), key, ABSENT)) for key in misleading),
-    ]
+    keys = own_table if isinstance(own_table, dict) else ()
+    misleading = [((*RUNTIMES, handler.name), key, ABSENT) for key in MISLEADING if key in keys]
+    return [(RUNTIMES, handler.name, table), *misleading]
 
 
 def _is_up_to_date(registered: Table, table: Table) -> bool:

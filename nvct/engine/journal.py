@@ -20,6 +20,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from nvct import typed
@@ -148,11 +149,8 @@ class Journal:
         Raises:
             OSError: it cannot be renamed.
         """
-        aside = f"{path}.damaged"
-        number = 1
-        while os.path.lexists(aside):
-            number += 1
-            aside = f"{path}.damaged{number}"
+        names = (f"{path}.damaged{number if number > 1 else ''}" for number in count(1))
+        aside = next(name for name in names if not os.path.lexists(name))
         folder, name = files.split(path)
         with opened(folder, self.kernel) as fd:
             new_name = os.path.basename(aside)

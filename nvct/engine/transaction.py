@@ -142,9 +142,9 @@ class Transaction:
         if page.pending is None:
             return path, page, ()
         notes = [
-            f"an earlier change of {options.engine} was cut short: its files are as before it"
+            f"an earlier change of {options.engine} was cut short: its files are as before it",
+            *self._restore_files(page.pending),
         ]
-        notes += self._restore_files(page.pending)
         if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)

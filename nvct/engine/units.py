@@ -44,16 +44,11 @@ def find(name: str, files: Files) -> Unit | None:
     Raises:
         DocumentError: a file of it cannot be read.
     """
-    for folder in FOLDERS:
-        path = f"{folder}/{name}"
-        text = _text(path, files)
-        if text is not None:
-            break
-    else:
+    texts = ((f"{folder}/{name}", _text(f"{folder}/{name}", files)) for folder in FOLDERS)
+    path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
+    if not text:
         return None
-    paths = [path, *_drop_ins(name, files)] if text else []
-    if not paths:
-        return None
+    paths = [path, *_drop_ins(name, files)]
     command: list[str] = []
     env: dict[str, str] = {}
     for path in paths:
@@ -64,8 +59,7 @@ def find(name: str, files: Files) -> Unit | None:
                 env |= _pairs(_arguments(value))
             elif key == "EnvironmentFile":
                 env |= _environment(value.removeprefix("-"), files)
-    args = tuple(_expanded(command, env))
-    return Unit(name=name, files=tuple(paths), args=args, env=env)
+    return Unit(name=name, files=tuple(paths), args=tuple(_expanded(command, env)), env=env)
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:
