@@ -102,7 +102,8 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
         except NvctError as error:
             if not request.ignore_errors:
                 raise
-            say(f"warning: ignored: {engine.errors_of(error)}")
+            hint = f" ({error.hint})" if error.hint else ""
+            say(f"warning: ignored: {error.message}{hint}")
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:

@@ -6,6 +6,7 @@ The names of values are in `UNITS`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 UNITS = {
@@ -94,12 +95,8 @@ class MigSample:
     errors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        _check(self.values)
+        """Refuse a value that nobody knows."""
+        _check(self.values, VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +120,8 @@ class GpuSample:
     xids: tuple[XidCount, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        _check(self.values)
+        """Refuse a value that nobody knows."""
+        _check(self.values, VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +140,8 @@ class NvmlSamples:
     unanswered: dict[str, str] = field(default_factory=dict)
 
 
-def _check(values: dict[str, float]) -> None:
-    if unknown := values.keys() - VALUES.keys():
+def _check(values: dict[str, float], known: Collection[str]) -> None:
+    if unknown := values.keys() - set(known):
         raise ValueError(f"the value {min(unknown)!a} is unknown")
 
 
@@ -202,13 +195,8 @@ class GpuCondition:
     mig: tuple[MigInstance, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        if unknown := [name for name in self.values if name not in CONDITION_VALUES]:
-            raise ValueError(f"the value {unknown[0]!a} is unknown")
+        """Refuse a value that nobody knows."""
+        _check(self.values, CONDITION_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,22 +193,21 @@ def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> 
 
 def _read_memory(reading: Reading, handle: Handle) -> None:
     names = ("memory_total", "memory_free", "memory_used", "memory_reserved")
+    nvml = reading.nvml
 
-    def ask() -> tuple[int, ...]:
-        nvml = reading.nvml
+    def version_2() -> tuple[int, ...]:
         info = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.module.nvmlMemory_v2)
         return int(info.total), int(info.free), int(info.used), int(info.reserved)
 
-    reading.read(names, ask)
+    def version_1() -> tuple[int, ...]:
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(info.total), int(info.free), int(info.used)
+
+    reading.read(names, version_2)
     if "memory_total" in reading.errors:  # a driver before 510 has version 1 only
-        reading.read(names[:3], lambda: _memory_v1(reading.nvml, handle))
+        reading.read(names[:3], version_1)
         for name in set(names) & set(reading.values):
             del reading.errors[name]
-
-
-def _memory_v1(nvml: Calls, handle: Handle) -> tuple[int, ...]:
-    info = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return int(info.total), int(info.free), int(info.used)
 
 
 def _mig_device(nvml: Calls, parent: Handle, uuid: str, handle: Handle) -> MigSample:

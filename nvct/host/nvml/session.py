@@ -14,9 +14,11 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from _socket import socket
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import NoneType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from nvct import typed
 from nvct.errors import NvctError, NvmlError
@@ -27,15 +29,11 @@ from nvct.host.nvml.process import KILL_S, WorkerProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
-    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.mig_model import MigState  # few callers change MIG
     from nvct.oci.jsontext import Json
 
-    T = TypeVar("T")
-    Serve: TypeAlias = Callable[[socket, str], None]
+T = TypeVar("T")
+Serve: TypeAlias = Callable[[socket, str], None]
 
 LIMIT_S = 60.0
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
@@ -93,7 +91,7 @@ class NvmlSession:
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs."""
-        from nvct.host.nvml.mig_model import MigState  # few callers change MIG
+        from nvct.host.nvml.mig_model import MigState
 
         return self._ask("mig", MigState)
 
