@@ -177,7 +177,6 @@ def _full_drop_in(
 
 
 def _without_runtimes(cri: Cri, copy: Cri, names: Collection[str]) -> Table:
-    """Return a copied table without our runtimes and CDI."""
     if not names:
         return cri.table
     containerd_table = cri.table.get("containerd")

@@ -231,7 +231,6 @@ def _version(root: Loaded, engine: tuple[int, ...]) -> int:
 
 
 def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
-    """Return the version of all files together."""
     versions = [loaded.version for loaded in files if loaded.version in CRI]
     if not modern:
         return versions[-1] if versions else root

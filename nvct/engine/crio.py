@@ -214,7 +214,6 @@ def _is_up_to_date(registered: Table, table: Table) -> bool:
 
 
 def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
-    """Yield the keys of crio.runtime that have to change."""
     if options.default and _text(merged.keys, "default_runtime") != options.default:
         names = {handler.name for handler in options.handlers} | set(merged.runtimes)
         if options.default not in names:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import command, crio, modules, platforms, processes, syntax, units
+from nvct.engine import command, crio, modules, platforms, processes, syntax
 from nvct.engine.model import Engine, Files
 from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
@@ -118,7 +118,7 @@ def of_unit(
     binary = next((path for path in candidates if os.access(files.at(path), os.X_OK)), "")
     if not binary:
         return None
-    unit = units.find(f"{name}.service", files)
+    unit = processes.unit_of(f"{name}.service", files)
     args = unit.args[1:] if unit else ()
     env = unit.env if unit else {}
     if name == "podman":
@@ -168,7 +168,6 @@ def _ask(ask: Ask | None, program: str, name: str) -> str:
 
 
 def _config(name: str, args: Sequence[str], env: Mapping[str, str], uid: int) -> str:
-    """Return the main file that an engine reads with a command line and an environment."""
     rootless = uid != 0 or ROOTLESS in env
     home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
     if name == "docker":

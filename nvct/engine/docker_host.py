@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.engine import detect, docker, probe, processes, running
+from nvct.engine import detect, docker, processes, running
 from nvct.engine.detect import Ask
 from nvct.engine.model import Engine, EngineOptions, Files, State
-from nvct.engine.probe import Ask as Get
 from nvct.engine.processes import Process
+from nvct.engine.running import Ask as Get
 from nvct.engine.running import Running
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
@@ -94,7 +94,7 @@ def look(
     ask: Ask | None = None,
     proc: str = "/proc",
     *,
-    get: Get = probe.ask,
+    get: Get = running.ask,
 ) -> DockerHost:
     """Look at a host."""
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
@@ -245,7 +245,6 @@ def _which(name: str, path: str, files: Files) -> str:
 
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
-    """Return the CDI specs that have GPUs of NVIDIA."""
     from nvct.cdi.read import registry  # YAML is loaded only if there are specs in that format
 
     tree = root.rstrip("/")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nvct.engine import command, containerd, crio, modules, probe, reload, writing
+from nvct.engine import command, containerd, crio, modules, reload, running, writing
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
@@ -38,7 +38,7 @@ class EngineControl:
     removing: bool = False
     # an engine that was not well before the reload has to be well after it
     must_be_healthy: bool = False
-    timeout_s: float = probe.TIMEOUT_S
+    timeout_s: float = running.TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
         """Have the engine read files that are not in place yet; return notes.
@@ -115,7 +115,7 @@ class EngineControl:
     def _problem(self) -> str:
         if not self.socket:
             return "it has no socket"
-        return probe.find_problem(self.options.engine, self.socket, (), self._ask)
+        return running.find_problem(self.options.engine, self.socket, (), self._ask)
 
     def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
@@ -125,15 +125,15 @@ class EngineControl:
             return "" if self.reloader.is_running() else f"{engine} does not run after its restart"
 
         def not_reloaded() -> str:
-            took = engine != "docker" or probe.reloaded(self.socket, since)
+            took = engine != "docker" or running.reloaded(self.socket, since)
             return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
 
         def not_well() -> str:
-            problem = probe.find_problem(engine, self.socket, names, self._ask)
+            problem = running.find_problem(engine, self.socket, names, self._ask)
             return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
 
         for step in (not_running if action == "restart" else not_reloaded, not_well):
-            problem = probe.wait(step, self.timeout_s)
+            problem = running.wait(step, self.timeout_s)
             if problem:
                 log_error = self.reloader.last_error(self.run)
                 raise EngineError(f"{problem}: {log_error}" if log_error else problem)
@@ -153,7 +153,7 @@ class EngineControl:
         """Return a note on runtimes that dockerd keeps: a reload removes none."""
         names = {handler.name for handler in self.options.handlers}
         try:
-            remaining = sorted(names & probe.runtimes(self.socket))
+            remaining = sorted(names & running.runtimes(self.socket))
         except OSError:
             return []
         return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []
@@ -263,7 +263,6 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
 
 
 def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
-    """Run a program; it alone sees files with other content."""
     with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
         return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
 

@@ -211,18 +211,15 @@ def _microk8s(engine: Engine, _files: Files) -> Engine:
 
 
 def _rootless(engine: Engine, _files: Files) -> Engine:
-    """Rootless Docker has its own file and unit."""
     unit = engine.unit or "docker.service"
     return replace(engine, platform="rootless", restart=("systemctl", "--user", "restart", unit))
 
 
 def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
-    """Return an engine whose files must not be edited, with advice on what to do instead."""
     return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
 
 
 def _has(*paths: str) -> Applies:
-    """Return a condition: the host has one of these files or folders."""
     return lambda _engine, files, _env: any(os.path.exists(files.at(path)) for path in paths)
 
 
@@ -257,7 +254,6 @@ RULES: tuple[tuple[str, Applies, tuple[str, str, bool] | Adapt], ...] = (
 
 
 def _system(files: Files) -> str:
-    """Return ID of os-release(5)."""
     text = _text(files, "/etc/os-release") or _text(files, "/usr/lib/os-release")
     match = re.search(r"^ID=[\"']?([^\"'\n]*)", text, re.MULTILINE)
     return match[1] if match else ""

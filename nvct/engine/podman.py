@@ -146,7 +146,6 @@ def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
 
 
 def _spec_dirs(options: EngineOptions, current: Merged) -> tuple[str, ...]:
-    """Return the folders from which Podman reads CDI specs now."""
     first, end = STATIC_ALONE
     if current.spec_dirs and not (options.engine_version and options.engine_version < first):
         return tuple(current.spec_dirs)

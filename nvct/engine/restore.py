@@ -108,7 +108,6 @@ def _is_same_program(current: object, configured: object) -> bool:
 
 
 def _decide(work: _Work, remaining: Sequence[str]) -> None:
-    """Find the edits that revert our changes, and apply them to the result."""
     helpers: list[Path] = []
     version = False
     for path, before, configured in differences(work.before, work.configured):

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nvct.engine import containerd_load as loading
-from nvct.engine import modules, probe, running, toml_file
+from nvct.engine import modules, running, toml_file
 from nvct.engine.containerd_load import CRI, Config, Cri
 from nvct.engine.model import Engine, EngineOptions, Files, Handler, State
-from nvct.engine.probe import Ask
-from nvct.engine.running import Running
+from nvct.engine.running import Ask, Running
 from nvct.engine.toml_file import Table
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
@@ -54,7 +53,7 @@ class Status:
         return self.in_force is not None and self.in_force.default in self.registered
 
 
-def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
+def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     """Return the status of an engine.
 
     Of an engine of another user or file system only the process is reported: its files cannot be
@@ -200,7 +199,6 @@ def _is_lost(key: str, value: object, effective: Mapping[str, object]) -> bool:
 
 
 def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each value that is set, with its path."""
     for key, value in loading.set_only(table).items():
         if isinstance(value, dict):
             yield from _values(value, f"{prefix}{key}.")

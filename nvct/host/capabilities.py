@@ -147,7 +147,6 @@ def _serves(file: DriverFile, request: _Request) -> bool:
 
 
 def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
-    """Return the libraries that those in `kept` need, directly and indirectly."""
     by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
     members: set[str] = set()
     queue = [file for file in files if file.host_path in kept]

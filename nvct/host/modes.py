@@ -93,7 +93,6 @@ def mode_and_reason(roots: Roots) -> tuple[Mode, str]:
 
 
 def _may_be_tegra(roots: Roots) -> bool:
-    """Return whether to import the module for Tegra boards."""
     return posix.uname().machine == "aarch64" or any(
         os.path.lexists(path)
         for path in (

@@ -121,7 +121,6 @@ def _dxcore(search: Search) -> Iterator[DriverFile]:
 
 
 def _store(search: Search) -> str:
-    """Return the folder of the active NVIDIA driver."""
     tree, findings = search.tree, search.findings
     folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
     stores = {path: file for path in folders if (file := tree.file(f"{path}/{LIBCUDA}"))}

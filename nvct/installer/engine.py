@@ -16,7 +16,7 @@ from nvct.engine.status import is_nvidia
 from nvct.engine.transaction import Outcome, Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
-from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
+from nvct.installer.host import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL, Request
 from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 

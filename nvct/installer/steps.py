@@ -229,7 +229,6 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove(toolkit: str) -> None:
-    """Remove the programs."""
     try:
         shutil.rmtree(toolkit)
     except OSError as error:

@@ -167,7 +167,6 @@ def _version_of(path: str) -> tuple[int, ...]:
 
 
 def _library(search: Search, library: TreeFile, reason: str) -> DriverFile | None:
-    """Return a library with its SONAME link, None if it is for another machine."""
     is_opencl = os.path.basename(library.real).startswith("libOpenCL.")
     return libraries.make_library(search, library, reason, "compute" if is_opencl else "graphics")
 
@@ -217,7 +216,6 @@ def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
 def _first_module(
     search: Search, directories: Sequence[str], names: Sequence[str]
 ) -> TreeFile | None:
-    """Return the first module that has one of the names and is for this machine."""
     version = names[0].removeprefix("libglxserver_nvidia.so.")
     for directory in directories:
         for name in names:

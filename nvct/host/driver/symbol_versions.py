@@ -107,7 +107,6 @@ class VersionedElf(Elf):
             offset += fields[next_field]
 
     def _offset(self, address: int) -> int:
-        """Return the file offset of an address."""
         for offset, start, size, _ in self._loads:
             if start <= address < start + size:
                 return offset + address - start

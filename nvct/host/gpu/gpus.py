@@ -76,7 +76,6 @@ def find_gpus(
 
 
 def _warn_of_other_drivers(search: GpuSearch) -> None:
-    """Warn of GPUs that are bound to another kernel driver: containers do not get them."""
     for bound in pci.bound_elsewhere(search.roots):
         if bound.driver in pci.NATIVE:
             search.findings.warn(

@@ -117,7 +117,6 @@ class WorkerProcess:
 def _become_worker(
     serve: Callable[[socket], None], connection: socket, *, in_main_thread: bool
 ) -> NoReturn:
-    """Serve as the child process, then end it."""
     status = 1
     try:
         _prepare(in_main_thread=in_main_thread)

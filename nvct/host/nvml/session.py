@@ -274,7 +274,6 @@ def close_shared() -> None:
 
 
 def _identity(path: str) -> Identity:
-    """Return device and inode of a file, None if there is no such file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -242,7 +242,6 @@ def _unpacked(file: BinaryIO) -> IO[bytes]:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return what a damaged archive raises."""
     lzma = sys.modules.get("lzma")
     errors = tarfile.TarError, EOFError, gzip.BadGzipFile
     return (*errors, lzma.LZMAError) if lzma else errors

@@ -153,7 +153,6 @@ def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    """Return the existing nodes of the lists, by path."""
     roots, stat_node = board.roots, board.options.stat_node
     by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:

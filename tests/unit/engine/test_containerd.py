@@ -392,9 +392,7 @@ def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Pa
     host.apply(containerd.plan(options(V1_7), host))
 
     cri = loading.load(options(V1_7), host).effective()
-    drivers = {
-        name: cri.systemd_cgroup(table) for name, table in cri.runtimes.items()
-    }
+    drivers = {name: cri.systemd_cgroup(table) for name, table in cri.runtimes.items()}
     assert drivers == {"nvidia": True, "runc": True}
 
 
