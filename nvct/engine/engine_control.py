@@ -44,19 +44,65 @@ class EngineControl:
         """Have the engine read files that are not in place yet; return notes.
 
         Raises:
-            EngineError: it refuses them.
+            EngineError: it refuses them, although it accepts the present files or is to be
+                reloaded; or it accepts them, but the options do not take effect.
         """
+        engine, config, root = self.options.engine, self.options.config, self.root.rstrip("/")
+        not_checked = f"not checked by {engine} itself:"
+        options = self._engine_options()
         if not self.program:
             return []
-        engine, config = self.options.engine, self.options.config
-        options = self._engine_options()
         if options is None:
-            return [f"not checked by {engine} itself: where it has {config} is unknown"]
-        engine_edits = [replace(e, path=options.config) if e.path == config else e for e in edits]
-        return check_files(
-            options, self.program, engine_edits, self.run, root=self.root,
-            opt_out=self.reloader.opt_out(), removing=self.removing,
-        )  # fmt: skip
+            return [f"{not_checked} where it has {config} is unknown"]
+        after = {options.config if e.path == config else e.path: e.after for e in edits}
+        has_file_now = os.path.exists(root + options.config)
+        has_file = after.get(options.config) is not None or (
+            has_file_now and options.config not in after
+        )
+        args = check_argv(options, self.program, has_file=has_file)
+        if not args:
+            return []
+        if not self._is_runnable():
+            return [f"{not_checked} {os.path.basename(self.program)} is not here"]
+        try:
+            completed = _try(args, {root + path: data for path, data in after.items()}, self.run)
+        except OSError as error:
+            return [f"{not_checked} no private mounts here ({error.strerror})"]
+        if completed.status == 0 and not self.removing:
+            _refuse_without_effect(options, completed.out, "nothing was changed")
+        if completed.status == command.NOT_FOUND:
+            return [f"{not_checked} {completed.reason}"]
+        if completed.status == 0 or _has_no_such_command(completed):
+            return []
+        args = check_argv(options, self.program, has_file=has_file_now)
+        return self._refused(_reason(completed), self.run(args, TIMEOUT_S) if args else None)
+
+    def _refused(self, reason: str, present: Completed | None) -> list[str]:
+        """Refuse new files that the engine refuses, or note that it refuses the present ones, too.
+
+        An engine that refuses its files must not be restarted, whoever wrote them.
+        """
+        engine, opt_out = self.options.engine, self.reloader.opt_out()
+        if present is None or present.status == 0:
+            raise EngineError(
+                f"{engine} refuses the new configuration: {reason}", hint="nothing was changed"
+            )
+        already = f"{engine} refuses its files already as they are: {_reason(present)}"
+        if opt_out:
+            hint = f"correct them, or do not reload it ({opt_out}); nothing was changed"
+            raise EngineError(already, hint=hint)
+        return [already]
+
+    def _check_in_force(self, options: EngineOptions) -> None:
+        """Let containerd print its present configuration, and refuse one without the options."""
+        if options.engine == "containerd" and self._is_runnable():
+            completed = self.run(check_argv(options, self.program, has_file=True), TIMEOUT_S)
+            if completed.status == 0:
+                _refuse_without_effect(options, completed.out)
+
+    def _is_runnable(self) -> bool:
+        """Report whether the program is there, as far as that is known before it is run."""
+        return self.root != "/" or shutil.which(self.program) is not None
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
@@ -69,7 +115,7 @@ class EngineControl:
         removing = restored or self.removing
         options = self._engine_options()
         if self.program and options and not removing:
-            check_in_force(options, self.program, self.run, root=self.root)
+            self._check_in_force(options)
         decision = self.reloader.choose(restart=restart, removing=removing and restart)
         notes = [decision.note] if decision.note else []
         if not decision.action:
@@ -179,77 +225,6 @@ def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[
         "containerd": [program, f"--config={config}", "config", "dump"],
     }
     return commands.get(options.engine, []) if has_file else []
-
-
-def check_files(
-    options: EngineOptions,
-    program: str,
-    edits: Sequence[FileEdit],
-    run: Run,
-    *,
-    root: str = "/",
-    opt_out: str = "",
-    removing: bool = False,
-) -> list[str]:
-    """Let the engine read the files as they will be; return notes.
-
-    `opt_out` is the option that prevents a reload, "" if there will be none: an engine that
-    refuses its files must not be restarted, whoever wrote them.
-
-    Raises:
-        EngineError: it refuses them, although it accepts the present files or is to be reloaded;
-            or it accepts them, but the options do not take effect.
-    """
-    engine = options.engine
-    after = {edit.path: edit.after for edit in edits}
-    has_file_now = os.path.exists(root.rstrip("/") + options.config)
-    has_file_after = after[options.config] is not None if options.config in after else has_file_now
-    args = check_argv(options, program, has_file=has_file_after)
-    if not args:
-        return []
-    if not _is_runnable(program, root):
-        return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
-    try:
-        content = {root.rstrip("/") + path: data for path, data in after.items()}
-        completed = _try(args, content, run)
-    except OSError as error:
-        return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
-    if completed.status == 0 and not removing:
-        _refuse_without_effect(options, completed.out, "nothing was changed")
-    if completed.status == command.NOT_FOUND:
-        return [f"not checked by {engine} itself: {completed.reason}"]
-    if completed.status == 0 or _has_no_such_command(completed):
-        return []
-    args = check_argv(options, program, has_file=has_file_now)
-    present = run(args, TIMEOUT_S) if args else None
-    if present and present.status != 0:
-        already = f"{engine} refuses its files already as they are: {_reason(present)}"
-        if not opt_out:
-            return [already]
-        raise EngineError(
-            already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
-        )
-    raise EngineError(
-        f"{engine} refuses the new configuration: {_reason(completed)}", hint="nothing was changed"
-    )
-
-
-def check_in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
-    """Let an engine that can do so print its present configuration, and compare it.
-
-    Raises:
-        EngineError: the options are not in it.
-    """
-    args = check_argv(options, program, has_file=True) if options.engine == "containerd" else []
-    if args and _is_runnable(program, root):
-        completed = run(args, TIMEOUT_S)
-        if completed.status == 0:
-            _refuse_without_effect(options, completed.out)
-
-
-def _is_runnable(program: str, root: str) -> bool:
-    """Report whether a program is there, as far as that is known before it is run."""
-    return root != "/" or shutil.which(program) is not None
 
 
 def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:

@@ -146,14 +146,13 @@ class XidTable:
         """Return what an XID asks for."""
         row, checks = self.rows.get(xid), self.checks
         action: XidAction = row.action if row else UNKNOWN
+        counted: XidAction = "reset" if action in ("ignore", "application") else action
         if checks.counts_all or xid in checks.counted:
-            return action if action not in ("ignore", "application") else "reset"
+            return counted
         if checks.ignores_all or xid in checks.ignored:
             return "ignore"
         if self.is_incumbent:
-            if xid in APPLICATION:
-                return "application"
-            return action if action not in ("ignore", "application") else "reset"
+            return "application" if xid in APPLICATION else counted
         return action
 
     def fault(self, xid: int) -> Fault:

@@ -137,12 +137,8 @@ def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[D
     for kind, path, reason in feature.files:
         candidates = candidate_paths(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
-        for host_path in candidates:
-            if is_there(host_path):
-                yield DriverFile(
-                    host_path=host_path, container_path=path, reason=reason, kind=kind
-                )
-                break
+        if host_path := next(filter(is_there, candidates), ""):
+            yield DriverFile(host_path=host_path, container_path=path, reason=reason, kind=kind)
         else:
             findings.note(f"there is no {candidates[0]}: {reason}")
 
@@ -198,13 +194,14 @@ def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inve
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
     """Return the nodes of the channels by channel number."""
-    by_number = {}
-    for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
-        if match := CHANNEL.fullmatch(name):
-            reason = f"IMEX channel {match[1]}"
-            for node in _node(roots, stat_node, f"{FOLDER}/{name}", reason, findings):
-                by_number[int(match[1])] = node
-    return by_number
+    names = procfs.list_directory(f"{roots.dev}/{FOLDER}")
+    return {
+        int(match[1]): node
+        for match in filter(None, map(CHANNEL.fullmatch, names))
+        for node in _node(
+            roots, stat_node, f"{FOLDER}/{match[0]}", f"IMEX channel {match[1]}", findings
+        )
+    }
 
 
 # As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.

@@ -150,9 +150,9 @@ def _moved(host_path: str, container_path: str) -> str:
 def _end_of(link: Link, links: dict[str, Link]) -> str:
     """Return the final target of a link; for a cycle of links, one of its members."""
     path = link.path
-    for _ in range(len(links)):
+    for _ in links:
         if path not in links:
             break
-        current = links[path]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(current.path), current.target))
+        folder = posixpath.dirname(path)
+        path = posixpath.normpath(posixpath.join(folder, links[path].target))
     return path

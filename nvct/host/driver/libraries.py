@@ -325,12 +325,6 @@ def names_of(files: Sequence[DriverFile]) -> set[str]:
     return links.union(*((os.path.basename(f.container_path), f.soname) for f in files))
 
 
-def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
-    """Return the container directories that hold libcuda."""
-    paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")
-    return sorted({os.path.dirname(p) for p in paths if stem(os.path.basename(p)) == "libcuda"})
-
-
 def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:
     """Return the host path of a library of this machine by name, e.g. "libnvidia-ml.so"."""
     for file in files:

@@ -39,11 +39,9 @@ def bound_elsewhere(roots: Roots) -> list[BoundGpu]:
     """Return the NVIDIA GPUs that are bound to a driver other than NVIDIA's, by bus id."""
     gpus = []
     for driver in (*NATIVE, *HANDED_ON):
-        directory = f"{roots.sys}/bus/pci/drivers/{driver}"
-        for name in procfs.list_directory(directory):
-            bus_id = procfs.canonical_bus_id(name)
+        for name in procfs.list_directory(f"{roots.sys}/bus/pci/drivers/{driver}"):
             path = f"{roots.sys}/bus/pci/devices/{name}"
-            if bus_id and _is_gpu(path):
+            if (bus_id := procfs.canonical_bus_id(name)) and _is_gpu(path):
                 gpus.append(BoundGpu(bus_id, driver, path))
     return sorted(gpus, key=lambda gpu: procfs.bus_key(gpu.bus_id))
 
@@ -185,7 +183,6 @@ def _of_vendor(text: str) -> dict[str, str]:
     for line in rest.splitlines()[1:]:
         if line and not line.startswith(("\t", "#")):
             break  # the next vendor
-        device = DEVICE.fullmatch(line)
-        if device:
+        if device := DEVICE.fullmatch(line):
             found[device[1]] = device[2].strip()
     return found

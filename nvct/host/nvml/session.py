@@ -83,7 +83,7 @@ class NvmlSession:
 
     def check(self) -> None:
         """Load and initialize the library."""
-        self._ask("check", NoneType)
+        self.ask("check", NoneType)
 
     def properties(self) -> dict[str, GpuProperties]:
         """Return brand and architecture of each GPU, by its UUID."""
@@ -93,7 +93,7 @@ class NvmlSession:
         """Return modes, profiles and instances of all GPUs."""
         from nvct.host.nvml.mig_model import MigState
 
-        return self._ask("mig", MigState)
+        return self.ask("mig", MigState)
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer.
@@ -101,15 +101,11 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
         """
-        return self._ask(verb, answer, arguments)
-
-    def ask(self, verb: str, kind: type[T]) -> T:
-        """Return the answer to a verb without arguments, of a type."""
-        return self._ask(verb, kind)
+        return self.ask(verb, answer, arguments)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
         """Return the value of a verb as the worker sends it, for a process that passes it on."""
-        value: Json = self._ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
+        value: Json = self.ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
         return value
 
     @property
@@ -144,16 +140,16 @@ class NvmlSession:
         """Return the answer to a verb that refuses to leave out a GPU that hangs.
 
         Raises:
-            NvmlError: as `_ask`; or a GPU hangs, and the worker is killed.
+            NvmlError: as `ask`; or a GPU hangs, and the worker is killed.
         """
         try:
-            return self._ask(verb, kind, {"complete": True})
+            return self.ask(verb, kind, {"complete": True})
         except NvmlError as error:
             if is_hang(error.message) and self._worker and not self._worker.killed:
                 self._kill(self._worker)
             raise
 
-    def _ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
+    def ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
         """Return the worker's answer to a request.
 
         Raises:

@@ -115,7 +115,7 @@ def _files(
         mounts.take_release()
         files = mounts.files()
         library = libraries.host_path_of(files, "libnvidia-ml.so") or _installed_nvml(tree)
-    if not libraries.libcuda_directories(files):
+    if libraries.host_path_of(files, "libcuda.so") is None:
         names = ", ".join(dict.fromkeys(os.path.basename(entry.source) for entry in entries))
         board.findings.warn(f"no libcuda in {names}: CUDA will not start in containers")
     return files, mounts.links(), library
@@ -158,13 +158,12 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
             reason = f"{os.path.basename(entry.source)} names it"
-            listed_nodes = []
-            for path in expand(join("/", entry.path), tree.names):
-                folder, _, name = path.partition("/dev/")
-                node = nodes.make_node(roots, stat_node, name, reason) if not folder else None
-                listed_nodes += [node] if node else []
-            by_path.update((node.path, node) for node in listed_nodes)
-            if not listed_nodes:
+            paths = expand(join("/", entry.path), tree.names)
+            names = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
+            made = (nodes.make_node(roots, stat_node, name, reason) for name in names)
+            listed = {node.path: node for node in made if node}
+            by_path |= listed
+            if not listed:
                 board.findings.leave_out(entry.path, f"{reason}, the host has none")
     if not by_path:
         raise HostError(
