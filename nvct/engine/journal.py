@@ -158,14 +158,6 @@ class Journal:
             self.kernel.fsync(fd)
         return aside
 
-    def pages(self) -> dict[str, Page]:
-        """Return every page by its path.
-
-        Raises:
-            DocumentError: one is damaged.
-        """
-        return {path: self.load(path) for path in self.paths()}
-
     def paths(self) -> list[str]:
         """Return the paths of all pages.
 

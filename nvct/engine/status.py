@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nvct.engine import containerd_load as loading
 from nvct.engine import modules, running, toml_file
 from nvct.engine.containerd_load import CRI, Config, Cri
-from nvct.engine.model import Engine, EngineOptions, Files, Handler, State
+from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.running import Ask, Running
 from nvct.engine.toml_file import Table
 from nvct.errors import NvctError
@@ -90,11 +90,11 @@ def _faults(engine: Engine, files: Files) -> tuple[Fault, ...]:
     return tuple(faults_of(options_for(engine), files))
 
 
-def options_for(engine: Engine, handlers: tuple[Handler, ...] = ()) -> EngineOptions:
-    """Return options that register handlers with an engine; without any, they read its files."""
+def options_for(engine: Engine) -> EngineOptions:
+    """Return options that read an engine's files."""
     return EngineOptions(
         engine=engine.engine,
-        handlers=handlers,
+        handlers=(),
         config=engine.edit or engine.config,
         drop_in=engine.drop_in,
         engine_version=engine.numbers,

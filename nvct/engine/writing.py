@@ -133,7 +133,10 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
         OSError: the path is unchanged.
     """
     if state == ABSENT:
-        remove(_to_remove(path) if follow else path, kernel)
+        # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
+        # engines do not start with a broken link there.
+        stays = follow and not os.path.dirname(path).endswith(".d")
+        remove(staging.target(path) if stays else path, kernel)
     elif follow:
         _put_file(path, state, kernel)
     else:
@@ -156,14 +159,6 @@ def remove(path: str, kernel: Kernel) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         kernel.fsync(dir_fd)
-
-
-def _to_remove(path: str) -> str:
-    """Return the path to remove: the target of a link; the link itself stays.
-
-    In a folder of drop-ins the link is removed: engines do not start with a broken link there.
-    """
-    return path if os.path.dirname(path).endswith(".d") else staging.target(path)
 
 
 def _put_file(path: str, state: PathState, kernel: Kernel) -> None:

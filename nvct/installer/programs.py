@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -218,8 +219,6 @@ def _content(path: str) -> bytes | None:
 
 
 def _remove(path: str) -> None:
-    import shutil
-
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:

@@ -186,7 +186,10 @@ def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = No
         )
     root = "/" if host_here == "/" else host_here.rstrip("/")
     for engine in detect.engines(Files(root), ask or _asking(root), proc):
-        if engine.pid and not engine.foreign and _is(engine, starter):
+        is_starter = engine.engine == starter.engine and (
+            not starter.socket or without_var(engine.socket) == without_var(starter.socket)
+        )
+        if engine.pid and not engine.foreign and is_starter:
             return engine
     at = f" on {starter.socket}" if starter.socket else ""
     raise EngineError(f"{starter.engine}{at} runs this container, but was not found", hint=HINT)
@@ -203,12 +206,6 @@ def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
         if name.startswith(MONITOR):
             return Starter("crio")
     return None
-
-
-def _is(engine: Engine, starter: Starter) -> bool:
-    if engine.engine != starter.engine:
-        return False
-    return not starter.socket or without_var(engine.socket) == without_var(starter.socket)
 
 
 def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:

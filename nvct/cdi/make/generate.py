@@ -24,7 +24,6 @@ from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
 from nvct.container.plan import model
 from nvct.errors import RequestError, UsageError
-from nvct.host.driver.names import stem
 from nvct.host.model import DriverFile, Inventory
 
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
@@ -193,7 +192,8 @@ def _view_edits(job: Job, view: MountedView) -> Json:
 def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
     """Return the container directories that hold libcuda."""
     paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")
-    return sorted({os.path.dirname(p) for p in paths if stem(os.path.basename(p)) == "libcuda"})
+    splits = (os.path.split(path) for path in paths)
+    return sorted({folder for folder, name in splits if f"{name}.".startswith("libcuda.so.")})
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:

@@ -134,7 +134,6 @@ class NvmlSamples:
     # when the watch for XIDs started, seconds since 1970: counts of XIDs begin with 0 after it.
     # 0.0 without a watch.
     watch_start: float = 0.0
-    watch_failure: str = ""  # why there is no watch; "" if there is one
     gpus: tuple[GpuSample, ...] = ()  # those that answered, by index
     # a reason for each other GPU, by its index as text
     unanswered: dict[str, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ def check(_nvml: Calls) -> None:
 
 VERBS: Mapping[str, str] = {
     "attributes": "attributes",
-    "conditions": "samples",
+    "conditions": "attributes",
     "events": "events",
     "mig": "mig",
     "mig_create": "mig",

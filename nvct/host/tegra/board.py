@@ -157,14 +157,13 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
     by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
-            reason = f"{os.path.basename(entry.source)} names it"
             paths = expand(join("/", entry.path), tree.names)
             names = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
-            made = (nodes.make_node(roots, stat_node, name, reason) for name in names)
+            made = (nodes.make_node(roots, stat_node, name, entry.reason) for name in names)
             listed = {node.path: node for node in made if node}
             by_path |= listed
             if not listed:
-                board.findings.leave_out(entry.path, f"{reason}, the host has none")
+                board.findings.leave_out(entry.path, f"{entry.reason}, the host has none")
     if not by_path:
         raise HostError(
             f"no device node that this board's CSV files name is in {roots.dev}",
@@ -221,10 +220,8 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
     if node is None:
         return []
     drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
-    drm_by_name = {os.path.basename(node.path): node for node in drm}
-    links = [
-        replace(drm_by_name[os.path.basename(link.target)], path=link.path) for link in by_path
-    ]
+    by_name = {os.path.basename(node.path): node for node in drm}
+    links = [replace(by_name[os.path.basename(link.target)], path=link.path) for link in by_path]
     return [node, *drm, *(links if with_by_path else ())]
 
 

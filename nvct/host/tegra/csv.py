@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, cast
 from nvct.errors import NvctError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.tree import Tree, TreeFile
-from nvct.host.go_pattern import compile_pattern, expand
+from nvct.host.go_pattern import expand, matches
 from nvct.host.model import DriverFile, FileKind, Findings, Link
 from nvct.host.procfs import list_directory, read_text
 from nvct.host.roots import Roots, join
@@ -38,6 +38,11 @@ class Entry:
     kind: Kind
     path: str
     source: str
+
+    @property
+    def reason(self) -> str:
+        """The reason for a file or node of it."""
+        return f"{os.path.basename(self.source)} names it"
 
 
 def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
@@ -89,14 +94,10 @@ def parse(text: str, source: str, findings: Findings) -> list[Entry]:
 
 def ignore_rule(pattern: str) -> Callable[[str], bool]:
     """Return a predicate for paths: `**/X` matches the last component, X the whole path."""
-    last_part = pattern.startswith("**/")
-    compiled = compile_pattern(pattern.removeprefix("**/"))
-
-    def matches(path: str) -> bool:
-        name = os.path.basename(path) if last_part else path
-        return compiled is not None and compiled.fullmatch(name) is not None
-
-    return matches
+    if pattern.startswith("**/"):
+        name_pattern = pattern.removeprefix("**/")
+        return lambda path: matches(os.path.basename(path), name_pattern)
+    return lambda path: matches(path, pattern)
 
 
 LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
@@ -124,7 +125,7 @@ class Mounts:
             for path in expand(join(base, entry.path), self._tree.names)
         ]
         if not any(results):
-            self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
+            self._findings.leave_out(entry.path, f"{entry.reason}, the host has none")
 
     def take_release(self) -> None:
         """Add the file by which programs detect the board and the release."""
@@ -177,7 +178,7 @@ class Mounts:
         self._files[path] = DriverFile(
             host_path=host_path,
             container_path=path,
-            reason=f"{_name(entry)} names it",
+            reason=entry.reason,
             kind="directory",
         )
         return True
@@ -214,7 +215,7 @@ class Mounts:
         return DriverFile(
             host_path=self._tree.host_path(target.real),
             container_path=target.real,
-            reason=f"{_name(entry)} names it",
+            reason=entry.reason,
             kind=kind,
             machine=machine,
             soname="" if "/" in soname else soname,
@@ -254,7 +255,3 @@ def _kind(target: TreeFile, name: str) -> FileKind:
     if name.endswith(".so"):
         return "module"
     return "binary" if target.mode & 0o111 else "config"
-
-
-def _name(entry: Entry) -> str:
-    return os.path.basename(entry.source)
