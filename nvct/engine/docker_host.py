@@ -109,7 +109,8 @@ def look(
         programs=_on_path(
             ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
         ),
-        gpus=_gpus(roots),
+        # The GPUs of WSL and Tegra are on no PCI bus.
+        gpus=len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml"),
         driver=procfs.driver_version(roots) or ("WSL" if modes.is_wsl(roots) else ""),
         elsewhere=bound[0].driver if bound else "",
         system_runtimes=tuple(system_state.handlers) if system_state else (),
@@ -254,8 +255,3 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
         for file in scanned.specs
         if file.spec.get("kind") == KIND and file.spec.get("devices")
     )
-
-
-def _gpus(roots: Roots) -> int:
-    # The GPUs of WSL and Tegra are on no PCI bus.
-    return len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml")

@@ -255,7 +255,8 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
     folders = sorted({_nearest_folder(path) for path in changed})
     for number, folder in enumerate(folders):
         # An overlay over a part of an overlay adds a layer, and the kernel has only two.
-        if not any(_is_below(folder, parent) for parent in folders):
+        others = [parent.rstrip("/") + "/" for parent in folders if parent != folder]
+        if not folder.startswith(tuple(others)):
             _overlay(folder, f"{stage}/{number}", kernel)
     for path, data in changed.items():
         _write_content(path, data)
@@ -264,10 +265,6 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
 def _nearest_folder(path: str) -> str:
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
-
-
-def _is_below(folder: str, parent: str) -> bool:
-    return folder != parent and folder.startswith(parent.rstrip("/") + "/")
 
 
 def _overlay(folder: str, stage: str, kernel: Kernel) -> None:

@@ -257,7 +257,7 @@ def unit_of(name: str, files: Files) -> Unit | None:
             if key == "ExecStart":
                 command = _arguments(value)  # an empty value resets the setting
             elif key == "Environment":
-                env |= _pairs(_arguments(value))
+                env |= dict(word.split("=", 1) for word in _arguments(value) if "=" in word)
             elif key == "EnvironmentFile":
                 env |= _file_environment(value.removeprefix("-"), files)
     return Unit(name=name, files=tuple(paths), args=tuple(_expanded(command, env)), env=env)
@@ -292,10 +292,6 @@ def _arguments(text: str) -> list[str]:
     except ValueError:
         arguments = text.split()
     return [arguments[0].lstrip("-@:+!"), *arguments[1:]] if arguments else []
-
-
-def _pairs(assignments: list[str]) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in assignments if "=" in word)
 
 
 def _file_environment(path: str, files: Files) -> dict[str, str]:

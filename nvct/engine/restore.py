@@ -95,16 +95,13 @@ def _prepare(versions: Versions, syntax: Syntax, handlers: Collection[str]) -> _
         for path, old, new in differences(before, configured)
         if _is_runtime(path)
         and isinstance(old, Absent)
-        and _is_same_program(find(current, path), new)
+        and not isinstance(there := find(current, path), Absent)
+        and program(there) == program(new)
     )
     return _Work(
         versions=versions, syntax=syntax, before=before, configured=configured, current=current,
         result=copy.deepcopy(current), removable=removable, handlers=frozenset(handlers),
     )  # fmt: skip
-
-
-def _is_same_program(current: object, configured: object) -> bool:
-    return not isinstance(current, Absent) and program(current) == program(configured)
 
 
 def _decide(work: _Work, remaining: Sequence[str]) -> None:

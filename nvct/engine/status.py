@@ -59,7 +59,7 @@ def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     Of an engine of another user or file system only the process is reported: its files cannot be
     trusted.
     """
-    if not engine.config or engine.root != files.root or _is_other_users(engine):
+    if not engine.config or engine.root != files.root or engine.uid not in (0, os.geteuid()):
         return Status(engine=engine)
     try:
         state = modules.of(engine.engine).state(options_for(engine), files)
@@ -106,10 +106,6 @@ def is_nvidia(name: str, path: str) -> bool:
     return posixpath.basename(path or name).startswith((SHIM_PROGRAM, "nvidia"))
 
 
-def _is_other_users(engine: Engine) -> bool:
-    return engine.uid not in (0, os.geteuid())
-
-
 def _missing(engine: Engine, name: str, path: str) -> str:
     program = f"the program of its runtime {name}{f', {path},' if path else ''} is not"
     if path and "/" not in path:
@@ -130,8 +126,7 @@ def _exists(path: str, files: Files, engine: Engine) -> bool:
 MOVED = ("containerd", "cni", "registry", "sandbox_image", "enable_cdi", "cdi_spec_dirs")
 """Keys of the CRI's table of version 2 that have another place in version 3."""
 DROP_INS = "conf.d"
-IMPORTS_BY_ITSELF = (2, 2)
-"""The first release that may read DROP_INS without an import."""
+IMPORTS_BY_ITSELF = (2, 2)  # the first release that may read DROP_INS without an import
 NAMED = 3
 
 

@@ -263,15 +263,12 @@ def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequen
                 name
                 for name in dict.fromkeys(file.needed)
                 if name not in available
-                and not _is_of_images(name)
+                and driver_names.stem(name) not in IMAGE
+                and not name.startswith(IMAGE_PREFIXES)
                 and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
             ]
             if missing:
                 search.findings.warn(_sentence(search, file, missing, dirs))
-
-
-def _is_of_images(name: str) -> bool:
-    return driver_names.stem(name) in IMAGE or name.startswith(IMAGE_PREFIXES)
 
 
 def _is_on_host(search: Search, dirs: Sequence[str], name: str) -> bool:

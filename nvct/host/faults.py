@@ -52,8 +52,7 @@ def worst(faults: Iterable[Fault]) -> Fault | None:
     return max(faults, key=lambda fault: fault.severity, default=None)
 
 
-GPU_IS_LOST, RESET_REQUIRED = 15, 16
-"""NVML_ERROR_*."""
+GPU_IS_LOST, RESET_REQUIRED = 15, 16  # NVML_ERROR_*
 RECOVERY = {
     1: Fault(action="reset", reason="the driver asks for a reset of the GPU"),
     2: Fault(action="reboot", reason="the driver asks for a reboot"),
@@ -96,10 +95,8 @@ COLUMNS = ["xid", "action", "name", "source", "date"]
 OF_NVIDIA = "err_msg"
 """The column after these: NVIDIA's text, which a line may have without an action."""
 XID_ACTIONS = ("ignore", "application", "reset", "reboot", "replace")
-DIGITS = 6
-"""XIDs are below 1000; a longer number is none."""
-APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that NVIDIA's device plugin 0.20 ignores."""
+DIGITS = 6  # XIDs are below 1000; a longer number is none
+APPLICATION = frozenset({13, 31, 43, 45, 68, 109})  # XIDs that NVIDIA's device plugin 0.20 ignores
 DISABLE_ENV, ENABLE_ENV = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 ALL = ("all", "xids")
 

@@ -95,8 +95,7 @@ def hidden_processes(proc: str) -> str:
     return ""
 
 
-EVERY_ID = ["0", "0", "4294967295"]
-"""The map of the first user namespace: user_namespaces(7)."""
+EVERY_ID = ["0", "0", "4294967295"]  # the map of the first user namespace: user_namespaces(7)
 
 
 def in_user_namespace(proc: str) -> bool:

@@ -46,8 +46,7 @@ WRAPPER = "libexec/nvct-wrapper"
 """Of a tree: the static program that is made a wrapper (packaging/bundle/wrapper.c). No shell
 script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
 MARK = b"@nvct wrapper@"
-ROOM = 8192
-"""Stands in it before the room for what it has to know."""
+ROOM = 8192  # stands in it before the room for what it has to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

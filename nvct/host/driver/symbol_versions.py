@@ -16,14 +16,11 @@ from nvct.linux import elf
 from nvct.linux.elf import DT_NULL, DT_STRTAB, DYNAMIC_LIMIT, PT_DYNAMIC, PT_LOAD, Elf
 
 DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-WEAK = 0x2
-"""VER_FLG_WEAK: without the version, the linker only warns."""
-BASE = 0x1
-"""VER_FLG_BASE: the entry with the name of the library itself."""
+WEAK = 0x2  # VER_FLG_WEAK: without the version, the linker only warns
+BASE = 0x1  # VER_FLG_BASE: the entry with the name of the library itself
 NEED, NEED_ENTRY = "HHIII", "IHHII"
 DEFINITION, NAME = "HHHHIII", "II"
-ENTRIES = 4096
-"""Versions of one file; libc.so.6 defines 40."""
+ENTRIES = 4096  # versions of one file; libc.so.6 defines 40
 
 
 class VersionedElf(Elf):

@@ -86,14 +86,11 @@ def _text(path: str) -> str:
     return (procfs.read_text(path) or "").strip().lower()
 
 
-SIZE = 256
-"""Bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable."""
-FIRST_CAPABILITY = 0x34
-"""Has the position of the first capability."""
+SIZE = 256  # bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable
+FIRST_CAPABILITY = 0x34  # has the position of the first capability
 VENDOR_SPECIFIC = 0x09
 SIGNATURE = b"VF"
-FIRST_RECORD = 5
-"""Where the records begin in the capability."""
+FIRST_RECORD = 5  # where the records begin in the capability
 HOST_DRIVER = 0
 TEXT_SIZE = 10
 

@@ -91,8 +91,7 @@ def _mig_device(nvml: Calls, handle: Handle) -> tuple[str, MigAttributes]:
 
 
 UNKNOWN = -1
-LIMIT_S = 3.0
-"""As `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines."""
+LIMIT_S = 3.0  # as `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines
 
 
 @dataclass(slots=True)
@@ -177,8 +176,7 @@ def _fabric_info(nvml: Calls, handle: Handle) -> Any:  # noqa: ANN401 - a struct
 
 
 HEALTH_FIELDS = {name: samples.FIELDS[name] for name in CONDITION_VALUES if name in samples.FIELDS}
-_uuids: dict[int, str] = {}
-"""UUIDs of the GPUs that have answered, by index."""
+_uuids: dict[int, str] = {}  # UUIDs of the GPUs that have answered, by index
 
 
 def conditions(nvml: Calls) -> NvmlConditions:

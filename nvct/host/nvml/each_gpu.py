@@ -26,16 +26,12 @@ from nvct.host.nvml.messages import HANG
 T = TypeVar("T")
 
 
-SOON_S = 0.2
-"""After this time without an answer, the other GPUs are asked at the same time."""
+SOON_S = 0.2  # after this time without an answer, the other GPUs are asked at the same time
 LIMIT_S = 0.8
 """A GPU hangs that has not answered this long after another one has. An answer takes 1 ms."""
-FIRST_S = 10.0
-"""The same where a GPU has never answered: one that nothing uses takes 3 s to start."""
-MARGIN_S = 0.5
-"""Between the answers and the session's deadline."""
-PARTS = 8
-"""Of a wait: on a machine without CPU to spare, each of them takes longer."""
+FIRST_S = 10.0  # the same where a GPU has never answered: one that nothing uses takes 3 s to start
+MARGIN_S = 0.5  # between the answers and the session's deadline
+PARTS = 8  # of a wait: on a machine without CPU to spare, each of them takes longer
 
 
 @dataclass(slots=True)
@@ -48,14 +44,10 @@ class Answers(Generic[T]):
     unanswered: dict[int, str] = field(default_factory=dict)  # why a GPU counts as one that hangs
 
 
-_asked: dict[int, float] = {}
-"""GPUs whose threads have not ended: since when, by `time.monotonic`."""
-_known: set[int] = set()
-"""GPUs that have answered a question in this process."""
-_lock = threading.Lock()
-"""Guards both, and the answers of each inquiry."""
-_changed = threading.Condition(_lock)
-"""Tells those of each answer that wait for a GPU."""
+_asked: dict[int, float] = {}  # GPUs whose threads have not ended: since when, by `time.monotonic`
+_known: set[int] = set()  # GPUs that have answered a question in this process
+_lock = threading.Lock()  # guards both, and the answers of each inquiry
+_changed = threading.Condition(_lock)  # tells those of each answer that wait for a GPU
 
 
 def ask(

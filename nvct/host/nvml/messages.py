@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
 HEADER = 4
-LIMIT = 16 << 20
-"""Bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB."""
+LIMIT = 16 << 20  # bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB.
 CALL_LIMIT = "limit_s"
 """An argument of every request: after how many seconds the session ends the worker."""
-HANG = "NVML does not answer"
-"""How the message of an error begins that is about a hang."""
+HANG = "NVML does not answer"  # how the message of an error begins that is about a hang
 WORKER_AWAY = "NVML's worker (container nvml-worker)"
 """How the message of an error begins that is about another process than NVML's."""
-REPLACED = "the driver is being replaced"
-"""How the reason begins by which a driver is left alone."""
+REPLACED = "the driver is being replaced"  # how the reason begins by which a driver is left alone
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 

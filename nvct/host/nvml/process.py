@@ -26,10 +26,8 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
-NAME = b"nvct-nvml"
-"""In ps and /proc/PID/comm; the kernel keeps 15 bytes."""
-KILL_S = 2.0
-"""How long a process may live after SIGKILL before it counts as waiting in the kernel."""
+NAME = b"nvct-nvml"  # in ps and /proc/PID/comm; the kernel keeps 15 bytes
+KILL_S = 2.0  # how long a process may live after SIGKILL before it counts as waiting in the kernel
 DEBUG_ENV = "NVCT_DEBUG"
 PAUSE_S = 0.0005
 PAUSE_MAX_S = 0.02

@@ -23,11 +23,9 @@ from nvct.host.nvml.sample_model import (
     XidCount,
 )
 
-LIMIT_S = 2.0
-"""A GPU is left out that has not answered this long after another one has."""
+LIMIT_S = 2.0  # A GPU is left out that has not answered this long after another one has
 ALL_LINKS = 0xFFFFFFFF
-CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}
-"""By name, nvmlClockType_t."""
+CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}  # by name, nvmlClockType_t
 THRESHOLDS = {
     "shutdown_temperature": 0,
     "slowdown_temperature": 1,

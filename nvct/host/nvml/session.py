@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Serve: TypeAlias = Callable[[socket, str], None]
 
-LIMIT_S = 60.0
-"""Eight GPUs that nothing else uses take some twenty seconds to start."""
+LIMIT_S = 60.0  # eight GPUs that nothing else uses take some twenty seconds to start
 DMESG = "dmesg tells which GPU hangs"
 
 

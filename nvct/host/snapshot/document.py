@@ -46,8 +46,7 @@ TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
 TOTAL_LIMIT, INDEX_LIMIT = 64 << 20, 16 << 20
 """Bytes of all files, and of the index; snapshots of real hosts have less than 2 MiB."""
-HEADER_LIMIT = 64 << 10
-"""Bytes that an archive has for one entry, besides its content."""
+HEADER_LIMIT = 64 << 10  # bytes that an archive has for one entry, besides its content
 CHUNK = 1 << 16
 VERSION = "proc/driver/nvidia/version"
 BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
