@@ -84,15 +84,14 @@ def options(args: Sequence[str], *names: str) -> list[str]:
 
 def running(proc: str, host: str = "/") -> Iterator[Process]:
     """Yield the engines that run, by process number; `host` is our own root directory."""
-    pids = sorted(int(name) for name in procfs.list_directory(proc) if name.isdecimal())
-    engines = (inspect(pid, proc, host) for pid in pids)
+    engines = (inspect(pid, proc, host) for pid in procfs.processes(proc))
     return (process for process in engines if process is not None)
 
 
 def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     """Return a process as an engine, None if it is no engine or has ended."""
     folder = f"{proc}/{pid}"
-    start_time = _start_time(f"{folder}/stat")
+    start_time = _start_time(folder)
     args = tuple(_strings(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
@@ -106,7 +105,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
-    if uid is None or _start_time(f"{folder}/stat") != start_time:
+    if uid is None or _start_time(folder) != start_time:
         return None
     return Process(
         engine=engine,
@@ -173,10 +172,9 @@ def _uid(path: str) -> int | None:
     return None
 
 
-def _start_time(path: str) -> bytes:
-    """Return when a process started (field 22 of proc_pid_stat(5)), b"" if it has ended."""
-    fields = _read(path).rpartition(b")")[2].split()
-    return fields[19] if len(fields) > 19 else b""
+def _start_time(folder: str) -> list[str]:
+    """Return when a process started (field 22 of proc_pid_stat(5)), [] if it has ended."""
+    return procfs.stat_fields(folder)[19:20]
 
 
 def _has_our_files(root: str, host: str, env: Mapping[str, str]) -> bool:

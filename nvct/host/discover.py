@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from nvct.errors import DriverNotFoundError, LdCacheError, printable
 from nvct.host import discovery_options, procfs
-from nvct.host.discovery_options import DiscoveryOptions, check_absolute
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions, check_absolute
 from nvct.host.driver import config_files, graphics, libraries, programs
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON, Search
@@ -30,7 +30,7 @@ from nvct.host.roots import Roots, below, join
 CUDA_VERSION = "which CUDA version the driver supports"
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine in mode nvml: GPUs on the PCI bus.
 
     Raises:
@@ -38,7 +38,6 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
         HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
-    options = options or DiscoveryOptions()
     machine = options.machine or posix.uname().machine
     findings = Findings()
     version, files = find_files(roots, options, machine, findings)

@@ -56,6 +56,9 @@ class DiscoveryOptions:
         return shared_session(library)
 
 
+DEFAULTS = DiscoveryOptions()
+
+
 def check_absolute(search_paths: Sequence[str]) -> None:
     """Check search paths.
 

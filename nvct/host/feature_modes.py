@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import (
@@ -96,14 +96,14 @@ FEATURE_MODES: dict[Mode, FeatureMode] = {
 }
 
 
-def discover(mode: Mode, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a mode: its nodes, as one device "all".
 
     Raises:
         HostError: there is no node.
     """
     feature, findings = FEATURE_MODES[mode], Findings()
-    stat_node = (options or DiscoveryOptions()).stat_node
+    stat_node = options.stat_node
     folder = f"{feature.folder}/" if feature.folder else ""
     mode_nodes: list[DeviceNode] = []
     for name in procfs.list_directory(join(roots.dev, feature.folder)):
@@ -170,14 +170,14 @@ FOLDER = "nvidia-caps-imex-channels"
 CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
-def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine's IMEX channels.
 
     Raises:
         HostError: there is no channel.
     """
     findings = Findings()
-    by_number = channels(roots, (options or DiscoveryOptions()).stat_node, findings)
+    by_number = channels(roots, options.stat_node, findings)
     if not by_number:
         if FOLDER not in procfs.majors(roots):
             raise HostError(
@@ -214,7 +214,7 @@ CAPS = "nvidia-caps"
 CAP = re.compile(r"nvidia-cap\d+")
 
 
-def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
     Raises:
@@ -225,7 +225,6 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
     from nvct.host.discover import find_files, sort_left_out
     from nvct.host.driver.names import cuda_version_of
 
-    options = options or DiscoveryOptions()
     findings = Findings()
     machine = options.machine or posix.uname().machine
     version, files = find_files(roots, options, machine, findings, graphical=False)

@@ -15,7 +15,7 @@ from typing import get_args
 
 from nvct.errors import UsageError
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.gpu import pci
 from nvct.host.model import Inventory, Mode
 from nvct.host.roots import DXCORE, WSL_LIBRARIES, Roots, join
@@ -50,7 +50,7 @@ def detect(roots: Roots) -> Mode:
     return mode_and_reason(roots)[0]
 
 
-def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(mode: str, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine in one mode; "auto" selects the machine's own mode.
 
     Raises:
@@ -61,7 +61,7 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
     chosen, reason = mode_and_reason(roots) if mode == "auto" else (mode, "")
     for name in MODES:
         if name == chosen:
-            inventory = _find(name, roots, options or DiscoveryOptions())
+            inventory = _find(name, roots, options)
             note = (f"mode auto is {name}: {reason}",) if reason else ()
             return replace(inventory, notes=(*note, *inventory.notes))
     raise UsageError(

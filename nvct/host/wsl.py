@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nvct.errors import HostError, NvmlError
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree, TreeFile
@@ -58,7 +58,7 @@ CLASSES: dict[str, Capability] = {
 }
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory in WSL: one device "all", which is all GPUs.
 
     The device has a UUID if NVML reports exactly one GPU.
@@ -66,7 +66,6 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     Raises:
         HostError: WSL has no GPU, or no folder of NVIDIA's driver.
     """
-    options = options or DiscoveryOptions()
     findings = Findings()
     node = nodes.make_node(roots, options.stat_node, "dxg", "Windows's GPUs are used through it")
     if node is None:

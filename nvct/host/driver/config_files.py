@@ -139,7 +139,7 @@ def check(search: Search, files: Sequence[DriverFile]) -> None:
 
 def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
     try:
-        data = host.read(file.host_path, TEXT_LIMIT)
+        data = host.root.read_file(file.host_path, TEXT_LIMIT)
     except (OSError, NvctError) as error:
         search.findings.warn(f"{file.host_path} can't be read: {error}")
         return set()

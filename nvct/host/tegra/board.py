@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nvct.errors import HostError, NvmlError
 from nvct.host import discovery_options, procfs
-from nvct.host.discovery_options import DiscoveryOptions, check_absolute
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.go_pattern import expand
@@ -59,14 +59,14 @@ def is_integrated_name(name: str) -> bool:
     return "(nvgpu)" in name or "NVIDIA Thor" in name
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a Jetson or IGX board.
 
     Raises:
         HostError: the lists are empty, or no node in them exists.
         UsageError: a search path is not absolute.
     """
-    board = _Board(roots, options or DiscoveryOptions(), Findings())
+    board = _Board(roots, options, Findings())
     entries = csv.read(roots, board.options, board.findings)
     if not entries:
         paths = csv.list_paths(roots, board.options)
