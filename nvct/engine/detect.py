@@ -168,17 +168,18 @@ def _ask(ask: Ask | None, program: str, name: str) -> str:
 
 
 def _config(name: str, args: Sequence[str], env: Mapping[str, str], uid: int) -> str:
-    rootless = uid != 0 or ROOTLESS in env
-    home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    default = modules.CONFIG[name]
+    if name in ("docker", "podman") and (uid != 0 or ROOTLESS in env):
+        home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+        file = "docker/daemon.json" if name == "docker" else "containers/containers.conf"
+        default = f"{home}/{file}"
+    if name == "podman":
+        return env.get("CONTAINERS_CONF") or default
     if name == "docker":
-        default = f"{home}/docker/daemon.json" if rootless else modules.CONFIG[name]
         return option(args, "config-file") or default
-    if name == "containerd":
-        return option(args, "config", "c") or modules.CONFIG[name]
     if name == "crio":
-        return option(args, "config", "c") or env.get("CONTAINER_CONFIG", modules.CONFIG[name])
-    default = f"{home}/containers/containers.conf" if rootless else modules.CONFIG[name]
-    return env.get("CONTAINERS_CONF") or default
+        default = env.get("CONTAINER_CONFIG", default)
+    return option(args, "config", "c") or default
 
 
 def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: str) -> str:

@@ -8,7 +8,6 @@ does not exist or is not accessible is None.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import posixpath
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from nvct import paths
 from nvct.engine import detect, docker, processes, running
 from nvct.engine.detect import Ask
+from nvct.engine.engine_files import read_object
 from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.processes import Process
 from nvct.engine.running import Ask as Get
@@ -132,24 +132,16 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
     if environ.get("DOCKER_HOST"):
         return replace(base, endpoint=environ["DOCKER_HOST"], source="by DOCKER_HOST")
     folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
-    name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
-                                                  "currentContext")  # fmt: skip
+    config = read_object(files.at(f"{folder}/config.json"))
+    name = environ.get("DOCKER_CONTEXT") or _text(config, "currentContext")
     if name in ("", "default"):
         return base
     # docker names a context's folder by the hash of its name.
     context_digest = hashlib.sha256(name.encode()).hexdigest()
-    meta = _json(files, f"{folder}/contexts/meta/{context_digest}/meta.json")
+    meta = read_object(files.at(f"{folder}/contexts/meta/{context_digest}/meta.json"))
     endpoints = meta.get("Endpoints")
     endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
     return replace(base, endpoint=_text(endpoint, "Host"), source=f"by the context {name}")
-
-
-def _json(files: Files, path: str) -> dict[str, object]:
-    try:
-        document = json.loads(files.read(path) or b"{}")
-    except (NvctError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _text(table: object, key: str) -> str:

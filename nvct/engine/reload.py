@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -155,21 +156,35 @@ def _sentence(line: str) -> str:
     return text.replace('\\"', '"') if text else line
 
 
-def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
-    ended = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
+def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
+    """Send SIGHUP to a process that a check accepts; wait for its end, if that ends it.
+
+    Raises:
+        OSError: it has ended, or may not be signaled.
+    """
+    pidfd = os.pidfd_open(pid)
     try:
-        pidfd = os.pidfd_open(detected.pid)
-    except OSError as error:
-        raise ended from error
-    try:
-        # The descriptor now prevents that the number is reused.
-        process = find_process(detected.pid)
-        if process is None or process.engine != detected.engine:
-            raise ended
+        check()  # The descriptor now prevents that the number is reused.
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
-    except OSError as error:
-        raise EngineError(
-            f"{detected.engine} (process {detected.pid}) cannot be signaled: {error.strerror}"
-        ) from error
+        if wait_s:
+            waiting = select.poll()
+            waiting.register(pidfd, select.POLLIN)
+            waiting.poll(wait_s * 1000)
     finally:
         os.close(pidfd)
+
+
+def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
+    name = f"{detected.engine} (process {detected.pid})"
+
+    def check() -> None:
+        process = find_process(detected.pid)
+        if process is None or process.engine != detected.engine:
+            raise ProcessLookupError
+
+    try:
+        hang_up(detected.pid, check)
+    except ProcessLookupError as error:
+        raise EngineError(f"{name} has just ended") from error
+    except OSError as error:
+        raise EngineError(f"{name} cannot be signaled: {error.strerror}") from error

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import select
-import signal
 import socket
 import struct
 import time
@@ -217,16 +215,9 @@ def _hang_up(engine: str, path: str, patience: Patience, proc: str) -> None:
             f"{engine} answers on {path}, but its process is not visible here",
             hint="share the host's process IDs: hostPID in a pod, --pid=host with docker",
         )
-    process = os.pidfd_open(pid)
-    try:
-        _check_name(engine, path, pid, proc)
-        signal.pidfd_send_signal(process, signal.SIGHUP)
-        if engine == "containerd":  # SIGHUP ends it, and its service manager starts it again
-            waiting = select.poll()
-            waiting.register(process, select.POLLIN)
-            waiting.poll(patience.end_s * 1000)
-    finally:
-        os.close(process)
+    # SIGHUP ends containerd, and its service manager starts it again.
+    wait_s = patience.end_s if engine == "containerd" else 0.0
+    reload.hang_up(pid, lambda: _check_name(engine, path, pid, proc), wait_s)
 
 
 def _check_name(engine: str, path: str, pid: int, proc: str) -> None:
