@@ -46,8 +46,7 @@ class Target:
     path: str
     cri: Path  # path of the CRI's table in it
     start: str
-    # What it needs, too: the CRI's whole table if a drop-in replaces that.
-    base: tuple[Setting, ...] = ()
+    base: tuple[Setting, ...] = ()  # the CRI's whole table too, if a drop-in replaces that
     pattern: str = ""  # to add to the root's `imports`; "" if it is the root, or imported already
     replaces: bool = False  # whether `start` differs from the present file
     notes: tuple[str, ...] = ()

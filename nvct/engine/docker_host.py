@@ -60,13 +60,10 @@ class Daemon:
     engine: Engine
     started: float | None = None  # in seconds since the epoch; None if that is unknown
     path: str | None = None  # its PATH; None if its environment may not be read
-    # of HOOKS, those that it finds on that PATH now, or on the usual one
-    programs: Mapping[str, Program]
-    # what its daemon.json says; None if that is malformed, and `problem` says why
-    state: State | None = None
+    programs: Mapping[str, Program]  # of HOOKS, those on that PATH now, or on the usual one
+    state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
-    # whether it runs in a container with its own processes: no client here talks to it
-    apart: bool = False
+    apart: bool = False  # whether it has its own processes: no client here talks to it
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
     specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
     running: Running | None = None  # what it reports to have in force; None if it is not asked
@@ -78,8 +75,7 @@ class DockerHost:
 
     client: Client = Client()
     daemons: tuple[Daemon, ...] = ()
-    # of HOOKS, those that the host has in the usual places, or on the user's PATH
-    programs: Mapping[str, Program]
+    programs: Mapping[str, Program]  # of HOOKS, those in the usual places or on the user's PATH
     gpus: int = 0
     driver: str = ""
     elsewhere: str = ""  # what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or ""

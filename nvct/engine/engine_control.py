@@ -36,8 +36,7 @@ class EngineControl:
     root: str = "/"
     files: Files = field(default_factory=Files)
     removing: bool = False
-    # an engine that was not well before the reload has to be well after it
-    must_be_healthy: bool = False
+    must_be_healthy: bool = False  # after the reload, even if it was not well before
     timeout_s: float = running.TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:

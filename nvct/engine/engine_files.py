@@ -43,11 +43,9 @@ class Creation:
 
     engine: str = ""
     image: str = ""
-    # variables of image and user; None if no file has them as they were asked
-    env: Sequence[str] | None = None
+    env: Sequence[str] | None = None  # of image and user; None if no file has it as asked
     image_env: Sequence[str] | None = None  # those of the image; None if they are not known
-    # what else asked for a GPU, such as `--gpus device=2`
-    words: Sequence[str] = field(default=())
+    words: Sequence[str] = field(default=())  # else that asked for a GPU: --gpus device=2
 
     def who_set(self, name: str) -> str:
         """Return who set a variable: "the image", "the user", or "" if that is not known."""

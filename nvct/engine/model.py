@@ -46,21 +46,15 @@ class EngineOptions:
     handlers: tuple[Handler, ...]
     default: str = ""  # name of the handler to make the default; "" leaves the default as it is
     cdi: bool = False  # switch the engine's own CDI on, if it has such a switch
-    # CDI folders that the engine is to read; () leaves them as they are
-    spec_dirs: tuple[str, ...] = ()
+    spec_dirs: tuple[str, ...] = ()  # CDI folders that it is to read; () leaves them
     config: str = ""
-    # the file to write instead; "" edits the main file; None is the choice of the engine's module
-    drop_in: str | None = None
+    drop_in: str | None = None  # "" edits the main file; None is the engine module's choice
     executable: str = ""  # of the engine; "" finds it on PATH
     hooks_dir: str = ""  # folder of hook files to name in the configuration; "" names none
     dump: str = ""  # the configuration in force as the engine printed it; "" if its files are read
-    # of the running engine, as (28, 5, 2); () if it is unknown
-    engine_version: tuple[int, ...] = ()
-    # of the running engine: Docker refuses a setting that is also in its file
-    arguments: tuple[str, ...] = ()
-    # patterns of container annotations that containerd passes to the handlers; () leaves them as
-    # they are
-    container_annotations: tuple[str, ...] = ()
+    engine_version: tuple[int, ...] = ()  # of the running engine, as (28, 5, 2), or ()
+    arguments: tuple[str, ...] = ()  # of the running one; Docker refuses them in its file, too
+    container_annotations: tuple[str, ...] = ()  # patterns; () leaves containerd's
     pod_annotations: tuple[str, ...] = ()
     # of containerd's handlers, if the runtime that they are modeled on has none
     runtime_type: str = "io.containerd.runc.v2"
@@ -209,18 +203,13 @@ class Engine:
     path: str | None = None  # the variable PATH of its process; None if that is unknown
     socket: str = ""
     config: str = ""  # the main file that it reads, whether it exists or not
-    # the folder of drop-ins that it reads, too; "" if there is none or the main file names them
-    config_dir: str = ""
-    # the root directory of these paths, as a path of this process: "/" or /proc/PID/root
-    root: str = "/"
-    # what set it up, "" for the distribution or the administrator; see `platforms`
-    platform: str = ""
+    config_dir: str = ""  # of drop-ins that it reads, too, unless the main file names them
+    root: str = "/"  # of these paths, as a path of this process: "/" or /proc/PID/root
+    platform: str = ""  # what set it up; "" is the distribution; see `platforms`
     edit: str = ""  # the file to edit in place of `config`, "" for `config` itself
-    # the drop-in to write; None for the engine module's choice, "" for none
-    drop_in: str | None = None
+    drop_in: str | None = None  # to write; None is the engine module's choice, "" is none
     leave: bool = False  # its files must not be edited; `advice` says what to do instead
-    # the command that makes it read its files again, () for its unit's restart
-    restart: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()  # makes it read its files again; () is its unit's restart
     advice: tuple[str, ...] = ()  # sentences for users who want to change its configuration
     notes: tuple[str, ...] = ()
     foreign: bool = False  # it belongs to another user or file system, and cannot be trusted

@@ -50,8 +50,7 @@ class Process:
     user_unit: bool = False
     container: bool = False  # whether its control group is a container's
     uid: int = 0
-    # its root directory as a path of this process: "/" if it is ours, or /proc/PID/root
-    root: str = "/"
+    root: str = "/"  # of its files, for this process: "/" if it is ours, or /proc/PID/root
 
     def option(self, *names: str) -> str:
         """Return the value of an option, "" where it is not given; see `option`."""

@@ -181,8 +181,7 @@ class Running:
 
     by: str = FILES  # the source: "GET /info", "GET /config", or "its files"
     state: State | None = None
-    # names of the CDI devices that it has found; () if it lists none
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # CDI devices that it has found; () if it lists none
     problem: str = ""
     younger: tuple[str, ...] = ()  # files that changed after it started, and that it has not read
 

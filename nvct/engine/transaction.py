@@ -42,8 +42,7 @@ class Control(Protocol):
 class Outcome:
     """The result of a transaction."""
 
-    # that were made; () if the files were already as they should be
-    edits: tuple[FileEdit, ...] = ()
+    edits: tuple[FileEdit, ...] = ()  # () if the files were as they should be
     restart: bool = False
     notes: tuple[str, ...] = ()
 

@@ -39,8 +39,7 @@ class PathState:
     uid: int = 0
     gid: int = 0
     rdev: int = 0  # the numbers of a device node
-    # the content of a file, the target of a link; bytes that are not UTF-8 are surrogates
-    text: str = ""
+    text: str = ""  # of a file; a link's target; bytes that are not UTF-8 are surrogates
 
     def __post_init__(self) -> None:
         """Refuse what a damaged journal may hold."""

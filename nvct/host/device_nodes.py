@@ -68,8 +68,7 @@ class NodeStep:
     """The action on one node."""
 
     node: ExpectedNode
-    # "make", "replace" the file of that name, change "permissions", or "keep"
-    action: Literal["make", "replace", "permissions", "keep"]
+    action: Literal["make", "replace", "permissions", "keep"]  # "replace" is the file of that name
     was: str = ""  # the existing file, in words; "" if there is none
 
 

@@ -20,16 +20,13 @@ class DiscoveryOptions:
     # the source of what procfs does not show; "auto" is the library of the driver root, None means
     # that NVML is never called
     nvml: Nvml | Literal["auto"] | None = "auto"
-    # absolute host directories that replace the library directories
-    search_paths: Sequence[str] = ()
+    search_paths: Sequence[str] = ()  # absolute, on the host, in place of the usual
     # absolute host directories that replace /etc and the XDG data directories in the search for
     # configuration files
     config_search_paths: Sequence[str] = ()
-    # `nodes.named_nodes(roots)` for trees that have plain files as device nodes
-    stat_node: StatNode = device_nodes.node
+    stat_node: StatNode = device_nodes.node  # `nodes.named_nodes` where nodes are plain files
     machine: str = ""  # of the libraries, as uname names it; this machine's if empty
-    # a Tegra's CSV files; None means the base files of JetPack's folder
-    csv_files: Sequence[str] | None = None
+    csv_files: Sequence[str] | None = None  # a Tegra's; None means JetPack's base files
     csv_ignore: Sequence[str] = ()  # patterns of the symbolic links to leave out
     csv_all: bool = False  # read every file of JetPack's folder, not only the base files
     compat_container_root: str = ""  # folder of the CUDA compat libraries in a Tegra's containers

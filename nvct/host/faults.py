@@ -121,8 +121,7 @@ class Checks:
     """Which XIDs the variables switch on and off."""
 
     ignored: frozenset[int] = frozenset()  # XIDs that have no effect
-    # XIDs that make a device unhealthy, whatever the table says
-    counted: frozenset[int] = frozenset()
+    counted: frozenset[int] = frozenset()  # make a device unhealthy, whatever the table says
     # ignores_all, counts_all: whether all XIDs are in that set
     ignores_all: bool = False
     counts_all: bool = False
@@ -136,8 +135,7 @@ class XidTable:
 
     rows: Rows = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
-    # whether every XID counts that NVIDIA's device plugin does not ignore
-    is_incumbent: bool = False
+    is_incumbent: bool = False  # every XID counts that NVIDIA's plugin does not ignore
 
     def action(self, xid: int) -> XidAction:
         """Return what an XID asks for."""

@@ -46,10 +46,8 @@ class FeatureMode:
     modules: tuple[str, ...]  # the kernel modules that make the nodes, as /sys/module names them
     hint: str
     reason: str
-    # nodes relative to /dev that are usual, and the effect of a missing one
-    expected: tuple[tuple[str, str], ...] = ()
-    # kind, absolute path and reason of files that containers get if they exist
-    files: tuple[tuple[FileKind, str, str], ...] = ()
+    expected: tuple[tuple[str, str], ...] = ()  # usual nodes, and the effect of a missing one
+    files: tuple[tuple[FileKind, str, str], ...] = ()  # kind, path and reason, if they exist
 
 
 # Nodes and files as nvidia-container-toolkit v1.20: gdrcopy, gds, mofed, nvswitch in

@@ -89,8 +89,7 @@ class MigDevice:
     gi: int
     ci: int
     profile: str = ""  # e.g. "1g.10gb", "" if NVML does not report it.
-    # minors of the two nvidia-caps nodes: GPU instance, compute instance
-    cap_minors: tuple[int, int]
+    cap_minors: tuple[int, int]  # of the nvidia-caps nodes of GPU and compute instance
     nodes: tuple[DeviceNode, ...] = ()
 
     @property
@@ -152,8 +151,7 @@ class Inventory:
     control_nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
-    # folder of the CUDA compat libraries in a container, "" for the usual one
-    compat_container_root: str = ""
+    compat_container_root: str = ""  # of a container's CUDA compat; "" is the usual
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -51,15 +51,13 @@ class Request:
     # keys of config.toml and their values, in order
     settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
     policy: str = ""  # TOML with the table nvct.policy of config.toml, "" for none
-    # low-level ones; () looks them up in the engine's configuration
-    runtimes: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()  # low-level ones; () are those of the engine's files
     cdi_spec: str = ""  # file for the specification of management containers, "" for none
     cdi_kind: str = ""
     control_nodes: bool = False
     engine: str = ""  # docker, containerd or crio; "" leaves all engines alone
     config: str = ""  # the engine's main file, as a path of this process
-    # the same for the drop-in; "" is none, None is the engine module's choice
-    drop_in: str | None = None
+    drop_in: str | None = None  # the same; "" is none, None is the engine module's choice
     drop_in_host: str = ""  # the drop-in's path on the host, "" where it is the same
     executable: str = ""
     socket: str = ""  # the engine's, as a path of this process
@@ -78,8 +76,7 @@ class Request:
     ignore_errors: bool = False
     publish: bool = False
     paths_are_of_host: bool = False  # the paths of the engine's files are those of the host
-    # runs on the host to have the engine read its files; () is by `restart`
-    restart_command: tuple[str, ...] = ()
+    restart_command: tuple[str, ...] = ()  # on the host, in place of `restart`
     leave_engine: bool = False  # its files are not edited, because its platform makes them
 
     @property

@@ -39,8 +39,7 @@ class Answers(Generic[T]):
     """The answers of all GPUs, by index."""
 
     values: dict[int, T] = field(default_factory=dict)
-    # why NVML refuses the question for a GPU
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # why NVML refuses it for a GPU
     unanswered: dict[int, str] = field(default_factory=dict)  # why a GPU counts as one that hangs
 
 

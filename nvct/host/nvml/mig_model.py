@@ -27,13 +27,10 @@ class MigProfile:
     name: str  # e.g. 1g.10gb+me
     slices: int
     limit: int  # how many instances of it a GPU can have
-    # where NVML says that an instance can be; empty if it does not say
-    placements: tuple[Placement, ...] = ()
-    # of an instance, as the next ones; 0 where only a table tells of the profile
-    memory_mib: int = 0
+    placements: tuple[Placement, ...] = ()  # as NVML says; empty if it does not say
+    memory_mib: int = 0  # of an instance, as the next ones; 0 if only a table has it
     multiprocessors: int = 0
-    # copy, decoder, encoder, jpeg, ofa: numbers of engines
-    copy: int = 0
+    copy: int = 0  # like the four after it, a number of engines
     decoder: int = 0
     encoder: int = 0
     jpeg: int = 0
@@ -47,8 +44,7 @@ class ComputeInstance:
     id: int
     kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
     engine: int  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
-    # start, size: in compute slices of its GPU instance
-    start: int
+    start: int  # in compute slices of its GPU instance, as the size
     size: int
 
 
@@ -71,8 +67,7 @@ class MigGpu:
     name: str
     bus_id: str  # its PCI address as sysfs writes it
     minor: int  # of its device node; -1 if NVML does not report it
-    # device, subsystem: PCI ids, the device in the upper 16 bits and the vendor in the lower
-    device: int
+    device: int  # PCI ids, as of the subsystem: device << 16 | vendor
     subsystem: int
     capable: bool = False
     enabled: bool = False

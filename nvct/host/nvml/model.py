@@ -41,10 +41,8 @@ class NvmlReport:
     driver_version: str
     cuda_version: str
     gpus: tuple[NvmlGpu, ...] = ()
-    # a sentence for each GPU or MIG device that NVML does not describe
-    warnings: tuple[str, ...] = ()
-    # a reason for each GPU that hangs, by its index
-    unanswered: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  # one for each GPU or MIG device that is not described
+    unanswered: dict[str, str] = field(default_factory=dict)  # a reason for each GPU that hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +66,7 @@ class MigAttributes:
     # gi_slices, ci_slices: of its GPU instance and its compute instance
     gi_slices: int
     ci_slices: int
-    # copy, decoder, encoder, jpeg, ofa: numbers of engines
-    copy: int
+    copy: int  # like the four after it, a number of engines
     decoder: int
     encoder: int
     jpeg: int
@@ -82,11 +79,9 @@ class GpuAttributes:
 
     memory_mib: int | None  # in MiB; None where NVML does not report it
     compute: tuple[int, int]  # the CUDA compute capability; (0, 0) where NVML does not report it
-    # whether ECC is on; False for memory without ECC, None where NVML does not report it
-    ecc: bool | None
+    ecc: bool | None  # False for memory without ECC, None where NVML does not report it
     mig_capable: bool
-    # the NVLink fabric that the GPU belongs to, as UUID.CLIQUE; "" if it is in none
-    clique: str = ""
+    clique: str = ""  # its NVLink fabric, as UUID.CLIQUE; "" if it is in none
     mig: dict[str, MigAttributes] = field(default_factory=dict)
 
 
@@ -116,8 +111,7 @@ class XidEvent:
 
     uuid: str  # of the GPU; "" if it is unknown
     xid: int
-    # gi, ci: the ids of the GPU instance and compute instance, -1 if the whole GPU is concerned
-    gi: int = -1
+    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
     ci: int = -1
 
 
@@ -125,11 +119,9 @@ class XidEvent:
 class NvmlEvents:
     """What happened since the last question."""
 
-    # a number that differs after each start of the watch: events between two watches are lost
-    watch: int
+    watch: int  # differs after each start of the watch: events between two are lost
     events: tuple[XidEvent, ...] = ()
-    # a reason for each GPU whose events NVML does not deliver, by UUID
-    unwatched: dict[str, str] = field(default_factory=dict)
+    unwatched: dict[str, str] = field(default_factory=dict)  # GPUs without events, by UUID: why
     # a reason for each GPU that hangs; by its index as from the worker, by its UUID as from the
     # agent's client
     unanswered: dict[str, str] = field(default_factory=dict)

@@ -64,11 +64,9 @@ class ProcessSample:
 
     pid: int  # in the PID namespace of the driver, the host's
     memory: int | None  # bytes of the GPU's memory; None where NVML does not report it
-    # gi, ci: ids of its MIG instances, -1 if there are none
-    gi: int = -1
+    gi: int = -1  # of its MIG instances, as ci: -1 if there are none
     ci: int = -1
-    # per cent of the GPU's time; None where NVML does not report it, as in MIG mode
-    sm: int | None = None
+    sm: int | None = None  # per cent of the GPU's time; None if not reported, as in MIG mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +76,7 @@ class XidCount:
     xid: int
     count: int
     at: float  # of the last one, in seconds since 1970
-    # gi, ci: ids of the MIG instances, -1 if the whole GPU is concerned
-    gi: int = -1
+    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
     ci: int = -1
 
 
@@ -108,13 +105,11 @@ class GpuSample:
     uuid: str
     bus_id: str  # its PCI address as NVML writes it, 00000000:18:00.0
     name: str
-    # vbios, serial: "" where NVML does not report them
-    vbios: str = ""
+    vbios: str = ""  # as the serial, "" where NVML does not report it
     serial: str = ""
     brand: str = ""
     values: dict[str, float] = field(default_factory=dict)  # by the names in UNITS
-    # why NVML does not report a value, by its name
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)  # why a value is missing, by its name
     mig: tuple[MigSample, ...] = ()  # its MIG devices; empty unless it is in MIG mode
     processes: tuple[ProcessSample, ...] = ()
     xids: tuple[XidCount, ...] = ()
@@ -128,15 +123,13 @@ class GpuSample:
 class NvmlSamples:
     """All GPUs of a machine at one time."""
 
-    # driver_version, nvml_version: "" where NVML does not report them
-    driver_version: str = ""
+    driver_version: str = ""  # as the next, "" where NVML does not report it
     nvml_version: str = ""
     # when the watch for XIDs started, seconds since 1970: counts of XIDs begin with 0 after it.
     # 0.0 without a watch.
     watch_start: float = 0.0
     gpus: tuple[GpuSample, ...] = ()  # those that answered, by index
-    # a reason for each other GPU, by its index as text
-    unanswered: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)  # why, for each other GPU, by index
 
 
 def _check(values: dict[str, float], known: Collection[str]) -> None:
@@ -153,8 +146,7 @@ class GpuReadiness:
     """A GPU."""
 
     bus_id: str  # its PCI address as NVML writes it
-    # whether the driver keeps it initialized; None if NVML does not report it
-    persistence: bool | None = None
+    persistence: bool | None = None  # keeps the driver initialized; None if not reported
     fabric: int | None = None  # the state of its NVLink fabric, None if NVML does not report it
     fabric_status: int = 0  # the nvmlReturn_t of a completed fabric, 0 if it succeeded
 
@@ -189,8 +181,7 @@ class GpuCondition:
     uuid: str  # also of a GPU that is lost, if it answered before; otherwise ""
     error: str = ""  # why NVML refuses the GPU; "" if it does not
     code: int = 0  # the number of that error, nvml.h NVML_ERROR_*; 0 if there is none
-    # by the names in CONDITION_VALUES; those that NVML does not report are missing
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)  # by CONDITION_VALUES, if reported
     mig: tuple[MigInstance, ...] = ()
 
     def __post_init__(self) -> None:

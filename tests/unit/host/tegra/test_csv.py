@@ -197,7 +197,10 @@ def test_a_pattern_is_expanded_directory_by_directory() -> None:
 
 @given(st.text(alphabet="ab*?[]^-\\/\n", max_size=12), st.text(alphabet="ab-]^\n", max_size=6))
 def test_a_star_before_a_pattern_lets_it_match_more(pattern: str, name: str) -> None:
-    compiled, longer = go_pattern.compile_pattern(pattern), go_pattern.compile_pattern(f"*{pattern}")
+    compiled, longer = (
+        go_pattern.compile_pattern(pattern),
+        go_pattern.compile_pattern(f"*{pattern}"),
+    )
 
     assert (compiled is None) == (longer is None)
     if compiled and longer and compiled.fullmatch(name):
