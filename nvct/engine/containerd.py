@@ -104,9 +104,9 @@ def _notes(config: Config) -> list[str]:
     if config.modern and (config.root.data or b"").startswith(b"\xef\xbb\xbf"):
         notes.append(f"{path} starts with a byte order mark, which containerd 2 refuses")
     notes += _migrated_settings(config)
-    for where, name in config.unread():
+    for loaded, name in config.unread():
         notes.append(
-            f"{where} has settings in plugins.{name}, which containerd does not read there:"
+            f"{loaded.path} has settings in plugins.{name}, which containerd does not read there:"
             f" its configuration is of version {config.version}"
         )
     return notes

@@ -130,14 +130,15 @@ class Config:
         has_newest = any(find(loaded.document, path) for loaded in self.files)
         return (newest, CRI[2]) if has_newest else (CRI[2], newest)
 
-    def unread(self) -> list[tuple[str, str]]:
-        """Return the tables of runtimes that are not read: path of the file, name of the CRI."""
+    def unread(self, keys: Sequence[str] = ("containerd",)) -> list[tuple[Loaded, str]]:
+        """Return the files and names of CRI tables that are not read and have one of the keys."""
         names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
         return [
-            (loaded.path, name)
+            (loaded, name)
             for loaded in self.files
             for name in names
-            if find(loaded.document, ("plugins", name, "containerd")) is not None
+            if isinstance(table := find(loaded.document, ("plugins", name)), dict)
+            and any(key in table for key in keys)
         ]
 
     def cri_path(self, loaded: Loaded) -> Path:

@@ -152,21 +152,15 @@ def faults_of(options: EngineOptions, files: Files) -> list[Fault]:
 def _unread(config: Config) -> Iterator[Fault]:
     """Yield a fault for the CRI settings of another version than the one in force."""
     named = [loaded.path for loaded in config.files if loaded.version == config.version]
-    for loaded in config.files:
-        for name in dict.fromkeys(CRI.values()):
-            table = toml_file.find(loaded.document, ("plugins", name))
-            if name in config.names or not isinstance(table, dict):
-                continue
-            if not any(key in table for key in MOVED):
-                continue
-            # containerd 2 reads no settings of version 1, whatever the other files say.
-            why = (
-                f"{named[-1]} makes it version {config.version}"
-                if config.modern and loaded.version > 1 and named
-                else f"it reads {config.names[0]}"
-            )
-            text = f"containerd does not read [plugins.{name!r}] of {loaded.path}: {why}"
-            yield Fault(text, is_severe=True)
+    for loaded, name in config.unread(MOVED):
+        # containerd 2 reads no settings of version 1, whatever the other files say.
+        why = (
+            f"{named[-1]} makes it version {config.version}"
+            if config.modern and loaded.version > 1 and named
+            else f"it reads {config.names[0]}"
+        )
+        text = f"containerd does not read [plugins.{name!r}] of {loaded.path}: {why}"
+        yield Fault(text, is_severe=True)
 
 
 def _replaced(config: Config) -> Iterator[Fault]:

@@ -24,19 +24,14 @@ ENTRIES = 4096  # versions of one file; libc.so.6 defines 40
 
 
 class VersionedElf(Elf):
-    """The headers of an ELF file, and its symbol versions.
-
-    Attributes:
-        needs: by library: the versions that it must define.
-        defines: the versions that this file defines.
-    """
+    """The headers of an ELF file, and its symbol versions."""
 
     __slots__ = ("_entries", "_loads", "defines", "needs")
 
     def _read_dynamic(self, segments: list[tuple[int, elf.Segment]]) -> None:
         super()._read_dynamic(segments)
-        self.needs: dict[str, list[str]] = {}
-        self.defines: set[str] = set()
+        self.needs: dict[str, list[str]] = {}  # by library: the versions that it must define
+        self.defines: set[str] = set()  # the versions that this file defines
         self._entries = 0
         self._loads = [segment for kind, segment in segments if kind == PT_LOAD]
         tags = self._tags([segment for kind, segment in segments if kind == PT_DYNAMIC])

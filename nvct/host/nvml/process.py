@@ -38,9 +38,6 @@ class WorkerProcess:
 
     It ends with the process that started it: by the socket, which is closed then, and by a signal
     if the main thread started it (the kernel sends that signal when a thread ends).
-
-    Attributes:
-        connection: this process's end.
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:

@@ -48,12 +48,8 @@ class NvmlSession:
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
 
-    Args:
-        limit_s: the deadline of a call, in seconds.
-        serve: runs in the worker with its socket and the library's path; `worker.serve` if
-            None.
-        root: the library is loaded only if nobody but root can change what lies below this
-            folder on the way to it, see `trusted_file`; None loads it as it is.
+    A call has `limit_s` seconds. `serve` runs in the worker, by default `worker.serve`. Below a
+    `root`, the library is loaded only if nobody but root can change it, see `trusted_file`.
     """
 
     def __init__(
