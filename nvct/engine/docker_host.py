@@ -21,6 +21,7 @@ from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.processes import Process
 from nvct.engine.running import Ask as Get
 from nvct.engine.running import Running
+from nvct.engine.toml_file import string
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
 from nvct.host.gpu import pci
@@ -129,7 +130,7 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
         return replace(base, endpoint=environ["DOCKER_HOST"], source="by DOCKER_HOST")
     folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
     config = read_object(files.at(f"{folder}/config.json"))
-    name = environ.get("DOCKER_CONTEXT") or _text(config, "currentContext")
+    name = environ.get("DOCKER_CONTEXT") or string(config, "currentContext")
     if name in ("", "default"):
         return base
     # docker names a context's folder by the hash of its name.
@@ -137,12 +138,7 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
     meta = read_object(files.at(f"{folder}/contexts/meta/{context_digest}/meta.json"))
     endpoints = meta.get("Endpoints")
     endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    return replace(base, endpoint=_text(endpoint, "Host"), source=f"by the context {name}")
-
-
-def _text(table: object, key: str) -> str:
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, str) else ""
+    return replace(base, endpoint=string(endpoint, "Host"), source=f"by the context {name}")
 
 
 def _is_podman_script(path: str) -> bool:

@@ -150,6 +150,14 @@ class Files:
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
 
+    def text(self, path: str) -> str | None:
+        """Return a file's text, "" if it cannot be read, None if there is none."""
+        try:
+            data = self.read(path)
+        except DocumentError:
+            return ""
+        return None if data is None else data.decode(errors="replace")
+
     def names(self, folder: str, suffix: str) -> list[str]:
         """Return the paths of a folder's files with a suffix, sorted; [] if there is no folder."""
         try:

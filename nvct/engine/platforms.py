@@ -185,7 +185,7 @@ def _rancher(engine: Engine, files: Files) -> Engine:
 def _k0s(engine: Engine, files: Files) -> Engine:
     """k0s: it manages its file unless its first line is removed, and imports a folder."""
     engine = replace(engine, platform="k0s")
-    if _text(files, engine.config).splitlines()[:1] != [K0S_MANAGED]:
+    if (files.text(engine.config) or "").splitlines()[:1] != [K0S_MANAGED]:
         return engine  # the admin's own
     drop_in = f"{K0S_DROP_INS}/nvidia.toml"
     document = _document(files, engine.config)
@@ -254,16 +254,9 @@ RULES: tuple[tuple[str, Applies, tuple[str, str, bool] | Adapt], ...] = (
 
 
 def _system(files: Files) -> str:
-    text = _text(files, "/etc/os-release") or _text(files, "/usr/lib/os-release")
+    text = files.text("/etc/os-release") or files.text("/usr/lib/os-release") or ""
     match = re.search(r"^ID=[\"']?([^\"'\n]*)", text, re.MULTILINE)
     return match[1] if match else ""
-
-
-def _text(files: Files, path: str) -> str:
-    try:
-        return (files.read(path) or b"").decode(errors="replace")
-    except DocumentError:
-        return ""
 
 
 def _document(files: Files, path: str) -> dict[str, object]:

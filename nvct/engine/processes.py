@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.engine.model import Files
-from nvct.errors import DocumentError
 from nvct.host import procfs
 
 READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
@@ -242,7 +241,7 @@ def unit_of(name: str, files: Files) -> Unit | None:
     Raises:
         DocumentError: a file of it cannot be read.
     """
-    texts = ((f"{folder}/{name}", _text(f"{folder}/{name}", files)) for folder in FOLDERS)
+    texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:
         return None
@@ -250,7 +249,7 @@ def unit_of(name: str, files: Files) -> Unit | None:
     command: list[str] = []
     env: dict[str, str] = {}
     for path in paths:
-        for key, value in _settings(_text(path, files) or ""):
+        for key, value in _settings(files.text(path) or ""):
             if key == "ExecStart":
                 command = _arguments(value)  # an empty value resets the setting
             elif key == "Environment":
@@ -292,7 +291,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _file_environment(path: str, files: Files) -> dict[str, str]:
-    text = _text(path, files) or ""
+    text = files.text(path) or ""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
@@ -310,11 +309,3 @@ def _expanded(arguments: list[str], env: Mapping[str, str]) -> Iterator[str]:
             yield from env.get(word[1:], "").split()
         else:
             yield _VARIABLE.sub(value, word)
-
-
-def _text(path: str, files: Files) -> str | None:
-    try:
-        data = files.read(path)
-    except DocumentError:
-        return ""  # masked, or unreadable for systemd, too
-    return None if data is None else data.decode(errors="replace")

@@ -15,13 +15,7 @@ from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu, events
 from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, reason, string
 from nvct.host.nvml.report import mig_profile
-from nvct.host.nvml.sample_model import (
-    GpuSample,
-    MigSample,
-    NvmlSamples,
-    ProcessSample,
-    XidCount,
-)
+from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples, ProcessSample, XidCount
 
 LIMIT_S = 2.0  # A GPU is left out that has not answered this long after another one has
 ALL_LINKS = 0xFFFFFFFF

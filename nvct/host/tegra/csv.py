@@ -176,10 +176,7 @@ class Mounts:
         if not os.path.isdir(host_path):
             return False
         self._files[path] = DriverFile(
-            host_path=host_path,
-            container_path=path,
-            reason=entry.reason,
-            kind="directory",
+            host_path=host_path, container_path=path, reason=entry.reason, kind="directory"
         )
         return True
 
