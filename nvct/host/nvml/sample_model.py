@@ -67,6 +67,7 @@ class ProcessSample:
     gi: int = -1  # of its MIG instances, as ci: -1 if there are none
     ci: int = -1
     sm: int | None = None  # per cent of the GPU's time; None if not reported, as in MIG mode
+    computes: bool = True  # whether it has a CUDA context; False for a display server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
