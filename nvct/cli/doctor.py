@@ -248,7 +248,6 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
 def _shown(
     lines: Iterable[str], head: str, mark: str, *, at: int, width: int, hang: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a part; its mark is at a place of the head before the first."""
     first, *rest = map(printable, lines)
     start, *more = wrapped(head, first, width)
     bold = mark == MARKS["attention"]

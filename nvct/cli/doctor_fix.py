@@ -30,9 +30,6 @@ def fix(
 ) -> tuple[bool, bool]:
     """Print the plan that mends what is wrong, and carry it out.
 
-    Args:
-        folder: of the journal; None for the usual one.
-
     Returns:
         Whether the host has to be checked again, and whether a step failed.
     """

@@ -26,7 +26,6 @@ LIMIT = 64 << 20
 
 
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the containers, reasons and files that a word may become, for completion."""
     reasons = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
     names = [*container_names(ctx, param, incomplete), *reasons]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]

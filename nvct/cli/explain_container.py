@@ -128,12 +128,7 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
-    """Return the lines about a request.
-
-    Args:
-        everything: whether all is listed that would be injected.
-        width: of a terminal, 0 for no limit.
-    """
+    """Return the lines about a request."""
     rows = [("", HEADLINES[told["outcome"]])]
     if told["error"]:
         rows.append(("error", told["error"]["line"]))

@@ -103,7 +103,6 @@ def requested(values: OptionValues) -> Request:
 
 
 def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
-    """Return the fields of the request that configure the engine."""
     from nvct.engine import modules
     from nvct.installer.request import ENGINES, RESTART, SOCKETS
 

@@ -146,7 +146,6 @@ def _refused(name: str, error: click.ClickException) -> UsageError:
 
 
 def _similar(message: str, context: click.Context | None) -> list[str]:
-    """Return the commands of a group that a word which is none may have meant."""
     import difflib
 
     word = re.match(r"No such command '(.{1,40})'", message, re.I)

@@ -56,7 +56,6 @@ def _count(items: Sized, noun: str) -> str:
 
 
 def _rebuild_extras(config: str, folder: str) -> None:
-    """Recompile the plans of features besides GPUs that containers have requested."""
     from nvct.compile import mode_plans as extras
 
     for feature, plan, error in extras.rebuild(config, folder):

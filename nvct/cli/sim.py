@@ -28,7 +28,6 @@ CHANGES = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHA
 
 
 def _nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of nodes, for a shell's completion."""
     del param
     parent = ctx.parent.params if ctx.parent else {}
     base = parent.get("base") or tree.default_base(os.environ, os.geteuid())
@@ -37,7 +36,6 @@ def _nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def _changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the changes of a node, for a shell's completion."""
     del ctx, param
     return [name for name in node_changes.CHANGES if name.startswith(incomplete)]
 

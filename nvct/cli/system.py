@@ -182,7 +182,6 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
 
 
 def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
-    """Print the commands of a step in a dry run, else a sentence about the step."""
     for command in commands if dry_run else ():
         click.echo(command)
     if sentence and not dry_run:

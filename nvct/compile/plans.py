@@ -27,8 +27,6 @@ class Part(NamedTuple):
 
     Attributes:
         edits: of a spec; in nvct's own plan without its hook.
-        work: of that hook, None if there is none.
-        cache: the linker's entries for mounted libraries (nvct.container.plan.model).
     """
 
     edits: ContainerEdits
@@ -72,7 +70,6 @@ def compile_registry(
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
-        config: path of the config.toml in force, the plan's key.
         sees_files: whether mount sources and hooks can be looked for; else they count as there.
     """
     roots = roots or Roots()
@@ -215,7 +212,6 @@ def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fin
 
 
 def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
-    """Return a problem with a mount source or hook program, "" if there is none."""
     for part in parts.values():
         for mount in part.edits.get("mounts", ()):
             if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):

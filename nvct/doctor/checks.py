@@ -69,9 +69,7 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        agent: /status of the agent that serves this node, None if none does.
         released: why the driver is to be left alone, though no agent serves, "" if it is not.
-        image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
 
@@ -164,7 +162,6 @@ class Check:
     """A check.
 
     Attributes:
-        name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
     """
 
@@ -234,7 +231,6 @@ def _engines(node: Node) -> Part:
 
 
 def _docker(node: Node) -> Part:
-    """Check `docker run --gpus`, if dockerd runs here."""
     if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
         return Part.absent("no dockerd runs here")
     host = docker_host.look(Files(), node.roots, node.env)

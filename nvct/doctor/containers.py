@@ -48,7 +48,6 @@ class Containers:
     """The containers of one host."""
 
     def __init__(self, root: str = "/") -> None:
-        """Keep the folder where the host's /proc and /var are."""
         self._root = root
         self._kubelet: dict[str, Labels] = {}
         self._podman: dict[str, dict[str, str]] = {}
@@ -163,7 +162,6 @@ def joined(labels: Labels) -> str:
 
 
 def _podman_names(path: str) -> dict[str, str]:
-    """Return the name of each container by its id, from the list of containers/storage."""
     document = _json(path)
     names = {}
     for entry in document if isinstance(document, list) else ():

@@ -195,7 +195,6 @@ def _cdi_is_on(daemon: Daemon) -> bool | None:
 
 
 def _not_reloaded(daemon: Daemon) -> Finding:
-    """Compare the daemon's own report with its file."""
     told, state = daemon.running, daemon.state
     if told is None or told.state is None or state is None:
         why = (told and told.problem) or daemon.problem or "dockerd is not asked"

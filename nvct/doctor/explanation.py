@@ -69,12 +69,7 @@ class Clock:
 
 
 class Reader(Host):
-    """The host as the create lane sees it, without writes.
-
-    Attributes:
-        used: the plans that were requested, in order.
-        scratch: the store of newly compiled plans.
-    """
+    """The host as the create lane sees it, without writes."""
 
     __slots__ = ("clock", "config", "notes", "scratch", "used")
 
@@ -131,12 +126,7 @@ class Reader(Host):
 
 
 def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the shim would do with a container, as plain data.
-
-    Args:
-        program: the shim's name, which may set the mode.
-        env: the environment, which names config.toml and the run directory.
-    """
+    """Return what the shim would do with a container, as plain data."""
     from nvct.container.shim.main import MODES
 
     clock = Clock("config.toml")
@@ -171,7 +161,6 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
 
 
 def _as_classic(config: Config) -> str:
-    """Return a configuration as TOML, with layout classic and without the policy."""
     flat: dict[str, object] = {**config.to_dict(), "layout": "classic"}
     for name in load.COMMA_LISTS:
         flat[name] = ",".join(getattr(config, name))
@@ -219,7 +208,6 @@ def _decide(
     trouble: NvctError | None,
     program: str,
 ) -> None:
-    """Make the shim's decision and add its outcome to `told`."""
     folder, clock = _folder(bundle), reader.clock
 
     def accept(_request: Request) -> None:
@@ -258,12 +246,10 @@ def _decide(
 
 
 def _folder(bundle: Bundle) -> str | None:
-    """Return the folder of a bundle; None if there is only a request."""
     return None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
 
 
 def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
-    """Return why the container gets no GPU."""
     from nvct.doctor import refusals
 
     if error is None:

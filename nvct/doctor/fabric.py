@@ -42,12 +42,7 @@ def check(
     run: Run = command.run,
     folders: Sequence[str] = FOLDERS,
 ) -> Part:
-    """Check that the fabric manager runs, is of the driver's release, and is done with each GPU.
-
-    Args:
-        readiness: what NVML reports of the GPUs, None if it does not answer.
-        folders: where the fabric manager's program may be.
-    """
+    """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
     switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
     gpus = readiness.gpus if readiness else ()
     waiting = _waiting(gpus, has_switches=bool(switches))
@@ -71,7 +66,6 @@ def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
 
 
 def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
-    """Return whether the fabric manager runs, and of which release it is."""
     things = f"{switches} NVSwitch{'' if switches == 1 else 'es'}"
     pid = _process(roots.proc)
     release = _other_release(roots, pid, run, folders)
@@ -87,7 +81,6 @@ def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> l
 
 
 def _process(proc: str) -> int:
-    """Return the id of the fabric manager's process, 0 if none is seen."""
     named = (pid for pid in procfs.processes(proc) if procfs.command(proc, pid) == NAME)
     return next((pid for pid in named if _is_roots(f"{proc}/{pid}")), 0)
 
@@ -101,7 +94,6 @@ def _is_roots(folder: str) -> bool:
 
 
 def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> list[Finding]:
-    """Return a finding if the program is of another release than the loaded driver."""
     driver = procfs.driver_version(roots)
     here = [f"{folder}/{PROGRAM}" for folder in folders]
     program = next((path for path in here if os.access(path, os.X_OK)), "")

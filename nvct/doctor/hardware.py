@@ -84,7 +84,6 @@ def persistence(
     """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
 
     Args:
-        readiness: the GPUs' persistence mode, None if NVML does not answer.
         first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
             the GPUs that nothing else uses; so it is short if something uses them.
     """

@@ -57,18 +57,12 @@ class Mend:
     reasons: tuple[Reason, ...]
 
     def __str__(self) -> str:
-        """Return the command as a user types it."""
         return " ".join(("nvct", *self.words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What mends look at.
-
-    Attributes:
-        output: path of the specification that `nvct publish` writes.
-        options: of the program nvct, before a command's words.
-    """
+    """What mends look at."""
 
     roots: Roots
     settings: Config

@@ -22,9 +22,7 @@ class Finding:
     Attributes:
         severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
             holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
-        evidence: what was seen, one sentence with the value and the path.
         remedy: for this host; "" if there is none more exact than the reason's.
-        context: more that was seen, "" if nothing.
     """
 
     reason: Reason
@@ -76,7 +74,6 @@ class Part:
         name: the check's; `checks.result` sets it.
         health: "absent" if the part does not exist, which is not a fault.
         lines: sentences, the first one a summary.
-        findings: the content of the lines, as values.
     """
 
     name: str = ""

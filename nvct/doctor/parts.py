@@ -67,7 +67,6 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
 
 
 def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
-    """Return which devices of engines the policy does not see."""
     if not settings.policy:
         return []
     if settings.engine_devices == UNCHECKED:

@@ -41,7 +41,6 @@ class Evidence:
 
     Attributes:
         bundle: its config.json as it is now; None if there is none.
-        records: of runtime, hooks and agent about the container, the oldest first.
         log: all records, whose folders may not be whole.
         started_s: when its first process started, in seconds since the epoch; None if unknown.
     """
@@ -56,11 +55,7 @@ class Evidence:
 def reconstructed(
     evidence: Evidence, settings: Config, env: Mapping[str, str]
 ) -> dict[str, object]:
-    """Return how a container was created, as JSON data.
-
-    Args:
-        env: that names the run directory.
-    """
+    """Return how a container was created, as JSON data."""
     record = _record(evidence.records)
     unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
     if record.get("asked", "").endswith(CUT):
@@ -144,7 +139,6 @@ def _policy(record: Mapping[str, str]) -> list[str]:
 
 
 def _resolved(record: Mapping[str, str]) -> list[str]:
-    """Return how the request was understood, and what became of it."""
     found = [f"mode {record['mode']}"] if "mode" in record else []
     if "capabilities" in record:
         found.append(f"driver capabilities {record['capabilities'].replace(',', ', ') or 'none'}")
@@ -158,7 +152,6 @@ def _resolved(record: Mapping[str, str]) -> list[str]:
 
 
 def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
-    """Return what was put into the container, and what its config.json has now."""
     found = [record["result"]] if "result" in record else []
     if record.get("nodes"):
         return [*found, record["nodes"]]
@@ -169,7 +162,6 @@ def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
 
 
 def _driver(record: Mapping[str, str]) -> str:
-    """Return the version of the driver that a record's plans are of."""
     found = (one.partition("/")[2] for one in record.get("plan", "").split())
     return next((version for version in found if version != "0"), "")
 
@@ -224,7 +216,6 @@ def _names(record: Mapping[str, str], settings: Config) -> list[str]:
 
 
 def _without_request(evidence: Evidence) -> list[str]:
-    """Return that the request is lost, if it is."""
     bundle = evidence.bundle
     if bundle is None or INJECTED not in bundle.env or evidence.creation.env is not None:
         return []

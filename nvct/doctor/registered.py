@@ -34,8 +34,6 @@ def check(
 
     Args:
         has_gpu: whether this host has a driver with GPUs: without it nobody misses a runtime.
-        serves_pods: returns whether a kubelet runs here.
-        no_cgroups: config.toml's `no-cgroups`.
         hidden: why engines may run that are not seen, "" if all are.
     """
     local = [status for status in statuses if not status.engine.foreign]
@@ -98,7 +96,6 @@ def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: b
 
 
 def _engine(status: Status, access: Access, *, is_needed: bool) -> Iterator[str | Finding]:
-    """Yield what is said of one engine."""
     name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
     if access.runtimes:
         default = ", the default" if status.is_default else ""

@@ -167,12 +167,7 @@ NAMED = 3
 
 
 def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -> Part:
-    """Check whether an image alone could give a container all GPUs.
-
-    Args:
-        is_default: whether an engine starts every container by NVIDIA's runtime.
-        host: the folder with var.
-    """
+    """Check whether an image alone could give a container all GPUs."""
     root = host.rstrip("/")
     names = sorted({*_docker(root), *_storage(root)})
     if not names:

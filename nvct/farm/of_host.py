@@ -89,11 +89,7 @@ def table_of(settings: Config, inventory: Inventory) -> model.Farm:
 
 
 def describe_layout(settings: Config, table: model.Farm | None) -> str:
-    """Return the layout of this host's containers and the reason, as part of a sentence.
-
-    Args:
-        table: of the own plan in force, None if there is none.
-    """
+    """Return the layout of this host's containers and the reason, as part of a sentence."""
     if not settings.wants_view:
         return "layout classic, as config.toml says"
     if table is None:
@@ -143,9 +139,6 @@ def view_of_spec(
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
-        given: of these capabilities.
-        hooks: the functions of the hook that are switched on.
-        must_be_farm: whether the user wants no other layout.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.

@@ -45,7 +45,6 @@ class Resolve(Protocol):
 
     def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
         """Return the plan."""
-        ...
 
 
 class Session(Protocol):
@@ -257,7 +256,6 @@ def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[Comput
 
 @contextlib.contextmanager
 def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
-    """Add the GPU and the change to an error of NVML."""
     try:
         yield
     except NvctError as error:
@@ -266,7 +264,6 @@ def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
 
 
 def _verify(machine: Machine, plan: Plan) -> MigState:
-    """Compare what NVML reports with the plan, and return it."""
     state = machine.session.mig()
     wrong = [
         gpu

@@ -140,7 +140,6 @@ def _entry(models: Mapping[str, MigGpu], which: list[str], wish: dict[str, int])
 
 
 def _balanced(gpu: MigGpu) -> dict[str, int]:
-    """Return the wish of a balanced GPU, empty if its profiles allow none."""
     plain = [(layout.parse_profile(p.name), p.limit) for p in gpu.profiles]
     plain = [(name, limit) for name, limit in plain if not name.attributes]
     slices = max((name.slices for name, _ in plain), default=0)
@@ -170,9 +169,6 @@ class Named:
 
 def configs(state: MigState, text: str = "") -> dict[str, Named]:
     """Return all configurations by their names, sorted.
-
-    Args:
-        text: of the user's file; "" is none.
 
     Raises:
         DocumentError: the file is malformed.

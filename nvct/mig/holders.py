@@ -28,9 +28,6 @@ class Holder:
     """A process that has a device open.
 
     Attributes:
-        container: the id of its container by its cgroup, "" if it is in none.
-        pod: the UID of its Kubernetes pod, "" if it is in none.
-        unit: its systemd service, "" if it is in none.
         device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
         instance: UUID of the GPU, ids of GPU and compute instance; None for the GPU itself.
     """

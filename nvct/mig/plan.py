@@ -250,7 +250,6 @@ def from_nothing(gpu: MigGpu, layout: Layout) -> list[Step]:
 def _compute_changes(
     gi: GpuInstance, part: Part
 ) -> tuple[list[ComputeInstance], list[ComputePart]]:
-    """Return the compute instances in excess, and those that are missing."""
     excess = list(gi.compute)
     lacking = []
     for wanted in sorted(part.compute, key=lambda each: each.id is None):

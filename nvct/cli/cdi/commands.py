@@ -240,7 +240,6 @@ def _counted(spec: Spec) -> str:
 
 
 def _spec_of(path: str) -> Spec:
-    """Return the spec in a file, or that on stdin."""
     from nvct.cdi.read import load
 
     if path == STDIN:

@@ -171,7 +171,6 @@ class Selected:
     """The selected devices, without duplicates, in the order of the command line.
 
     Attributes:
-        everything: "all" was requested.
         gpus: including the GPUs of requested MIG devices.
     """
 
@@ -245,7 +244,6 @@ def select_mig_capable(
     """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
     Args:
-        option_value: of the command line; only "all" is valid.
         capable: minors of the GPUs that support MIG.
 
     Raises:

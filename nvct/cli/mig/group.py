@@ -183,7 +183,6 @@ def holders(given: object, *, form: str) -> None:
 
 
 def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
-    """Return each GPU: its mode and MIG devices before and after the changes, and the changes."""
     from nvct.cli.mig import picture
 
     rows = []

@@ -112,7 +112,6 @@ class Hooks:
     """The hooks of a file, with the variables of this command."""
 
     def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        """Read the file; "" is none."""
         self.hooks: hooks.Hooks = {}
         if path:
             with failing("error parsing hooks file"):

@@ -106,7 +106,6 @@ def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str
 
 
 def _say_what_needs_a_restart() -> None:
-    """Tell that a running dockerd does not know `--gpus` yet, if it does not."""
     from nvct.doctor.docker import why_docker_cannot
     from nvct.doctor.reasons import Reason
     from nvct.engine import docker_host as host

@@ -79,11 +79,7 @@ def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> E
 
 
 def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
-    """Return the options with the files that a detected engine really reads.
-
-    Args:
-        drop_in: the user named the drop-in.
-    """
+    """Return the options with the files that a detected engine really reads."""
     return replace(
         of_version(options, detected),
         config=detected.edit or detected.config or options.config,

@@ -41,12 +41,7 @@ STATE_DIR_OPTION = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The meaning of a command line.
-
-    Attributes:
-        engine: the selected engine of this host, None if there is none.
-        warnings: about options without effect, and about expected failures.
-    """
+    """The meaning of a command line."""
 
     options: EngineOptions | None = None
     engine: Engine | None = None
@@ -170,7 +165,6 @@ def _annotation_patterns(warnings: list[str]) -> tuple[str, ...]:
 
 
 def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> EngineOptions:
-    """Return the options of the engine with those that nvidia-ctk does not have."""
     extended = replace(
         options,
         hooks_dir=values["hooks_dir"],
