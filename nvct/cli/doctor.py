@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from nvct.cli import doctor_fix
 from nvct.cli.options import (
     GoStyle,
     flat,
@@ -22,13 +23,16 @@ from nvct.cli.options import (
     settings_in_force,
     words,
 )
+from nvct.cli.runtime import engine
+from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
+from nvct.config.model import Config
+from nvct.doctor import bundle, checks
+from nvct.doctor.checks import Check, Node
+from nvct.doctor.image_needs import UNPACK
+from nvct.doctor.model import Part, count
+from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a page of help needs no checks
-    from nvct.doctor.checks import Check, Node
-    from nvct.doctor.model import Part
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0
@@ -74,8 +78,6 @@ def doctor(
 
     Example: sudo nvct doctor
     """
-    from nvct.cli import doctor_fix
-
     need_host("doctor")
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
@@ -118,8 +120,6 @@ def _unpacked(image: str | None) -> str:
     """
     if image is None:
         return ""
-    from nvct.doctor.image_needs import UNPACK
-
     if not os.path.isdir(image):
         raise UsageError(f"--image: no folder {image}", hint=UNPACK)
     return os.path.abspath(image)
@@ -127,8 +127,6 @@ def _unpacked(image: str | None) -> str:
 
 def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
     """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
-    from nvct.doctor import checks
-
     context = click.get_current_context()
 
     def tell() -> None:
@@ -150,8 +148,6 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
     Raises:
         UsageError: a name is unknown.
     """
-    from nvct.doctor import checks
-
     known = [check.name for check in checks.CHECKS]
     for name in names:
         if name not in known:
@@ -162,11 +158,6 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 
 def node_of_host() -> Node:
     """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
-    from nvct.cli.runtime import engine
-    from nvct.cli.runtime.status import environ_of_user
-    from nvct.config.model import Config
-    from nvct.doctor.checks import Node
-
     trouble = None
     try:
         settings = settings_in_force()
@@ -184,9 +175,9 @@ def node_of_host() -> Node:
 
 def _agent() -> Mapping[str, Any] | None:
     """Return /status of this node's agent; None if there is no agent, or it may not be asked."""
-    from nvct.cli.agent import status_of_agent
-
     try:
+        from nvct.cli.agent import status_of_agent
+
         return status_of_agent()
     except (HostError, ImportError):
         return None
@@ -211,10 +202,6 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
     Raises:
         NvctError: it cannot be made or written.
     """
-    from nvct.cli.runtime.status import document
-    from nvct.doctor import bundle
-    from nvct.doctor.reasons import Reason
-
     documents: dict[str, Any] = {
         "doctor.json": [_to_dict(check, part) for check, part in done],
         "engines.json": [document(status) for status in node.statuses],
@@ -229,8 +216,6 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
 
 def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> Iterator[str]:
     """Yield the lines: one for each check, more for what is wrong, and the sum."""
-    from nvct.doctor.model import count
-
     name_width = max((len(check.name) for check, _ in done), default=0)
     for check, part in done:
         mark = _mark(part)
@@ -302,8 +287,6 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct status
     """
-    from nvct.doctor import checks
-
     need_host("status")
     node = node_of_host()
     parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]

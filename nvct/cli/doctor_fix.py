@@ -14,6 +14,7 @@ from nvct.doctor import mends
 from nvct.doctor.checks import Node
 from nvct.doctor.fix import Transaction
 from nvct.doctor.model import Part
+from nvct.host.nvml.session import close_shared
 
 
 def settle(node: Node, folder: str | None) -> None:
@@ -33,8 +34,6 @@ def fix(
     Returns:
         Whether the host has to be checked again, and whether a step failed.
     """
-    from nvct.host.nvml.session import close_shared
-
     planned = mends.plan(parts)
     host = _host(node)
     for mend in planned:

@@ -12,7 +12,10 @@ import click
 
 from nvct.cli import log, screen
 from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
+from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
+from nvct.compile import live_host
+from nvct.doctor import decisions, one_container
 from nvct.doctor.model import count
 from nvct.errors import NvctError, UsageError, printable, shortened
 
@@ -31,10 +34,6 @@ def explain_existing(word: str, form: str) -> None:
     Raises:
         UsageError: there is none, and nothing was decided about one.
     """
-    from nvct.cli.ps import uses_of_host
-    from nvct.compile import live_host
-    from nvct.doctor import decisions, one_container
-
     need_host("explain")
     settings = settings_in_force()
     around = one_container.Surroundings(

@@ -13,7 +13,11 @@ import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import format_option, say, settings_in_force, tell
+from nvct.compile import live_host
 from nvct.config.model import Config
+from nvct.container.plan.store import run_dir
+from nvct.farm import collect, of_host
+from nvct.farm.build import build as make
 from nvct.farm.collect import Needs, Status
 
 NO_VIEWS = "no views: nvct farm build makes one"
@@ -35,10 +39,6 @@ def build() -> None:
 
     Example: nvct farm build
     """
-    from nvct.compile import live_host
-    from nvct.farm import of_host
-    from nvct.farm.build import build as make
-
     settings = settings_in_force()
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
     inventory = of_host.discover_or_view(
@@ -76,8 +76,6 @@ def gc(*, dry_run: bool) -> None:
 
     Example: nvct farm gc --dry-run
     """
-    from nvct.farm import collect, of_host
-
     settings = settings_in_force()
     removed = collect.collect(of_host.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in removed:
@@ -96,8 +94,6 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
 
     Example: nvct farm verify
     """
-    from nvct.farm import collect, of_host
-
     results = collect.verify(of_host.farm_of(settings_in_force()), names)
     rows = []
     for manifest, problems in results:
@@ -115,17 +111,11 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
 
 
 def _statuses() -> list[Status]:
-    from nvct.farm import collect, of_host
-
     settings = settings_in_force()
     return collect.statuses(of_host.farm_of(settings), _needs(settings), strict=False)
 
 
 def _needs(settings: Config) -> Needs:
-    from nvct.compile import live_host
-    from nvct.container.plan.store import run_dir
-    from nvct.farm import of_host
-
     return of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir(os.environ))
 
 

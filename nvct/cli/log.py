@@ -21,7 +21,8 @@ from nvct.cli.options import (
     say_if_inside,
     settings_in_force,
 )
-from nvct.doctor import decisions
+from nvct.compile import live_host
+from nvct.doctor import decisions, one_container
 from nvct.doctor.containers import SHORT, Containers
 from nvct.doctor.decisions import container_of, subject
 from nvct.engine.engine_files import own_names
@@ -104,9 +105,6 @@ def _show(
 
 
 def _ids(word: str) -> tuple[str, ...]:
-    from nvct.compile import live_host
-    from nvct.doctor import one_container
-
     try:
         return one_container.ids(live_host.roots_of(settings_in_force()), word, os.environ)
     except NvctError:

@@ -9,15 +9,16 @@ from collections.abc import Sized
 
 import click
 
+from nvct.cli.cdi.commands import generate
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
+from nvct.compile import live_host, published_spec
+from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
+from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Plan
-
+from nvct.errors import DriverNotFoundError, HostError
+from nvct.farm import of_host
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 OUTPUT_ENV = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
@@ -56,8 +57,6 @@ def _count(items: Sized, noun: str) -> str:
 
 
 def _rebuild_extras(config: str, folder: str) -> None:
-    from nvct.compile import mode_plans as extras
-
     for feature, plan, error in extras.rebuild(config, folder):
         if plan is not None:
             click.echo(f"{feature}: {len(plan['devices'])} device names")
@@ -65,12 +64,10 @@ def _rebuild_extras(config: str, folder: str) -> None:
             say(f"warning: {feature}: {error} (it is compiled when it is asked for)")
 
 
-def _print_layout(config: str, plan: Plan) -> None:
+def _print_layout(config: str, plan: model.Plan) -> None:
     """Print the layout that containers get, so that hosts of a fleet do not differ silently."""
     settings = load(config)
     if settings.wants_view:
-        from nvct.farm import of_host
-
         tell(f"own: {of_host.describe_layout(settings, plan.get('farm'))}")
 
 
@@ -79,9 +76,6 @@ def _maintain_farm(config: str, folder: str) -> None:
     settings = load(config)
     if not settings.wants_view:
         return
-    from nvct.compile import live_host
-    from nvct.farm import of_host
-
     needed = of_host.needs_in_force(settings, live_host.roots_of(settings), folder)
     for sentence in of_host.verify_and_collect(settings, needed):
         say(f"warning: {sentence}")
@@ -113,10 +107,6 @@ def publish(
 
     Example: nvct publish --devices 1,2 --output /etc/cdi/nvidia.yaml
     """
-    from nvct.compile import published_spec
-    from nvct.container.plan import fingerprints
-    from nvct.errors import HostError
-
     output = published_spec.output_path(output)
     if withdraw:
         removed = published_spec.withdraw(output)
@@ -141,10 +131,6 @@ def publish(
 
 
 def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:
-    from nvct.cli.cdi.commands import generate
-    from nvct.compile import published_spec
-    from nvct.errors import DriverNotFoundError
-
     published_spec.check_replaceable(output)
     try:
         generate.invoke(generate.make_context("generate", argv, parent=ctx))

@@ -26,11 +26,7 @@ from nvct.mig.journal import Journal
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
 from nvct.mig.pause import Paused
 from nvct.mig.plan import Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
-
+from nvct.oci import jsontext
 
 T = TypeVar("T")
 Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
@@ -58,7 +54,7 @@ class Session(Protocol):
         """Return modes, profiles and instances of all GPUs."""
         ...
 
-    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+    def change_mig(self, verb: str, answer: type[T], **arguments: jsontext.Json) -> T:
         """Make one change to MIG, and return its answer, of a type."""
         ...
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import click
 
 from nvct import paths
+from nvct.cdi.check.drift import Report
 from nvct.cdi.types import Spec
 from nvct.cli.cdi.generate import write
 from nvct.cli.gostyle import LazyGroup
@@ -26,10 +27,6 @@ from nvct.cli.options import (
     words,
 )
 from nvct.errors import NvctError, UsageError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.check.drift import Report
 
 LIVE = "live"
 STDIN = "-"

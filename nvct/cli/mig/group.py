@@ -9,9 +9,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import click
+from rich.text import Text
 
 from nvct.cli import screen
 from nvct.cli.gostyle import LazyGroup
+from nvct.cli.mig import picture
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
 from nvct.cli.options import GoStyle, format_option, tell
@@ -22,10 +24,6 @@ from nvct.mig import plan as plans
 from nvct.mig.config import Spec
 from nvct.mig.holders import holders as find_holders
 from nvct.mig.layout import devices, layout_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from rich.text import Text
 
 TEXT = """Divide GPUs into MIG devices.
 
@@ -87,8 +85,6 @@ def plan(
     if form == "json":
         click.echo(json.dumps(_planned(state, made), indent=2))
         return
-    from nvct.cli.mig import picture
-
     out = picture.console()
     width = picture.slice_width(out)
     changed = {gpu.uuid for gpu in made.changed(state)}
@@ -123,8 +119,6 @@ def configs(given: object, *, config_file: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(rows, indent=2))
         return
-    from nvct.cli.mig import picture
-
     for line in screen.table(picture.configs_rows(rows), screen.columns()):
         click.echo(line)
 
@@ -156,8 +150,6 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
         shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
         click.echo(json.dumps(shown, indent=2))
         return
-    from nvct.cli.mig import picture
-
     for line in screen.table(picture.profiles_rows(gpus), screen.columns()):
         click.echo(line)
 
@@ -183,8 +175,6 @@ def holders(given: object, *, form: str) -> None:
 
 
 def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
-    from nvct.cli.mig import picture
-
     rows = []
     for gpu in map(tables.with_placements, state.gpus):
         now = layout_of(gpu)

@@ -10,7 +10,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER, SOCKET
+from nvct.cli.context import settings_in_force
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.session import shared_session
+from nvct.host.roots import Roots
 from nvct.linux import files
 from nvct.mig import hooks, pause
 from nvct.mig.apply import Machine
@@ -29,11 +33,6 @@ def machine_of(given: object) -> Machine:
     """
     if isinstance(given, Machine):
         return given
-    from nvct.cli.context import settings_in_force
-    from nvct.host.nvml.library import nvml_library
-    from nvct.host.nvml.session import shared_session
-    from nvct.host.roots import Roots
-
     settings = settings_in_force()
     roots = Roots(driver_root=settings.driver_root or "/", dev_root=settings.dev_root or None)
     try:

@@ -11,10 +11,12 @@ from dataclasses import replace
 import click
 
 from nvct.cli.context import say
+from nvct.engine import detect, modules, processes
 from nvct.engine.engine_control import EngineControl
-from nvct.engine.journal import Journal
-from nvct.engine.model import Engine, EngineOptions
+from nvct.engine.journal import DamagedJournalError, Journal
+from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.processes import Process
+from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineError, NvctError, UsageError
 
@@ -35,18 +37,12 @@ def transaction(
     removing: bool = False,
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
-    from nvct.engine import modules
-    from nvct.engine.model import Files
-
     control = _control(options, detected, reload_mode, removing=removing)
     return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
     """Return the engines of this host."""
-    from nvct.engine import detect
-    from nvct.engine.model import Files
-
     return detect.engines(Files(), proc=PROC, uid=os.geteuid(), environ=os.environ)
 
 
@@ -109,8 +105,6 @@ def recorded(
     Raises:
         DocumentError: the journal cannot be read.
     """
-    from nvct.engine.journal import DamagedJournalError
-
     recorded_options = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
@@ -155,8 +149,6 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
-    from nvct.engine import modules
-
     modules.of(engine)
     handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
@@ -185,9 +177,6 @@ def _allowed(detected: Engine) -> Engine:
 def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
-    from nvct.engine import modules
-    from nvct.engine.reload import HostReloader
-
     program = options.executable or (detected.binary if detected else "")
     program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
     return EngineControl(
@@ -216,6 +205,4 @@ def _arguments(detected: Engine) -> tuple[str, ...]:
 
 
 def _process(pid: int) -> Process | None:
-    from nvct.engine import processes
-
     return next((process for process in processes.running(PROC) if process.pid == pid), None)

@@ -15,6 +15,7 @@ import click
 from nvct import paths
 from nvct.cli.options import all_of, drop_in_option, flat, say, settings_in_force, words
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.engine import command, modules
 from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.engine.modules import (
     NAME,
@@ -122,8 +123,6 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
 def _engine_options(
     values: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 ) -> EngineOptions:
-    from nvct.engine import command, modules
-
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
     handlers = _handlers(values, absolute=engine != "docker" or all_variants, every=all_variants)
@@ -190,8 +189,6 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
 
 def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register: if `every`, all three unless the user names one."""
-    from nvct.engine import modules
-
     path = values["path"]
     if absolute and path == SHIM:
         is_default_file = values["config"] in (None, modules.CONFIG[values["engine"]])

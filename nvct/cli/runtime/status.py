@@ -14,10 +14,15 @@ import click
 
 from nvct.cli.options import GoStyle, format_option, say
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.doctor import docker
+from nvct.doctor.docker import CAUSES, command_of
 from nvct.doctor.model import Finding
-from nvct.engine.model import Engine
+from nvct.engine import docker_host
+from nvct.engine import status as statuses
+from nvct.engine.model import Engine, Files
 from nvct.engine.status import Status
 from nvct.errors import printable
+from nvct.host.roots import Roots
 
 FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
@@ -53,9 +58,6 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct runtime status
     """
-    from nvct.engine import status as statuses
-    from nvct.engine.model import Files
-
     every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
     if form == "json":
         click.echo(json.dumps([document(engine_status) for engine_status in every], indent=2))
@@ -193,11 +195,6 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.doctor import docker
-    from nvct.engine import docker_host
-    from nvct.engine.model import Files
-    from nvct.host.roots import Roots
-
     host = docker_host.look(Files(), Roots(), environ_of_user(os.environ))
     findings = docker.why_docker_cannot(host)
     cause = docker.the_cause(findings)
@@ -225,8 +222,6 @@ def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def causes(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
-    from nvct.doctor.docker import CAUSES, command_of
-
     lines = []
     if cause:
         lines += [f"{command_of(cause)} fails here: {cause.evidence}", f"  do: {cause.remedy}"]
@@ -245,8 +240,6 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
 
 
 def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
-    from nvct.doctor.docker import CAUSES, command_of
-
     return {
         "cause": CAUSES[finding.reason],
         "holds": HOLDS[VERDICTS[finding.severity]],
