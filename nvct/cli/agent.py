@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import click
 
-from nvct.agent.core import logs, program
+from nvct.agent.core import instance, logs, program
 from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
+from nvct.agent.nvml import release
 from nvct.agent.task_table import DEFAULT
 from nvct.cli.gostyle import Command, GoGroup
 from nvct.cli.options import flat, say, words
@@ -134,9 +135,6 @@ def release_command(*, minutes: int) -> None:
 
     Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
     """
-    from nvct.agent.core import instance
-    from nvct.agent.nvml import release
-
     release.request(60 * minutes, instance.FOLDER)
     say(_released())
     say(f"this ends by itself in {minutes} min; `nvct agent resume` ends it before")
@@ -145,9 +143,6 @@ def release_command(*, minutes: int) -> None:
 @agent.command("resume")
 def resume_command() -> None:
     """Have this node's agent use the driver again: the end of `nvct agent release`."""
-    from nvct.agent.core import instance
-    from nvct.agent.nvml import release
-
     if not release.withdraw(instance.FOLDER):
         say("nothing was released by `nvct agent release`")
         return
@@ -224,7 +219,6 @@ def status_of_agent() -> Mapping[str, Any]:
     """
     import asyncio
 
-    from nvct.agent.core import instance
     from nvct.agent.web import http
 
     path = f"{instance.FOLDER}/{instance.SOCKET}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import click
 
 from nvct.cli import screen
-from nvct.cli.context import tell
-from nvct.cli.options import format_option, say
+from nvct.cli.options import format_option, say, show
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -79,13 +77,9 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
             return await fleet.nodes(connected, namespace)
 
     nodes = asyncio.run(run())
-    if form == "json":
-        click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
-        return
-    if not nodes:
+    show(form, [node._asdict() for node in nodes], table(nodes, screen.columns()) if nodes else ())
+    if not nodes and form != "json":
         say("no node has a GPU, and no pod of the agent runs: is --namespace the agent's?")
-    for line in table(nodes, screen.columns()) if nodes else ():
-        tell(line)
 
 
 def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
@@ -151,14 +145,14 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
         NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
     """
     report = asyncio.run(_ask(namespace, name, kubeconfig))
-    if form == "json":
-        click.echo(json.dumps(report, indent=2))
-        return
-    for line in text(report):
+    show(form, report, _wrapped(text(report), screen.columns()))
+
+
+def _wrapped(lines: list[str], width: int) -> Iterator[str]:
+    for line in lines:
         words = line.lstrip()
         margin = line[: len(line) - len(words)]
-        for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
-            tell(part)
+        yield from screen.wrapped(margin, words, width, len(margin) + 4)
 
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from nvct.cli.options import (
     need_host,
     say,
     settings_in_force,
+    show,
     words,
 )
 from nvct.cli.runtime import engine
@@ -105,10 +105,8 @@ def doctor(
             done = _look(chosen, node)
     if bundle:
         _save(bundle, node, done)
-    if form == "json":
-        click.echo(json.dumps([_to_dict(check, part) for check, part in done], indent=2))
-    else:
-        click.echo("\n".join(text(done, is_root=os.geteuid() == 0, width=columns())))
+    lines = text(done, is_root=os.geteuid() == 0, width=columns())
+    show(form, [_to_dict(check, part) for check, part in done], lines)
     sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
 
 
@@ -290,10 +288,7 @@ def status(*, form: str) -> None:
     need_host("status")
     node = node_of_host()
     parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]
-    if form == "json":
-        click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
-    else:
-        click.echo("\n".join(status_text(parts, columns())))
+    show(form, [part.to_dict() for part in parts], status_text(parts, columns()))
     sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
 
 

@@ -11,15 +11,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from nvct import paths
-from nvct.cli import screen
-from nvct.cli.cluster import KUBECONFIG
-from nvct.cli.context import tell
-from nvct.cli.options import container_names, format_option
+from nvct.cli import explain_container, screen
+from nvct.cli.cluster import KUBECONFIG, explain_pod
+from nvct.cli.options import container_names, format_option, show
 from nvct.config.model import without_choice
-from nvct.doctor import messages, refusals
+from nvct.doctor import explanation, messages, refusals
 from nvct.doctor.messages import Found
 from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
+from nvct.oci import bundle as bundles
 from nvct.oci.bundle import Bundle
 
 LIMIT = 64 << 20
@@ -87,9 +87,6 @@ def explain(
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
-    from nvct.cli import explain_container
-    from nvct.doctor import explanation
-
     data = sys.stdin.buffer.read(LIMIT) if config_json == "-" else b""
     standard_input = data.decode("utf-8", "surrogateescape")
     kind = "pod" if namespace else _kind(config_json, standard_input)
@@ -100,8 +97,6 @@ def explain(
         _explain_reason(config_json, form)
         return
     if config_json and kind == "pod":
-        from nvct.cli.cluster import explain_pod
-
         owner, _, name = config_json.rpartition("/")
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
@@ -128,11 +123,8 @@ def explain(
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
     told = explanation.explain(found, program, surroundings)
-    click.echo(
-        json.dumps(told, indent=2)
-        if form == "json"
-        else explain_container.text(told, everything=everything, width=screen.columns())
-    )
+    lines = explain_container.text(told, everything=everything, width=screen.columns())
+    show(form, told, [lines])
     if told["error"]:
         sys.exit(1)
 
@@ -151,27 +143,22 @@ def _explain_message(text: str, form: str) -> None:
         raise UsageError(
             "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
         )
-    if form == "json":
-        click.echo(json.dumps({"messages": [_message_to_dict(one) for one in found]}, indent=2))
-        return
     texts = (_message_text(one, is_log="\n" in text.strip()) for one in found)
-    tell(*"\n\n".join(texts).split("\n"))
+    shown = {"messages": [_message_to_dict(one) for one in found]}
+    show(form, shown, map(printable, "\n\n".join(texts).split("\n")))
 
 
 def _explain_reason(name: str, form: str) -> None:
     reason = Reason[name]
-    if form == "json":
-        told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
-        click.echo(json.dumps({**told, "remedy": reason.remedy}, indent=2))
-        return
-    width = screen.columns()
-    for margin, words in (
+    told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
+    paragraphs = (
         ("", f"{name}: {reason.question} The answer is no."),
         ("  looks at: ", reason.evidence),
         ("  do: ", reason.remedy),
-    ):
-        for line in screen.wrapped(margin, words, width):
-            click.echo(line)
+    )
+    width = screen.columns()
+    lines = (line for one in paragraphs for line in screen.wrapped(*one, width))
+    show(form, {**told, "remedy": reason.remedy}, lines)
 
 
 def _message_to_dict(found: Found) -> dict[str, object]:
@@ -259,8 +246,6 @@ def _read(config_json: str | None, bundle: str | None, standard_input: str) -> B
     Raises:
         BundleError: the file is not a valid config.json.
     """
-    from nvct.oci import bundle as bundles
-
     if config_json == "-":
         return bundles.Bundle("standard input", standard_input)
     return bundles.load(config_json or bundles.config_path(bundle or ""))

@@ -10,11 +10,17 @@ from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli import install_options
+from nvct import cli
+from nvct.agent.core.program import UPGRADES_ENV
+from nvct.cli import install_options, validate
 from nvct.cli.options import GoStyle, flat, say
+from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
 from nvct.errors import UsageError
-from nvct.installer.request import Request
+from nvct.host import modes
+from nvct.installer import programs, ready, settings, steps
+from nvct.installer import request as requests
+from nvct.installer.request import ENGINES, RESTART, SOCKETS, Request
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -45,9 +51,6 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
-    from nvct.host import modes
-    from nvct.installer import steps
-
     if values["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
     if values["uninstall"]:
@@ -69,9 +72,6 @@ def requested(values: OptionValues) -> Request:
     Raises:
         UsageError: an option or combination is not valid.
     """
-    from nvct import cli
-    from nvct.installer import programs
-
     _warn(values)
     values = _with_driver(_with_empty(values))
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
@@ -103,9 +103,6 @@ def requested(values: OptionValues) -> Request:
 
 
 def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
-    from nvct.engine import modules
-    from nvct.installer.request import ENGINES, RESTART, SOCKETS
-
     if engine == FOUND:
         return _found_engine(values, cdi=cdi)
     if engine not in ENGINES:
@@ -136,10 +133,7 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
 
 def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the engine that runs this container."""
-    from nvct.installer import request
-    from nvct.installer.request import RESTART
-
-    detected = request.find(values["host_root"] or "/")
+    detected = requests.find(values["host_root"] or "/")
     name, config = detected.engine, detected.edit or detected.config
     on = f" on {detected.platform}" if detected.platform else ""
     say(f"the engine is {name} {detected.version}{on}, with {config}")
@@ -203,8 +197,6 @@ def _hook_file(engine: str, values: OptionValues) -> str:
 
 
 def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, ...]], ...]:
-    from nvct.installer import settings
-
     runtime = "nvidia-container-runtime"
     entries: list[tuple[str, bool | str | tuple[str, ...]]] = [
         ("accept-nvidia-visible-devices-envvar-when-unprivileged", values["accept_env"]),
@@ -228,8 +220,6 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
 
 
 def _policy(path: str | None) -> str:
-    from nvct.installer import settings
-
     return settings.read_policy(path) if path else ""
 
 
@@ -271,12 +261,7 @@ def _with_empty(values: OptionValues) -> dict[str, Any]:
 
 def _with_driver(values: OptionValues) -> dict[str, Any]:
     """Return the options; roots that are not given come from nvct validate driver."""
-    from nvct.installer import ready
-
     if values["find_driver"]:
-        from nvct.agent.core.program import UPGRADES_ENV
-        from nvct.cli import validate
-
         ready_values = validate.find_driver(
             values["host_root"] or "/", values["driver_root"],
             expects_container=os.environ.get(UPGRADES_ENV) == "true",

@@ -15,10 +15,10 @@ from nvct.cli.ending import INCUMBENT
 from nvct.cli.gostyle import LazyGroup, global_options
 from nvct.errors import UsageError
 
-OWN = "nvct.cli.main"
+OWN, CDI = "nvct.cli.main", "nvct.cli.cdi.commands"
 CONFIGURE, STATUS = "nvct.cli.runtime.configure", "nvct.cli.runtime.status"
 CTK_COMMANDS = {
-    "cdi": ("nvct.cli.cdi.group", "cdi", "Make, list and check CDI specifications."),
+    "cdi": (OWN, "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": (OWN, "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
     "runtime": (OWN, "runtime_ctk", "Register the runtime with an engine."),
@@ -63,6 +63,23 @@ PROGRAMS = {
     ),
 }  # fmt: skip
 
+cdi = LazyGroup(
+    "cdi",
+    {
+        "check": (CDI, "check", "Compare specifications with this host."),
+        "diff": (CDI, "diff", "Compare two CDI specifications, or one with the host."),
+        "generate": (CDI, "generate", "Write a CDI specification of this host's GPUs."),
+        "list": (CDI, "list_devices", "Print the name of every CDI device."),
+        "transform": (OWN, "transform", "Change CDI specifications."),
+        "validate": (CDI, "validate", "Check CDI specification files."),
+    },
+    "Make, list and check CDI specifications.",
+)
+transform = LazyGroup(
+    "transform",
+    {"root": (CDI, "root", "Move paths from one root to another.")},
+    "Change CDI specifications.",
+)
 runtime_ctk = LazyGroup(
     "runtime",
     {"configure": (CONFIGURE, "configure_ctk", "Register the runtime nvidia with an engine.")},

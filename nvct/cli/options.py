@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import click
@@ -32,6 +34,7 @@ __all__ = [
     "say",
     "say_if_inside",
     "settings_in_force",
+    "show",
     "tell",
     "words",
 ]
@@ -118,6 +121,12 @@ def drop_in_option(env: str | None = None) -> Adds:
         help='The file beside it to write; "" edits the main file.  '
         "[default: what suits the engine]",
     )  # fmt: skip
+
+
+def show(form: str, document: object, lines: Iterable[str]) -> None:
+    """Print a document as JSON, or its lines, which others than nvct must not have chosen."""
+    for line in [json.dumps(document, indent=2)] if form == "json" else lines:
+        click.echo(line)
 
 
 def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sized
 
 import click
 
@@ -17,6 +16,7 @@ from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
+from nvct.doctor.model import count
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import of_host
 
@@ -37,7 +37,8 @@ def refresh(kind: str) -> None:
     if kind in ("all", "registry"):
         plan = compiled.registry_plan(config, folder)
         click.echo(
-            f"registry: {_count(plan['devices'], 'device')} in {_count(plan['specs'], 'spec')}"
+            f"registry: {count(len(plan['devices']), 'device')} in "
+            f"{count(len(plan['specs']), 'spec')}"
         )
         for problem in plan["problems"]:
             say(f"warning: {problem}")
@@ -50,10 +51,6 @@ def refresh(kind: str) -> None:
         _print_layout(config, plan)
     if kind == "all":
         _rebuild_extras(config, folder)
-
-
-def _count(items: Sized, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _rebuild_extras(config: str, folder: str) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from nvct import paths
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import format_option, say
+from nvct.cli.options import format_option, say, show
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import attach, node_changes, process, profile, rootfs, run_folder, tree
@@ -72,20 +71,15 @@ def create(base: Path, name: str, kind: str, driver_version: str | None, plain: 
 @click.option("--profiles", is_flag=True, help="The profiles instead of the nodes.")
 @format_option("text")
 @click.pass_obj
-def show(base: Path, *, profiles: bool, form: str) -> None:
+def list_(base: Path, *, profiles: bool, form: str) -> None:
     """List the nodes."""
     rows = [
         {"name": node.name, "profile": node.profile, "driver": node.installed,
          "gpus": len(node.state().find("gpu")), "folder": str(node.tree)}
         for node in (() if profiles else tree.list_nodes(base))
     ]  # fmt: skip
-    if form == "json":
-        click.echo(json.dumps(profile.names() if profiles else rows, indent=2))
-        return
-    for name in profile.names() if profiles else ():
-        click.echo(name)
-    for row in rows:
-        click.echo("{name}\t{profile}\t{driver}\t{gpus} GPUs\t{folder}".format(**row))
+    lines = ["{name}\t{profile}\t{driver}\t{gpus} GPUs\t{folder}".format(**row) for row in rows]
+    show(form, profile.names() if profiles else rows, profile.names() if profiles else lines)
 
 
 @sim.command()

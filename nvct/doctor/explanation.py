@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nvct import paths
+from nvct.compile import live_host
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.decide import decide, wants_view
@@ -27,9 +28,12 @@ from nvct.container.request.model import (
     Request,
 )
 from nvct.container.request.resolve import parse_env
-from nvct.doctor import decisions, outcome
+from nvct.container.shim.main import MODES
+from nvct.doctor import decisions, outcome, parts, refusals
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, line
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import warning_kind
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
@@ -127,8 +131,6 @@ class Reader(Host):
 
 def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return what the shim would do with a container, as plain data."""
-    from nvct.container.shim.main import MODES
-
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None
@@ -250,8 +252,6 @@ def _folder(bundle: Bundle) -> str | None:
 
 
 def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
-    from nvct.doctor import refusals
-
     if error is None:
         return [refusals.of_no_request(notes).to_dict()]
     otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
@@ -260,10 +260,6 @@ def _findings(notes: list[str], error: NvctError | None, config: Config) -> list
 
 def _lacking(config: Config) -> list[str]:
     """Return the effects of missing driver files; NVML, which may hang, is not asked."""
-    from nvct.compile import live_host
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import warning_kind
-
     try:
         inventory = live_host.discover(config, DiscoveryOptions(nvml=None))
     except NvctError:
@@ -273,8 +269,6 @@ def _lacking(config: Config) -> list[str]:
 
 def _lack(config: Config) -> Reason:
     """Return what the host lacks, which errors of code `host` do not tell."""
-    from nvct.doctor import parts
-
     part, _ = parts.driver(config)
     reasons = (finding.reason for finding in part.findings)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)

@@ -16,8 +16,8 @@ from nvct.cli.gostyle import LazyGroup
 from nvct.cli.mig import picture
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle, format_option, tell
-from nvct.errors import UsageError
+from nvct.cli.options import GoStyle, format_option, show
+from nvct.errors import UsageError, printable
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import export, tables
 from nvct.mig import plan as plans
@@ -116,11 +116,7 @@ def configs(given: object, *, config_file: str, form: str) -> None:
         {"name": name, "layer": named.layer, "fits": _fits(state, named.specs)}
         for name, named in found.items()
     ]
-    if form == "json":
-        click.echo(json.dumps(rows, indent=2))
-        return
-    for line in screen.table(picture.configs_rows(rows), screen.columns()):
-        click.echo(line)
+    show(form, rows, screen.table(picture.configs_rows(rows), screen.columns()))
 
 
 @click.command(cls=GoStyle)
@@ -146,12 +142,8 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
             raise UsageError(
                 "no GPU of this machine has a MIG mode", hint="see --gpu MODEL and --all"
             )
-    if form == "json":
-        shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
-        click.echo(json.dumps(shown, indent=2))
-        return
-    for line in screen.table(picture.profiles_rows(gpus), screen.columns()):
-        click.echo(line)
+    shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
+    show(form, shown, screen.table(picture.profiles_rows(gpus), screen.columns()))
 
 
 @click.command(cls=GoStyle)
@@ -165,13 +157,8 @@ def holders(given: object, *, form: str) -> None:
     machine = machine_of(given)
     gpus = machine.session.mig().gpus
     found = find_holders(machine.roots, gpus, ignore={machine.session.pid or 0})
-    if form == "json":
-        click.echo(json.dumps([asdict(holder) for holder in found], indent=2))
-        return
-    for holder in found:
-        tell(str(holder))
-    if not found:
-        click.echo("no process has a GPU open")
+    lines = [printable(str(holder)) for holder in found] or ["no process has a GPU open"]
+    show(form, [asdict(holder) for holder in found], lines)
 
 
 def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 from nvct.linux import files
-from nvct.mig import hooks, pause
+from nvct.mig import config, pause
 from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
 from nvct.mig.pause import PAUSE_S
@@ -111,10 +111,10 @@ class Hooks:
     """The hooks of a file, with the variables of this command."""
 
     def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        self.hooks: hooks.Hooks = {}
+        self.hooks: config.Hooks = {}
         if path:
             with failing("error parsing hooks file"):
-                self.hooks = hooks.parse(read(path))
+                self.hooks = config.parse_hooks(read(path))
         self.env = {
             f"MIG_PARTED_{name}": str(value).lower() if isinstance(value, bool) else value
             for name, value in env.items()
@@ -122,4 +122,4 @@ class Hooks:
 
     def __call__(self, name: str) -> None:
         """Run the hooks of a name."""
-        hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)
+        config.run_hooks(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)

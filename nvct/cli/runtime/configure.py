@@ -84,12 +84,11 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
         _write_hook(invocation, dry_run=True)
         return
     change = _planned(invocation.options)
+    files = [{"path": edit.path, "diff": "".join(diff(edit))} for edit in change.edits]
     if values["form"] == "json":
-        files = [{"path": edit.path, "diff": "".join(diff(edit))} for edit in change.edits]
         click.echo(json.dumps(files, indent=2))
-        return
-    for edit in change.edits:
-        sys.stdout.writelines(diff(edit))
+    else:
+        sys.stdout.writelines(file["diff"] for file in files)
 
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:

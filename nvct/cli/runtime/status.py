@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from nvct.cli.options import GoStyle, format_option, say
+from nvct.cli.options import GoStyle, format_option, say, show
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor import docker
 from nvct.doctor.docker import CAUSES, command_of
@@ -39,12 +38,8 @@ def list_(*, form: str) -> None:
     Example: nvct runtime list --format=json
     """
     engines = runtime_engine.engines()
-    if form == "json":
-        click.echo(json.dumps([_engine(engine) for engine in engines], indent=2))
-        return
-    for line in table(engines):
-        click.echo(line)
-    if not engines:
+    show(form, [_engine(engine) for engine in engines], table(engines))
+    if not engines and form != "json":
         say(NO_ENGINE)
 
 
@@ -59,11 +54,8 @@ def status(*, form: str) -> None:
     Example: sudo nvct runtime status
     """
     every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
-    if form == "json":
-        click.echo(json.dumps([document(engine_status) for engine_status in every], indent=2))
-        return
-    click.echo("\n".join(text(engine_status) for engine_status in every), nl=False)
-    if not every:
+    show(form, [document(each) for each in every], "\n".join(map(text, every)).splitlines())
+    if not every and form != "json":
         say(NO_ENGINE)
 
 
@@ -198,12 +190,9 @@ def explain(*, form: str) -> None:
     host = docker_host.look(Files(), Roots(), environ_of_user(os.environ))
     findings = docker.why_docker_cannot(host)
     cause = docker.the_cause(findings)
-    if form == "json":
-        shown = [_to_dict(finding) for finding in findings]
-        first = docker.CAUSES[cause.reason] if cause else ""
-        click.echo(json.dumps({"cause": first, "findings": shown}, indent=2))
-    else:
-        click.echo(causes(findings, cause), nl=False)
+    first = docker.CAUSES[cause.reason] if cause else ""
+    shown = {"cause": first, "findings": [_to_dict(finding) for finding in findings]}
+    show(form, shown, causes(findings, cause).splitlines())
     sys.exit(1 if cause else 0)
 
 
