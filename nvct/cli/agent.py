@@ -16,8 +16,9 @@ from nvct.agent.core import instance, logs, program
 from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.agent.nvml import release
 from nvct.agent.task_table import DEFAULT
+from nvct.cli.context import flat, say
 from nvct.cli.gostyle import Command, GoGroup
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import words
 from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
@@ -155,11 +156,7 @@ def resume_command() -> None:
 
 
 def _released() -> str:
-    """Wait until the agent has let go of the driver; return that as a sentence.
-
-    Raises:
-        HostError: it does not.
-    """
+    """Wait until the agent has let go of the driver; return that as a sentence."""
     nvml: Mapping[str, Any] = {}
     end = time.monotonic() + RELEASE_S
     while time.monotonic() < end:
@@ -181,11 +178,7 @@ def _released() -> str:
 def _become(
     module: str, words: tuple[str, ...], settings: Mapping[str, str | None], *, needs: str
 ) -> NoReturn:
-    """Run a module as a process of its own, free of the command line's memory.
-
-    Raises:
-        HostError: Python is too old, or a module is missing.
-    """
+    """Run a module as a process of its own, free of the command line's memory."""
     if sys.version_info < PYTHON:
         raise HostError("the agent needs Python 3.11 or newer")
     from importlib import util

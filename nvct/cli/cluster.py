@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import format_option, say, show
+from nvct.cli.context import say
+from nvct.cli.options import format_option, show
 from nvct.errors import printable
 
 TYPE_CHECKING = False

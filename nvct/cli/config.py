@@ -9,8 +9,8 @@ import os
 import click
 
 from nvct import paths
-from nvct.cli.gostyle import GoGroup, is_incumbents
-from nvct.cli.options import GoStyle, say
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoGroup, GoStyle, is_incumbents
 from nvct.config import editing, load
 from nvct.config.editing import DEFAULT_TEXT
 from nvct.config.model import Config

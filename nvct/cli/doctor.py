@@ -13,16 +13,9 @@ from typing import Any
 import click
 
 from nvct.cli import doctor_fix
-from nvct.cli.options import (
-    GoStyle,
-    flat,
-    format_option,
-    need_host,
-    say,
-    settings_in_force,
-    show,
-    words,
-)
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, need_host, show, words
 from nvct.cli.runtime import engine
 from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
@@ -111,11 +104,7 @@ def doctor(
 
 
 def _unpacked(image: str | None) -> str:
-    """Return the folder of --image, "" without the option.
-
-    Raises:
-        UsageError: it is no folder.
-    """
+    """Return the folder of --image, "" without the option."""
     if image is None:
         return ""
     if not os.path.isdir(image):
@@ -141,11 +130,7 @@ def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
 
 
 def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
-    """Return the checks to run.
-
-    Raises:
-        UsageError: a name is unknown.
-    """
+    """Return the checks to run."""
     known = [check.name for check in checks.CHECKS]
     for name in names:
         if name not in known:
@@ -195,11 +180,7 @@ def _released() -> str:
 
 
 def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
-    """Write the archive of --bundle.
-
-    Raises:
-        NvctError: it cannot be made or written.
-    """
+    """Write the archive of --bundle."""
     documents: dict[str, Any] = {
         "doctor.json": [_to_dict(check, part) for check, part in done],
         "engines.json": [document(status) for status in node.statuses],

@@ -130,11 +130,7 @@ def explain(
 
 
 def _explain_message(text: str, form: str) -> None:
-    """Print the cause of each known message in a text, and what to do.
-
-    Raises:
-        UsageError: the text has none.
-    """
+    """Print the cause of each known message in a text, and what to do."""
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
     own = None if is_clear else refusals.message_of(text)
@@ -189,11 +185,7 @@ def _message_text(found: Found, *, is_log: bool) -> str:
 def _refuse_mixture(
     config_json: str | None, bundle: str | None, *, words: bool, privileged: bool
 ) -> None:
-    """Refuse a command line that names more than one thing to explain, or none.
-
-    Raises:
-        UsageError: the command line names more than one thing, or none.
-    """
+    """Refuse a command line that names more than one thing to explain, or none."""
     given = sum((config_json is not None, bundle is not None, words))
     if given != 1 or (privileged and not words):
         raise UsageError(
@@ -241,11 +233,7 @@ def _is_log(text: str) -> bool:
 
 
 def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:
-    """Read a bundle's config.json.
-
-    Raises:
-        BundleError: the file is not a valid config.json.
-    """
+    """Read a bundle's config.json."""
     if config_json == "-":
         return bundles.Bundle("standard input", standard_input)
     return bundles.load(config_json or bundles.config_path(bundle or ""))

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from nvct.cli import log, screen
-from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.options import need_host, say_if_inside
 from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
 from nvct.compile import live_host

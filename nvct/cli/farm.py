@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import format_option, say, settings_in_force, show, tell
+from nvct.cli.options import format_option, show
 from nvct.compile import live_host
 from nvct.config.model import Config
 from nvct.container.plan.store import run_dir

@@ -13,7 +13,8 @@ import click
 from nvct import cli
 from nvct.agent.core.program import UPGRADES_ENV
 from nvct.cli import install_options, validate
-from nvct.cli.options import GoStyle, flat, say
+from nvct.cli.context import flat, say
+from nvct.cli.gostyle import GoStyle
 from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
 from nvct.errors import UsageError
@@ -77,6 +78,7 @@ def requested(values: OptionValues) -> Request:
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
     engine = "" if values["no_runtime_config"] else values["engine"]
     cdi = values["cdi_enabled"]
+    spec = f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
     if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
@@ -90,10 +92,10 @@ def requested(values: OptionValues) -> Request:
         dev_root=values["dev_root"] or "",
         dev_root_mount=values["dev_root_mount"] or "",
         settings=_settings(values),
-        policy=_policy(values["policy_file"]),
+        policy=settings.read_policy(values["policy_file"]) if values["policy_file"] else "",
         host_root=values["host_root"] or "/",
         runtimes=flat(values["runtimes"]),
-        cdi_spec=_spec_path(values) if cdi else "",
+        cdi_spec=spec if cdi else "",
         cdi_kind=values["cdi_kind"],
         control_nodes=cdi and _wants_nodes(values),
         ignore_errors=values["ignore_errors"],
@@ -219,14 +221,6 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
     return (*entries, *features)
 
 
-def _policy(path: str | None) -> str:
-    return settings.read_policy(path) if path else ""
-
-
-def _spec_path(values: OptionValues) -> str:
-    return f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
-
-
 def _wants_nodes(values: OptionValues) -> bool:
     kinds = flat(values["device_nodes"]) if values["device_nodes"] else ("control",)
     for kind in kinds:
@@ -284,11 +278,7 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
 
 
 def _warn(values: OptionValues) -> None:
-    """Warn about options without effect.
-
-    Raises:
-        UsageError: an option asks for a missing feature, and cannot be ignored.
-    """
+    """Warn about options without effect."""
     if values["nri"] and not values["no_daemon"]:
         raise UsageError(
             "nvct install does not start the NRI plugin",

@@ -12,15 +12,9 @@ from collections.abc import Callable, Mapping
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import (
-    GoStyle,
-    container_names,
-    format_option,
-    need_host,
-    say,
-    say_if_inside,
-    settings_in_force,
-)
+from nvct.cli.context import say, settings_in_force
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import container_names, format_option, need_host, say_if_inside
 from nvct.compile import live_host
 from nvct.doctor import decisions, one_container
 from nvct.doctor.containers import SHORT, Containers

@@ -130,11 +130,7 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
 
 
 def _invoke(name: str, group: click.Group) -> int:
-    """Run a group of commands; return the exit status.
-
-    Raises:
-        UsageError: the command line is wrong.
-    """
+    """Run a group of commands; return the exit status."""
     try:
         status = group.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:

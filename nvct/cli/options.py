@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that commands share: lists of words, --format; and the names of `nvct.cli.context`."""
+"""Options that commands share: lists of words, --format."""
 
 from __future__ import annotations
 
@@ -10,35 +10,14 @@ from typing import TypeAlias
 
 import click
 
-from nvct.cli.context import flat, say, settings_in_force, tell
-from nvct.cli.gostyle import Adds, Command, GoStyle
+from nvct.cli.context import say
+from nvct.cli.gostyle import Adds, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
 else:
     ParamType = click.ParamType  # not generic before click 8.4
-
-__all__ = [
-    "Adds",
-    "Command",
-    "GoStyle",
-    "Words",
-    "all_of",
-    "container_names",
-    "driver_roots",
-    "drop_in_option",
-    "flat",
-    "format_option",
-    "need_host",
-    "say",
-    "say_if_inside",
-    "settings_in_force",
-    "show",
-    "tell",
-    "words",
-]
-
 
 JSON = "nvct.json"
 

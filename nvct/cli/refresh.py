@@ -9,7 +9,9 @@ import time
 import click
 
 from nvct.cli.cdi.commands import generate
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
+from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import words
 from nvct.compile import live_host, published_spec
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled

@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from nvct import paths
+from nvct.cli.context import say
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import format_option, say, show
+from nvct.cli.options import format_option, show
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import attach, node_changes, process, profile, rootfs, run_folder, tree
@@ -32,11 +33,6 @@ def _nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     base = parent.get("base") or tree.default_base(os.environ, os.geteuid())
     names = (node.name for node in tree.list_nodes(Path(base)))
     return [name for name in names if name.startswith(incomplete)]
-
-
-def _changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    del ctx, param
-    return [name for name in node_changes.CHANGES if name.startswith(incomplete)]
 
 
 NODE = click.argument("name", shell_complete=_nodes)
@@ -92,7 +88,12 @@ def destroy(base: Path, name: str) -> None:
 
 @sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{CHANGES}")
 @NODE
-@click.argument("change", shell_complete=_changes)
+@click.argument(
+    "change",
+    shell_complete=lambda _ctx, _param, word: [
+        name for name in node_changes.CHANGES if name.startswith(word)
+    ],
+)
 @click.argument("arguments", nargs=-1, metavar="[ARGUMENTS]...")
 @click.pass_obj
 def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) -> None:

@@ -11,16 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import (
-    GoStyle,
-    driver_roots,
-    flat,
-    format_option,
-    say,
-    settings_in_force,
-    words,
-)
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.gostyle import GoGroup, GoStyle
+from nvct.cli.options import driver_roots, format_option, words
 from nvct.compile import live_host
 from nvct.host import capabilities as capability_sets
 from nvct.host import dev_char, device_nodes, listing

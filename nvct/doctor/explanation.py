@@ -106,11 +106,7 @@ class Reader(Host):
         return plan
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
-        """Return a plan that is compiled aside.
-
-        Raises:
-            NvctError: it cannot be compiled.
-        """
+        """Return a plan that is compiled aside."""
         host = Host(self.scratch, self.env, self.cold)
         host.config_path = self._compile_from()
         plan = host.plan(name, fresh=fresh)

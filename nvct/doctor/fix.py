@@ -44,7 +44,12 @@ class Transaction:
         self.roots = roots
         self.say = say
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
-        self.paths = PathChanges(self.journal, Files(), follow=False, refused=_refused)
+        self.paths = PathChanges(
+            self.journal,
+            Files(),
+            follow=False,
+            refused=lambda error, path: HostError(f"{path} cannot be written: {error.strerror}"),
+        )
 
     def settle(self) -> None:
         """Take back what a killed run left; without such a run, write nothing.
@@ -194,7 +199,3 @@ class Transaction:
 
     def _save(self, page: Page) -> None:
         self.paths.save(self.page_path, page)
-
-
-def _refused(error: OSError, path: str) -> HostError:
-    return HostError(f"{path} cannot be written: {error.strerror}")

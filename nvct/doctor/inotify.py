@@ -123,11 +123,7 @@ def count(proc: str, uid: int, budget_s: float) -> Used:
 
 
 def _inotify(folder: str) -> Iterator[str]:
-    """Yield the descriptors of inotify of a process.
-
-    Raises:
-        OSError: the process has ended, or is not accessible.
-    """
+    """Yield the descriptors of inotify of a process."""
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
         try:

@@ -157,11 +157,7 @@ def _link_folder(host: Host) -> str:
 
 
 def _specification(host: Host) -> States:
-    """Have `nvct publish` write to a folder of its own; return what it wrote.
-
-    Raises:
-        HostError: it failed.
-    """
+    """Have `nvct publish` write to a folder of its own; return what it wrote."""
     output = published_spec.output_path(os.path.abspath(host.output))
     with tempfile.TemporaryDirectory(prefix="nvct-doctor-") as folder:
         words = [*PUBLISH, f"--output={output}", f"--staged={folder}"]
@@ -180,11 +176,7 @@ def _specification(host: Host) -> States:
 
 
 def _target(path: str) -> str:
-    """Return the file that links at a path lead to.
-
-    Raises:
-        HostError: it is a link or another user's file, in a folder that others can write to.
-    """
+    """Return the file that links at a path lead to."""
     for _ in range(LINK_LIMIT):
         folder = os.path.dirname(path)
         if not os.path.lexists(path):

@@ -169,11 +169,7 @@ def _registered(engine: Engine, path: str, files: Files) -> list[str]:
 
 
 def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
-    """Return the runtimes that one file has, with their programs.
-
-    Raises:
-        NvctError, OSError: it cannot be read.
-    """
+    """Return the runtimes that one file has, with their programs."""
     if engine != "crio":
         options = EngineOptions(engine=engine, handlers=(), config=path, drop_in="")
         return modules.of(engine).state(options, files).handlers

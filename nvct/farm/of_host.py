@@ -155,14 +155,11 @@ def view_of_spec(
         farm = farm_of(settings)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        if not must_be_farm and _is_unwritable(error) and _has_view():
+        is_unwritable = isinstance(error.__cause__, OSError)
+        if not must_be_farm and is_unwritable and _has_view():
             raise
         return None, error.message
     return _mounted(table.of_view(manifest, given), given, capabilities), ""
-
-
-def _is_unwritable(error: HostError) -> bool:
-    return isinstance(error.__cause__, OSError)
 
 
 def _has_view() -> bool:

@@ -34,7 +34,8 @@ class Plan:
         return tuple(
             gpu
             for gpu in state.gpus
-            if gpu.uuid in self.layouts and not _has(gpu, self.layouts[gpu.uuid])
+            if gpu.uuid in self.layouts
+            and (gpu.pending != gpu.enabled or not is_same(layout_of(gpu), self.layouts[gpu.uuid]))
         )
 
     def mode_changes(self, state: MigState) -> tuple[MigGpu, ...]:
@@ -168,10 +169,6 @@ def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
             raise UsageError(
                 f"no GPU {numbers}: this machine has {len(state.gpus)}", hint="nothing was changed"
             )
-
-
-def _has(gpu: MigGpu, layout: Layout) -> bool:
-    return gpu.pending == gpu.enabled and is_same(layout_of(gpu), layout)
 
 
 Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"

@@ -18,18 +18,9 @@ from nvct.cdi.make.generate import generate as make_spec
 from nvct.cdi.read import load
 from nvct.cdi.types import Spec
 from nvct.cli.cdi.generate import write
-from nvct.cli.options import (
-    GoStyle,
-    Words,
-    driver_roots,
-    flat,
-    format_option,
-    say,
-    settings_in_force,
-    show,
-    tell,
-    words,
-)
+from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import Words, driver_roots, format_option, show, words
 from nvct.compile import live_host
 from nvct.compile.publish import is_in_folder_of_engines
 from nvct.doctor.model import count

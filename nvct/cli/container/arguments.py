@@ -36,6 +36,7 @@ VERSION = Option("version", "V", "", "Print the version")
 USUAL = (HELP, VERSION)
 
 
+@dataclass(slots=True)
 class Parsed:
     """A parsed command line.
 
@@ -43,11 +44,8 @@ class Parsed:
         values: values of each given option, by its long name; None for a missing value.
     """
 
-    __slots__ = ("arguments", "values")
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[str | None]] = {}
-        self.arguments: list[str] = []
+    values: dict[str, list[str | None]] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """Report whether an option was given."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from nvct.cli.gostyle import GoStyle
 from nvct.cli.mig.machine import Hooks, failing, machine_of, read, require, write
-from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out

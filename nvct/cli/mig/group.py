@@ -12,11 +12,11 @@ import click
 from rich.text import Text
 
 from nvct.cli import screen
-from nvct.cli.gostyle import LazyGroup
+from nvct.cli.gostyle import GoStyle, LazyGroup
 from nvct.cli.mig import picture
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle, format_option, show
+from nvct.cli.options import format_option, show
 from nvct.errors import UsageError, printable
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import export, tables

@@ -41,18 +41,14 @@ def machine_of(given: object) -> Machine:
         raise DriverNotFoundError(
             error.message, hint="install NVIDIA's driver, or name its root in config.toml"
         ) from error
+    serves_a_node = os.path.exists(f"{FOLDER}/{SOCKET}")  # an agent, which offers devices
     return Machine(
         session=shared_session(library),
         roots=roots,
         journal=Journal(FOLDER),
         reset=partial(reset, smi=find(roots.driver_root, library)),
-        pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node() else 0),
+        pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node else 0),
     )
-
-
-def serves_a_node() -> bool:
-    """Return whether an agent of this machine offers devices to a kubelet."""
-    return os.path.exists(f"{FOLDER}/{SOCKET}")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli.options import GoStyle, format_option, say, tell
+from nvct.cli.context import say, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation

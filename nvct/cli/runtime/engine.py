@@ -58,7 +58,11 @@ def selected(engine: str, config: str | None) -> Engine | None:
 
 def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
     """Return the engine that a command line selects among those of this host; see `selected`."""
-    every = [each for each in host_engines if each.engine == engine and _has_host_paths(each)]
+    every = [
+        each
+        for each in host_engines  # the paths of an engine in a container are not the host's
+        if each.engine == engine and (each.root == "/" or each.platform == "snap")
+    ]
     every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:
         matching = [each for each in every if config in (each.config, each.edit)]
@@ -153,11 +157,6 @@ def bare(engine: str, config: str | None) -> EngineOptions:
     handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
     return EngineOptions(engine=engine, handlers=handlers, default=modules.NAME, config=path)
-
-
-def _has_host_paths(detected: Engine) -> bool:
-    """Report whether an engine's paths are the host's; an engine in a container has its own."""
-    return detected.root == "/" or detected.platform == "snap"
 
 
 def _allowed(detected: Engine) -> Engine:

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from nvct import paths
-from nvct.cli.options import all_of, drop_in_option, flat, say, settings_in_force, words
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.options import all_of, drop_in_option, words
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.engine import command, modules
 from nvct.engine.model import Engine, EngineOptions, Handler

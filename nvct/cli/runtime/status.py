@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from nvct.cli.options import GoStyle, format_option, say, show
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, show
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor import docker
 from nvct.doctor.docker import CAUSES, command_of
@@ -219,7 +221,9 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
         lines.append("docker run --gpus: nothing is in its way")
         if open_ones:
             lines[0] += " that can be seen"
-        lines += [f"  unknown: {one.evidence}{_hint(one.remedy)}" for one in open_ones]
+        for one in open_ones:
+            hint = f" ({one.remedy})" if one.remedy else ""
+            lines.append(f"  unknown: {one.evidence}{hint}")
     lines += ["", "checked:"]
     width = max(len(CAUSES[finding.reason]) for finding in findings)
     for finding in findings:
@@ -237,7 +241,3 @@ def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
         "command": command_of(finding),
         "reason": finding.reason.name,
     }
-
-
-def _hint(remedy: str) -> str:
-    return f" ({remedy})" if remedy else ""
