@@ -104,7 +104,8 @@ def agent(
     if leaves:
         from nvct.agent import leave
 
-        for sentence in leave.leave(host_root, os.environ):
+        done = leave.leave(host_root, os.environ)
+        for sentence in done or ["no agent has served this node: there is nothing to remove"]:
             say(sentence)
         return
     settings = {LISTEN_ENV: listen, WORKER_ENV: worker}

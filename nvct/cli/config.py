@@ -9,6 +9,7 @@ import os
 import click
 
 from nvct import paths
+from nvct.cdi.make.store import make_folders
 from nvct.cli.context import say
 from nvct.cli.gostyle import GoGroup, GoStyle, is_incumbents
 from nvct.config import editing, load
@@ -158,7 +159,7 @@ def _default() -> str:
 
 def _write(path: str, text: str) -> None:
     path = os.path.abspath(path)
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    make_folders(os.path.dirname(path))
     exists = os.path.exists(path)
     write_atomic(path, text.encode(), mode=None if exists else MODE, follow=True)
     if not is_incumbents(click.get_current_context()):  # the incumbent prints nothing

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Timer
 from typing import Any
 
@@ -15,7 +14,7 @@ import click
 from nvct.cli import doctor_fix
 from nvct.cli.context import flat, say, settings_in_force
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import format_option, need_host, show, words
+from nvct.cli.options import agent_and_release, format_option, need_host, show, words
 from nvct.cli.runtime import engine
 from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
@@ -25,7 +24,7 @@ from nvct.doctor.checks import Check, Node
 from nvct.doctor.image_needs import UNPACK
 from nvct.doctor.model import Part, count
 from nvct.doctor.reasons import Reason
-from nvct.errors import HostError, NvctError, UsageError, printable
+from nvct.errors import NvctError, UsageError, printable
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0
@@ -142,6 +141,7 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 def node_of_host() -> Node:
     """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
     trouble = None
+    agent, released = agent_and_release()
     try:
         settings = settings_in_force()
     except NvctError as error:
@@ -150,33 +150,10 @@ def node_of_host() -> Node:
         settings=settings,
         env=environ_of_user(os.environ),
         engines=engine.engines(),
-        agent=_agent(),
+        agent=agent,
         trouble=trouble,
-        released=_released(),
+        released=released,
     )
-
-
-def _agent() -> Mapping[str, Any] | None:
-    """Return /status of this node's agent; None if there is no agent, or it may not be asked."""
-    try:
-        from nvct.cli.agent import status_of_agent
-
-        return status_of_agent()
-    except (HostError, ImportError):
-        return None
-
-
-def _released() -> str:
-    """Return why an agent that starts now would leave the driver alone, "" if it would not."""
-    try:
-        from nvct.agent.core import instance
-
-        if not os.path.isdir(instance.FOLDER):  # as on most hosts
-            return ""
-        from nvct.agent.nvml import release
-    except ImportError:  # what an agent needs is not installed
-        return ""
-    return release.of_file(instance.FOLDER, time.monotonic())
 
 
 def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from nvct import paths
 from nvct.cli import explain_container, screen
 from nvct.cli.cluster import KUBECONFIG, explain_pod
-from nvct.cli.options import container_names, format_option, show
+from nvct.cli.options import agent_and_release, container_names, format_option, show
 from nvct.config.model import without_choice
 from nvct.doctor import explanation, messages, refusals
 from nvct.doctor.messages import Found
@@ -104,7 +104,7 @@ def explain(
         try:
             explain_container.explain_existing(config_json, form)
         except UsageError as error:
-            error.hint = _similar_reason(config_json) or error.hint
+            error.hint = _similar(config_json) or error.hint
             raise
         return
     words = bool(env or annotations or mounts)
@@ -122,7 +122,7 @@ def explain(
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
-    told = explanation.explain(found, program, surroundings)
+    told = explanation.explain(found, program, surroundings, agent_and_release()[1])
     lines = explain_container.text(told, everything=everything, width=screen.columns())
     show(form, told, [lines])
     if told["error"]:
@@ -216,11 +216,15 @@ def _kind(word: str | None, standard_input: str) -> str:
     return "pod" if word.count("/") == 1 and all(word.split("/")) else "container"
 
 
-def _similar_reason(word: str) -> str:
+def _similar(word: str) -> str:
     import difflib  # 4 ms
 
-    similar = difflib.get_close_matches(word, Reason.__members__, 1, cutoff=0.8)
-    return f"did you mean the reason {similar[0]}?" if similar else ""
+    kinds = {
+        **dict.fromkeys(Reason.__members__, "reason"),
+        **dict.fromkeys(refusals.codes(), "code"),
+    }
+    similar = difflib.get_close_matches(word, kinds, 1, cutoff=0.8)
+    return f"did you mean the {kinds[similar[0]]} {similar[0]}?" if similar else ""
 
 
 def _is_log(text: str) -> bool:

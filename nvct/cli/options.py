@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from typing import TypeAlias
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.context import say
 from nvct.cli.gostyle import Adds, Command
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +67,28 @@ def need_host(command: str) -> None:
     from nvct.doctor import inside
 
     inside.need_host(os.environ, command)
+
+
+def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
+    """Return /status of this node's agent, and why the driver is being replaced.
+
+    The first is None if there is no agent, or it may not be asked; the second "" if it is not.
+    """
+    from nvct.doctor import agent_status
+    from nvct.paths import AGENT_DIR
+
+    if not os.path.isdir(AGENT_DIR):  # as on most hosts
+        return None, ""
+    try:
+        from nvct.agent.nvml import release
+        from nvct.cli.agent import status_of_agent
+    except ImportError:  # what an agent needs is not installed
+        return None, ""
+    try:
+        document = status_of_agent()
+    except HostError:
+        return None, release.of_file(AGENT_DIR, time.monotonic())
+    return document, agent_status.released(document)
 
 
 def all_of(*options: Adds) -> Adds:

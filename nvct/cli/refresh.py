@@ -9,15 +9,17 @@ import time
 import click
 
 from nvct.cli.cdi.commands import generate
+from nvct.cli.cdi.generate import write
 from nvct.cli.context import flat, say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import words
+from nvct.cli.options import agent_and_release, words
 from nvct.compile import live_host, published_spec
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
+from nvct.doctor import refusals
 from nvct.doctor.model import count
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import of_host
@@ -117,22 +119,27 @@ def publish(
     settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
     argv += [f"--device-id={word}" for word in chosen]
+    _, released = agent_and_release()
     for _ in range(TRIES):
         watched = published_spec.watched_fingerprints(settings)
         try:
-            _publish(ctx, output, argv, is_staged=bool(staged))
-        except HostError:  # an installation in progress may still add the file
+            _publish(ctx, output, argv, is_staged=bool(staged), released=released)
+        except HostError as error:  # an installation in progress may still add the file
             if fingerprints.broken(watched) is None:
+                error.hint = refusals.waiting(error.hint, released)
                 raise
         if fingerprints.broken(watched) is None:
             return
         time.sleep(PAUSE_S)
 
 
-def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:
+def _publish(
+    ctx: click.Context, output: str, argv: list[str], *, is_staged: bool, released: str
+) -> None:
     published_spec.check_replaceable(output)
+    context = generate.make_context("generate", argv, parent=ctx)
     try:
-        generate.invoke(generate.make_context("generate", argv, parent=ctx))
+        write(lambda text: say(refusals.waiting(text, released)), **context.params)
     except DriverNotFoundError as error:
         if is_staged:
             say(f"{error}: no specification")

@@ -69,7 +69,7 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        released: why the driver is to be left alone, though no agent serves, "" if it is not.
+        released: why the driver is being replaced, "" if it is not.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
 
@@ -237,6 +237,8 @@ def _docker(node: Node) -> Part:
     found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
     cause = docker.the_cause(found)
     if cause is None:
+        if hidden := [one for one in found if one.reason is Reason.EngineNotRunning]:
+            return Part.absent(hidden[0])
         unknown = any(finding.severity == "unknown" for finding in found)
         seen = " that can be seen" if unknown else ""
         return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)

@@ -45,6 +45,10 @@ CAUSES = {
 """The reasons, by the names that `nvct runtime explain` prints."""
 
 
+OF_RUNTIMES = ("does not know", "as the default runtime")
+"""Words of `nvct.engine.running.differences` about runtimes; its other ones are about CDI."""
+
+
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
     """Return a finding for every cause; the first that is an error is to be mended first.
 
@@ -69,8 +73,10 @@ def the_cause(findings: list[Finding]) -> Finding | None:
 
 def command_of(finding: Finding) -> str:
     """Return the command that fails because of a finding."""
-    is_runtime = finding.reason is Reason.EngineNotReloaded
-    return "docker run --runtime" if is_runtime else "docker run --gpus"
+    if finding.reason is not Reason.EngineNotReloaded:
+        return "docker run --gpus"
+    is_runtime = any(words in finding.evidence for words in OF_RUNTIMES)
+    return "docker run --runtime" if is_runtime else "docker run --device"
 
 
 def daemon_of(host: DockerHost) -> Daemon | None:

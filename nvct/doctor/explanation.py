@@ -125,8 +125,14 @@ class Reader(Host):
         return f"{self.scratch.path}/config.toml"
 
 
-def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the shim would do with a container, as plain data."""
+def explain(
+    bundle: Bundle, program: str, env: Mapping[str, str], released: str = ""
+) -> dict[str, Any]:
+    """Return what the shim would do with a container, as plain data.
+
+    Args:
+        released: why the driver is being replaced, "" if it is not.
+    """
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None
@@ -147,8 +153,12 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
         scratch = Store(folder)
         try:
             reader = Reader(config, kept, scratch, dict(env), clock)
-            _decide(told, bundle, config, reader, trouble=trouble, program=program)
-            told["notes"] += reader.notes
+            refused = _decide(told, bundle, config, reader, trouble=trouble)
+            if refused is not None:
+                refused.hint = refusals.waiting(refused.hint, released)
+            told["error"] = refused and _error(refused, program)
+            notes = [*told["notes"], *reader.notes]
+            told["notes"] = [refusals.waiting(note, released) for note in notes]
             told["steps"] = clock.to_dicts()
             where, places = _folder(bundle), decisions.folders(env)
             told["recorded"] = decisions.last(places, where) if where else None
@@ -204,8 +214,8 @@ def _decide(
     reader: Reader,
     *,
     trouble: NvctError | None,
-    program: str,
-) -> None:
+) -> NvctError | None:
+    """Make the shim's decision, add its outcome to `told`, and return why it is refused."""
     folder, clock = _folder(bundle), reader.clock
 
     def accept(_request: Request) -> None:
@@ -240,7 +250,7 @@ def _decide(
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
     lacking = _lacking(config) if told["outcome"] == "GPU" else []
     told["notes"] = [*decision.notes, *warning, *lacking]
-    told["error"] = None if error is None else _error(error, program)
+    return error
 
 
 def _folder(bundle: Bundle) -> str | None:

@@ -51,7 +51,8 @@ def check(
     said += of_unread_files(local)
     said += _without_rules(local, accesses) if no_cgroups else ()
     said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
-    return Part.of(*said)
+    is_idle = not has_gpu and not any(access.gives_gpus for access in accesses)
+    return Part.of(*said, health="absent" if is_idle else "ok")
 
 
 def _needed(

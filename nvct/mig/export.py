@@ -191,9 +191,13 @@ def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
         parsed = _layer(layer, state, text)
         if name in parsed:
             return parsed[name]
-    raise UsageError(
-        f"there is no MIG configuration {name!r}", hint="nvct mig configs prints the names"
-    )
+    import difflib
+
+    names = configs(state, text)
+    near = difflib.get_close_matches(name, names, 2)
+    known = [each for each, named in names.items() if named.layer != "table"] or [*names]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise UsageError(f"there is no MIG configuration {name!r}", hint=hint)
 
 
 def _layer(layer: Layer, state: MigState, text: str) -> Configs:

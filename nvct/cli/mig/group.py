@@ -79,6 +79,8 @@ def plan(
     """
     if count != 1 and not gpu_model:
         raise UsageError("--count is for --gpu MODEL", hint="this machine has as many as it has")
+    if count < 1:
+        raise UsageError(f"--count {count} is no number of GPUs", hint="1 or more")
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
     specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
@@ -186,6 +188,4 @@ def _fits(state: MigState, specs: Sequence[Spec]) -> bool:
 
 def _tabled(gpu_model: str, count: int) -> MigState:
     gpu = tables.gpu_of(tables.of_name(gpu_model))
-    return MigState(
-        gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(max(count, 1)))
-    )
+    return MigState(gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(count)))

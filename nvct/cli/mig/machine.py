@@ -86,7 +86,8 @@ def write(path: str, text: str) -> None:
         HostError: it cannot be written.
     """
     try:
-        files.write_atomic(path, text.encode(), follow=True)
+        mode = None if os.path.exists(path) else 0o644
+        files.write_atomic(path, text.encode(), mode=mode, follow=True)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -118,6 +118,9 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
         detected = runtime_engine.reader(options)
         options = runtime_engine.of_version(options, detected) if detected else options
     warnings.extend(detected.advice if detected else ())
+    program = options.executable or modules.PROGRAM[name]
+    if all_variants and not (detected or values["config"] or shutil.which(program)):
+        notes.append(f"{name} is not seen here: {program} is not on PATH, and does not run")
     return Invocation(options=options, engine=detected, warnings=warnings, notes=notes)
 
 

@@ -61,8 +61,7 @@ def test_help_of_one_group_imports_no_other() -> None:
     assert [
         m
         for m in own_modules
-        if m.startswith("nvct.cli.")
-        and m[9:] not in ("main", "ending", "gostyle")
+        if m.startswith("nvct.cli.") and m[9:] not in ("main", "ending", "gostyle")
     ] == []
     assert "pynvml" not in others
     assert "rich" not in others
