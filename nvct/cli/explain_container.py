@@ -17,7 +17,7 @@ from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
 from nvct.compile import live_host
 from nvct.doctor import decisions, one_container
-from nvct.doctor.model import count
+from nvct.doctor.model import count, date
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 LONGEST = 1000
@@ -90,7 +90,7 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     else:
         yield from _creation(one["creation"])
     for record in one["decisions"]:
-        brief = f"{log.when(record)} {record['outcome']} by {record['program']}"
+        brief = f"{date(float(record['time']))} {record['outcome']} by {record['program']}"
         is_long = record["outcome"] == "refused" or "about" in record
         yield "decided", log.text(record) if is_long else brief
     for use in one["uses"]:

@@ -19,6 +19,7 @@ from nvct.compile import live_host
 from nvct.doctor import decisions, one_container
 from nvct.doctor.containers import SHORT, Containers
 from nvct.doctor.decisions import container_of, subject
+from nvct.doctor.model import date
 from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
@@ -118,9 +119,4 @@ def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None)
         what = "; ".join(part for part in parts if part)
     steps = f": {record['steps']}" if "steps" in record else ""
     took = f" ({record['took']}{steps})" if "took" in record else ""
-    return printable(f"{when(record)} {record['outcome']:<8}{about}: {what}{took}")
-
-
-def when(record: Mapping[str, str]) -> str:
-    """Return the local date and time of a record."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
+    return printable(f"{date(float(record['time']))} {record['outcome']:<8}{about}: {what}{took}")

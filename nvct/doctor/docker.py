@@ -9,11 +9,9 @@ PATH. There are seven causes that users report, and three related ones. No side 
 
 from __future__ import annotations
 
-import time
-
 from nvct.doctor import engine_access
 from nvct.doctor.engine_access import Access
-from nvct.doctor.model import Finding, Severity, count
+from nvct.doctor.model import Finding, Severity, count, date
 from nvct.doctor.reasons import Reason
 from nvct.engine import running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
@@ -289,10 +287,10 @@ def _not_restarted(daemon: Daemon) -> Finding:
         return Finding(reason, "ok", "no program is found that could have come later")
     if daemon.started is None:
         return Finding(reason, "unknown", "when dockerd started cannot be told")
-    start = f"dockerd (process {daemon.engine.pid}) started {_time(daemon.started)}"
+    start = f"dockerd (process {daemon.engine.pid}) started {date(daemon.started)}"
     if not _is_late(daemon):
         return Finding(reason, "ok", f"{start}, {found.path} was there before")
-    came = f"{found.path} came or was replaced {_time(found.arrived)}"
+    came = f"{found.path} came or was replaced {date(found.arrived)}"
     seen = f"{start}, {came}; dockerd looks for it at its start only"
     return Finding(reason, "error", seen, _restart(daemon))
 
@@ -358,7 +356,3 @@ def _not_registered(daemon: Daemon) -> Finding:
     if finding := engine_access.finding(daemon.engine, access, is_needed=False):
         return finding
     return Finding(Reason.EngineNotConfigured, "ok", f"dockerd knows {', '.join(access.runtimes)}")
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -54,6 +55,11 @@ class Finding:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def date(seconds: float) -> str:
+    """Return a time as local date and time; it is in seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def listed(words: Sequence[str], most: int) -> str:

@@ -9,7 +9,6 @@ still has. What none of them tells is named as unknown.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
 from nvct.doctor import explanation, outcome
 from nvct.doctor.decisions import Log
-from nvct.doctor.model import count
+from nvct.doctor.model import count, date
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
 from nvct.oci.bundle import Bundle
@@ -237,7 +236,7 @@ def _without_record(evidence: Evidence) -> str:
     served = evidence.bundle is not None and INJECTED in evidence.bundle.env
     if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
         return (
-            f"what was decided: it started at {_clock(since)}, before the oldest record that is"
+            f"what was decided: it started at {date(since)}, before the oldest record that is"
             " kept; newer ones have taken the place of its record"
         )
     if served:
@@ -246,10 +245,6 @@ def _without_record(evidence: Evidence) -> str:
             " engine did that by CDI, or the record was removed"
         )
     return (
-        f"who decided: it started at {_clock(since)}, and none of {count(len(records), 'record')}"
+        f"who decided: it started at {date(since)}, and none of {count(len(records), 'record')}"
         " is about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not there"
     )
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

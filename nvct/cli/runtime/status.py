@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from nvct.cli import screen
 from nvct.cli.context import say
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import format_option, show
@@ -67,11 +68,8 @@ def table(engines: Sequence[Engine]) -> Iterator[str]:
     for engine in engines:
         config = engine.edit or engine.config
         cells = (_name(engine), engine.version, str(engine.pid or ""), engine.unit, config)
-        rows.append(tuple(printable(cell) or "-" for cell in cells))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if engines else ():
-        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(padded).rstrip()
+        rows.append(tuple(cell or "-" for cell in cells))
+    yield from screen.table(rows, screen.columns()) if engines else ()
 
 
 def text(engine_status: Status) -> str:
