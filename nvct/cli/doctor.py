@@ -11,20 +11,23 @@ from typing import Any
 
 import click
 
-from nvct.cli import doctor_fix
 from nvct.cli.context import flat, say, settings_in_force
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import agent_and_release, format_option, need_host, show, words
+from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime import engine
+from nvct.cli.runtime.options import state_dir
 from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.config.model import Config
-from nvct.doctor import bundle, checks
+from nvct.doctor import bundle, checks, mends
 from nvct.doctor.checks import Check, Node
+from nvct.doctor.fix import Transaction
 from nvct.doctor.image_needs import UNPACK
 from nvct.doctor.model import Part, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvctError, UsageError, printable
+from nvct.host.nvml.session import close_shared
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0
@@ -78,19 +81,19 @@ def doctor(
     node = node_of_host()
     node.image = _unpacked(image)
     if undo:
-        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
+        sys.exit(0 if _transaction(node, state_dir).undo(dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
-        doctor_fix.settle(node, state_dir)
+        _transaction(node, state_dir).settle()
     done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
-        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
+        changed, failed = _mend(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
             node.image = image or ""
@@ -255,3 +258,44 @@ def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
     for part in parts:
         mark, name = MARKS[part.health], f"{part.name:<8} "
         yield from _shown(part.lines, f"{name}{mark:<5} ", mark, at=len(name), width=width)
+
+
+def _mend(
+    node: Node, parts: Sequence[Part], folder: str | None, *, dry_run: bool
+) -> tuple[bool, bool]:
+    """Print the plan that mends what is wrong, and carry it out.
+
+    Returns:
+        Whether the host has to be checked again, and whether a step failed.
+    """
+    planned = mends.plan(parts)
+    config = click.get_current_context().meta.get("nvct.config")
+    host = mends.Host(
+        roots=node.roots,
+        settings=node.settings,
+        output=os.environ.get(OUTPUT_ENV) or OUTPUT,
+        options=["--config", config] if config else [],
+        say=_say,
+    )
+    for mend in planned:
+        names = ", ".join(reason.name for reason in mend.reasons)
+        _say(f"{'would run' if dry_run else 'plan'}: {mend}  ({names})")
+        for line in list(mends.lines(mend, host)) or ["changes nothing"]:
+            _say(f"  {line}")
+    if not planned:
+        _say("nothing that a command of nvct mends")
+    if dry_run or not planned:
+        return False, False
+    close_shared()  # NVML lists the GPUs that it found when it was loaded
+    is_done = _transaction(node, folder).carry_out([mends.step(mend, host) for mend in planned])
+    if is_done:
+        _say("done: `nvct doctor --undo` takes it back")
+    return True, not is_done
+
+
+def _transaction(node: Node, folder: str | None) -> Transaction:
+    return Transaction(state_dir(folder, "doctor"), node.roots, _say)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

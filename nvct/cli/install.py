@@ -33,6 +33,11 @@ EMPTY = {
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),
     "device_nodes": ("CREATE_DEVICE_NODES", (("none",),)),
 }
+SAME = (
+    "pid_file", "driver_root", "driver_root_mount", "cdi_kind", "ignore_errors", "publish",
+)  # fmt: skip
+SAME_OF_ENGINE = ("drop_in_host", "executable", "name", "default", "runtime_type")
+"""Options that are fields of the request, under the same names."""
 DRIVER_READY = {
     "driver_root": "NVIDIA_DRIVER_ROOT",
     "driver_root_mount": "DRIVER_ROOT_CTR_PATH",
@@ -85,10 +90,7 @@ def requested(values: OptionValues) -> Request:
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),
-        pid_file=values["pid_file"],
         state_dir=values["state_dir"] or f"{toolkit}/.state",
-        driver_root=values["driver_root"],
-        driver_root_mount=values["driver_root_mount"],
         dev_root=values["dev_root"] or "",
         dev_root_mount=values["dev_root_mount"] or "",
         settings=_settings(values),
@@ -96,10 +98,8 @@ def requested(values: OptionValues) -> Request:
         host_root=values["host_root"] or "/",
         runtimes=flat(values["runtimes"]),
         cdi_spec=spec if cdi else "",
-        cdi_kind=values["cdi_kind"],
         control_nodes=cdi and _wants_nodes(values),
-        ignore_errors=values["ignore_errors"],
-        publish=values["publish"],
+        **{name: values[name] for name in SAME},
         **(_engine(engine, values, cdi=cdi) if engine else {}),
     )
 
@@ -116,18 +116,14 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         return default if values[name] == SUITS_ENGINE else values[name]
 
     return {
+        **{name: values[name] for name in SAME_OF_ENGINE},
         "engine": engine,
         "config": value("config", modules.CONFIG[engine]),
         "drop_in": None if values["drop_in"] == SUITS_ENGINE else values["drop_in"],
-        "drop_in_host": values["drop_in_host"],
-        "executable": values["executable"],
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
         "restart": value("restart", RESTART[engine]),
         "cdi": cdi if values["cdi"] is None else values["cdi"],
-        "name": values["name"],
-        "default": values["default"],
         "sources": _sources(engine, flat(values["sources"])),
-        "runtime_type": values["runtime_type"],
         "annotations": tuple(f"{prefix}*" for prefix in flat(values["prefixes"])),
         "hook_file": _hook_file(engine, values),
     }

@@ -28,7 +28,7 @@ NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
     "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
-    "convert": ("nvct.cli.convert", "convert", "Turn old manifests into those of today."),
+    "convert": ("nvct.cli.cluster", "convert", "Turn old manifests into those of today."),
     "demo": ("nvct.cli.sim", "demo", "Run the main job on a simulated node."),
     "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),

@@ -20,9 +20,6 @@ from nvct.engine.model import without_var
 from nvct.engine.status import is_nvidia
 from nvct.host.procfs import CLOCK_TICK_S
 
-MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
-
-
 CAUSES = {
     Reason.ClientIsPodman: "podman",
     Reason.ClientUsesDesktop: "desktop",
@@ -48,10 +45,7 @@ OF_RUNTIMES = ("does not know", "as the default runtime")
 
 
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
-    """Return a finding for every cause; the first that is an error is to be mended first.
-
-    If the client talks to a daemon of another host, the other causes cannot be judged.
-    """
+    """Return a finding for every cause that can be seen; the first error is mended first."""
     findings = [_podman(host.client), _desktop(host.client), _other_host(host.client)]
     if the_cause(findings):
         return findings
@@ -79,18 +73,18 @@ def command_of(finding: Finding) -> str:
 
 def daemon_of(host: DockerHost) -> Daemon | None:
     """Return the daemon that the client talks to, None if it is not visible."""
-    socket = _socket(host.client.endpoint)
+
+    def path(endpoint: str) -> str:
+        return without_var(endpoint.removeprefix("unix://"))
+
+    socket = path(host.client.endpoint)
     near = [daemon for daemon in host.daemons if not daemon.apart]
     for daemon in near:
-        if daemon.engine.socket and _socket(daemon.engine.socket) == socket:
+        if daemon.engine.socket and path(daemon.engine.socket) == socket:
             return daemon
     user = socket.removeprefix("/run/user/").partition("/")[0]
     uid = int(user) if socket.startswith("/run/user/") and user.isdecimal() else 0
     return next((daemon for daemon in near if daemon.engine.uid == uid), None)
-
-
-def _socket(endpoint: str) -> str:
-    return without_var(endpoint.removeprefix("unix://"))
 
 
 def _podman(client: Client) -> Finding:
@@ -188,7 +182,6 @@ def _found(daemon: Daemon) -> Program | None:
 
 
 def _elsewhere(host: DockerHost, daemon: Daemon) -> Program | None:
-    """Return the needed program that the host has in the usual places."""
     return next((host.programs[name] for name in _needed(daemon) if name in host.programs), None)
 
 
@@ -236,7 +229,6 @@ def _snap(daemon: Daemon) -> Finding:
 
 
 def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
-    """Judge a user's own daemon: it has that user's PATH and configuration."""
     if not _is_rootless(daemon):
         return Finding(Reason.RootlessWithoutHook, "ok", "dockerd is root's")
     seen = f"dockerd is rootless (uid {daemon.engine.uid}) and reads {daemon.engine.config}"

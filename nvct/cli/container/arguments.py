@@ -160,7 +160,6 @@ def _entry(name: str, text: str) -> list[str]:
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
 INDEX = re.compile(r"\d{1,9}")
-UUID = re.compile(r"(GPU|MIG)-[^,]+", re.IGNORECASE)
 HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
 
 
