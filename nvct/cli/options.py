@@ -75,11 +75,12 @@ def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
     The first is None if there is no agent, or it may not be asked; the second "" if it is not.
     """
     from nvct.doctor import agent_status
-    from nvct.paths import AGENT_DIR
 
-    if not os.path.isdir(AGENT_DIR):  # as on most hosts
-        return None, ""
     try:
+        from nvct.agent.core import instance
+
+        if not os.path.isdir(instance.FOLDER):  # as on most hosts
+            return None, ""
         from nvct.agent.nvml import release
         from nvct.cli.agent import status_of_agent
     except ImportError:  # what an agent needs is not installed
@@ -87,7 +88,7 @@ def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
     try:
         document = status_of_agent()
     except HostError:
-        return None, release.of_file(AGENT_DIR, time.monotonic())
+        return None, release.of_file(instance.FOLDER, time.monotonic())
     return document, agent_status.released(document)
 
 

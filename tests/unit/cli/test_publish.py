@@ -10,7 +10,6 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from nvct import paths
 from nvct.agent.core import instance
 from nvct.agent.nvml import release
 from nvct.cli.main import program
@@ -102,7 +101,6 @@ def test_while_the_driver_is_replaced_nobody_is_told_to_load_it(
     folder = tmp_path / "agent"
     if is_released:
         release.request(60, str(folder))
-    monkeypatch.setattr(paths, "AGENT_DIR", str(folder))
     monkeypatch.setattr(instance, "FOLDER", str(folder))
     shutil.rmtree(lab.home / "proc/driver")
 
