@@ -37,7 +37,7 @@ OLDER = dict.fromkeys(
 GATES: Mapping[str, Mapping[str, bool]] = {"trixie-older-dra": OLDER}
 """Clusters that are not as by default: `trixie` with these feature gates."""
 CONTAINERD = [of_release("trixie"), *in_full("forky")]
-CRIO = ["trixie-crio", "forky-crio"]
+CRIO = ["trixie-crio", *(["forky-crio"] if FULL else [])]
 """Not required in CI: `make crio` builds CRI-O on demand."""
 
 

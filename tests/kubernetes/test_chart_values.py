@@ -558,7 +558,7 @@ def test_only_labels_of_claims_need_the_right_to_list_slices(value: str, *, may:
 
 
 def test_the_page_has_the_rights_of_all_tasks() -> None:
-    """A test of chart/test_rights.py compares them with the requests of the device plugin's agent."""
+    """A test of chart/test_sharing.py compares them with the requests of the device plugin's agent."""
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},

@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
 ]
-RANDOM, REAL = (1000, 50) if FULL else (100, 5)
+RANDOM, REAL = (1000, 50) if FULL else (60, 5)
 """How many claims live."""
 LONELY, FOLDER = "lonely", "/run/lonely"
 """The Node without a kubelet, and the folder that its kubelet would have."""
