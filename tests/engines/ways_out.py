@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 GROUPS = "/sys/fs/cgroup"
 LEAVES = """\

@@ -16,10 +16,7 @@ from random import Random
 
 from tests.fuzz.mutate import mutate
 from tests.fuzz.outcome import try_one
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.fuzz.targets import Target
+from tests.fuzz.targets import Target
 
 FOUND = Path(__file__).parent / "found"
 """Inputs that once broke something; each is played again by `make test`."""

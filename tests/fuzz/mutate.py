@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from random import Random
+from collections.abc import Sequence
+from random import Random
 
 MOST = 4096
 """No input grows longer: large ones are tests/fuzz/test_size.py's."""

@@ -7,13 +7,10 @@ refusal; whatever else it raises is a finding, as is an AssertionError about a b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.fuzz import binaries, documents, requests
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,14 +21,9 @@ from nvct.agent.nvml import supervisor
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.task_table import ENTRIES
 from nvct.errors import HostError
+from nvct.host.roots import Roots
 from tests.gpu.record import save_json
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from nvct.host.roots import Roots
 
 POLL_S = 0.1
 SECOND_SAMPLE_S = 2.5

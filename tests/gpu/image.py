@@ -15,23 +15,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvct import paths
 from nvct.cdi.make import generate, store
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
 from nvct_sim import attach, bundle, rootfs
 from tests.gpu import machine
 from tests.gpu.chain import CUDA_CALL, LAYOUTS
 from tests.support import cdi_engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.host.roots import Roots
 
 TIMEOUT_S = 60
 AT_ONCE = 20

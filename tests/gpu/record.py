@@ -19,15 +19,11 @@ import sys
 import tarfile
 import time
 import zlib
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nvct.host.snapshot.redaction import Redactor, cleaned
 from tests.gpu import nvml_calls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 LIMIT_S = 480.0
 """Of all parts together."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,6 @@ from nvct_sim import rootfs
 from tests.gpu import __main__ as command
 from tests.gpu import chain, machine
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 CUDA_CALL = Path(machine.__file__).with_name("cuda_call.py")
 # The functions of libcuda that cuda_call.py calls; the memory of the GPU is the program's.

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.integration.inside import configure, make, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 EVIL = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,6 @@ import pytest
 from tests.integration.conftest import SimulatedNode, simulate
 from tests.support import memory
 from tests.unit.launcher.conftest import lab, launchers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["lab", "launchers", "simulated"]
 

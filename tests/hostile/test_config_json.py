@@ -17,10 +17,7 @@ from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.unit.launcher.conftest import Lab
+from tests.unit.launcher.conftest import Lab
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 200

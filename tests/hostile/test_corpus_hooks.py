@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.hostile import corpus, verdicts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 WAYS = {"cdi": corpus.by_cdi, "spec": corpus.by_spec, "prestart": corpus.by_prestart}
 

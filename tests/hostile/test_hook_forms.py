@@ -12,12 +12,9 @@ import pytest
 
 from nvct.launcher import install as launch
 from tests.hostile import hook_attack
+from tests.integration.conftest import SimulatedNode
 from tests.integration.inside import make
 from tests.support import hot as static
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
 
 pytestmark = pytest.mark.engine
 PROGRAMS_ENV = "NVCT_TESTS_HOOK_PROGRAMS"

@@ -15,11 +15,8 @@ import socket
 import stat
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 NAME = "planted"
 KUBELETS = "kubelet"

@@ -12,6 +12,7 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -19,12 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from nvct.agent.device_plugin.resources import GPU
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import ApiError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster
 
 SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 METHOD = "/v1.PodResourcesLister/GetAllocatableResources"

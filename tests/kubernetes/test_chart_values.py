@@ -7,6 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,12 +30,6 @@ from tests.kubernetes.rendering import (
     pod_of,
     rendered,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 PAGE = CHART.parents[2] / "docs/kubernetes.md"

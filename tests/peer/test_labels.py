@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.labels import compute, gather, outputs
 from nvct.agent.labels import facts as label_facts
 from nvct.agent.labels import settings as options
-from nvct.agent.labels.facts import is_key, is_value
+from nvct.agent.labels.facts import Facts, Labels, Rules, is_key, is_value
 from nvct.errors import HostError
+from nvct_sim.tree import Node
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
 from tests.unit.agent import machines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.labels.facts import Facts, Labels, Rules
-    from nvct_sim.tree import Node
 
 MODE = "nvidia.com/gpu.mode"
 CHANCE = "# by chance: "

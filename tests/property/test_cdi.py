@@ -14,11 +14,8 @@ from nvct.cdi import names, versions
 from nvct.cdi.make import store
 from nvct.cdi.read import load, schema
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from nvct.cdi.make import provenance, store
 from nvct.cdi.make.provenance import Provenance
 from nvct.cdi.read import load
+from nvct.cdi.types import Spec
 from nvct.host.model import Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 SPEC: Spec = {
     "cdiVersion": "0.6.0",

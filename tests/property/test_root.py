@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -20,10 +21,6 @@ from nvct.linux.constants import RESOLVE_IN_ROOT
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from tests.support.descriptors import none_left_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INSIDE, OUTSIDE = b"inside", b"outside"
 

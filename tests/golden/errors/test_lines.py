@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -18,11 +20,6 @@ from tests.support import memory
 from tests.support.host_tree import LIB, VERSION
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 CUT = re.compile(rf"{memory.ROOT}/n\S*?\.\.\.")

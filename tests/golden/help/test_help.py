@@ -7,15 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from nvct.cli.main import PROGRAMS, program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HOOK = "hook"  # its --help is nvidia-cdi-hook's
 

@@ -48,7 +48,7 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
 
     All tasks that ask the API server do what they can: each right of the chart is used, and no other.
     """
-    began = node.audit_log.stat().st_size
+    start = node.audit_log.stat().st_size
     values = node.box.work / "sharing.yaml"
     values.write_text(json.dumps({"config": {"map": CONFIGS, "default": "whole"}}))
     node.kubectl("taint", "node", NODE, f"{TAINT}=:NoSchedule")
@@ -86,7 +86,7 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
         assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
         assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
-    requests = audit.of_accounts(audit.requests(node.audit_log, began))
+    requests = audit.of_accounts(audit.requests(node.audit_log, start))
     assert {each.right for each in requests} == rights
     assert rights <= audit.documented(PAGE.read_text())
 

@@ -11,11 +11,7 @@ import pytest
 
 from nvct.errors import DocumentError
 from nvct.host import faults
-from nvct.host.faults import APPLICATION, XidTable, checks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.faults import XidAction
+from nvct.host.faults import APPLICATION, XidAction, XidTable, checks
 
 REPOSITORY = Path(__file__).parents[4]
 ROWS = faults.read()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.sessions import (
     TIMEOUT_S,
     entries,
@@ -21,10 +22,6 @@ from tests.unit.host.nvml.sessions import (
     pid_of,
     wait_until_gone,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.session import NvmlSession
 
 
 def test_no_handler_of_this_process_runs_in_the_worker(session: NvmlSession, log: Path) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +13,10 @@ from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import Inventory
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 from nvct_sim import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture(scope="module")
