@@ -101,7 +101,8 @@ def leaves_an_images_file_alone(engine: Engine, layout: str) -> None:
         assert f"layout classic: the image has a file {VIEW}" in engine.decided()
 
 
-def lets_nobody_write(engine: Engine) -> None:
+def lets_nobody_write(engine: Engine, _layout: str) -> None:
+    """Assert that no mount of ours can be written to."""
     env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
     completed = engine.run(WRITE, Want(env=env))
     lines = completed.stdout.splitlines()

@@ -145,8 +145,8 @@ def prepare(
 @pytest.fixture
 def layout(start: Start, request: pytest.FixtureRequest) -> str:
     """Write the module's layout to the configuration before each test, and return it."""
-    kind = "docker" if "docker" in request.fixturenames else "containerd"
-    engine: Engine = request.getfixturevalue(kind)
+    name = "docker" if "docker" in request.fixturenames else "engine"
+    engine: Engine = request.getfixturevalue(name)
     engine.configure(start.layout, staged=start.staged)
     return start.layout
 

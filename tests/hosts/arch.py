@@ -95,13 +95,5 @@ PLATFORM = Platform(
     cached=("/usr/lib",),
     left_out={
         "/usr/lib32/*": "32-bit: asked for by the capability compat32",
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "suspends the host",
-        "*.dll": "Wine's",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
     },
 )  # fmt: skip

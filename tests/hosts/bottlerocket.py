@@ -58,7 +58,6 @@ PLATFORM = Platform(
 """,
     cached=(LIB,),
     left_out={
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
         "*/nvswitch-audit": "a tool for the fabric's administrator",
         "*/libEGL.so.*": "images have GLVND; libEGL.so.V would take its place",
         "*/libGL.so.*": "images have GLVND",

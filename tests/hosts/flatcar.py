@@ -64,7 +64,5 @@ PLATFORM = Platform(
     left_out={
         "/opt/nvidia/*": "the same files as in /usr/lib64, which is searched first",
         "*/lib[GO]*.so.0": "images have GLVND",
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
-        "*/nvidia-settings": "sets up the host's displays",
     },
 )  # fmt: skip

@@ -78,9 +78,4 @@ PLATFORM = Platform(
 /dev/dri/renderD{128,129,130,131}
 /dev/dri/by-path/pci-0000:{18,2a,3a,5d}:00.0-{card,render}
 """,
-    left_out={
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-    },
 )  # fmt: skip

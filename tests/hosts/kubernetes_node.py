@@ -52,5 +52,4 @@ PLATFORM = Platform(
 /dev/dri/renderD{128,129,130,131,132,133,134,135}
 /dev/dri/by-path/pci-0000:{18,2a,3a,5d,9a,ab,ba,db}:00.0-{card,render}
 """,
-    left_out={"*/nvidia-modprobe": "setuid, and loads kernel modules"},
 )  # fmt: skip

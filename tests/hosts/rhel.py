@@ -76,15 +76,4 @@ PLATFORM = Platform(
 """,
     cached=("/usr/lib64",),
     library_paths={"nvidia_icd.*": "/usr/lib64/"},
-    left_out={
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "a daemon of the host",
-        "*.dll": "Wine's",
-        "*/alternate-install-present": "for NVIDIA's own installer",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-        "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
-    },
 )  # fmt: skip

@@ -33,6 +33,5 @@ PLATFORM = Platform(
     mounts=fedora.MOUNTS,
     links=fedora.LINKS,
     cached=("/usr/lib64",),
-    left_out=fedora.LEFT_OUT
-    | {"/var/usrlocal/*": "not the driver's", "/sysroot/*": "not the driver's"},
+    left_out={"/var/usrlocal/*": "not the driver's", "/sysroot/*": "not the driver's"},
 )  # fmt: skip

@@ -82,14 +82,4 @@ PLATFORM = Platform(
 /usr/share/nvidia/nvoptix.bin
 """,
     links=LINKS_OF_PACKAGES + MORE_LINKS,
-    left_out={
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "a daemon of the host",
-        "*.dll": "Wine's",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-        "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
-    },
 )  # fmt: skip
