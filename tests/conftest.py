@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: golden files, and the rule about skipped engine tests."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker and containerd of a release, running on a simulated node."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

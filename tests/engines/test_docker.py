@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker and containerd with the shim as their runtime; in `make ci-full` of each release, in either layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways by which root in a container leaves the control group that refuses devices."""
 
-from __future__ import annotations
-
 from tests.engines.box import Box
 
 GROUPS = "/sys/fs/cgroup"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large inputs (a megabyte in make ci-full, else a quarter), each of a shape that a careless parser takes quadratic time for."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

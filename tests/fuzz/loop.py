@@ -5,8 +5,6 @@ An input that ends in anything but an answer or an NvctError, that breaks a prop
 takes longer than SLOW_S of processor time is saved, so that it can be played again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 import traceback

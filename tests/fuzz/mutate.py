@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutations of bytes: the usual ones, plus words that the target's grammar knows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

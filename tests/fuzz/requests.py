@@ -5,8 +5,6 @@ The oracle "nothing widens a request": devices are words that stand in a place t
 "all" comes from the word all, or from an image of the kind that gets all without asking.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -5,8 +5,6 @@ A target's `run` returns whether the input was accepted. It may raise NvctError,
 refusal; whatever else it raises is a finding, as is an AssertionError about a broken promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

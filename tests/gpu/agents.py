@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One shot of each agent of a node, beside a kubelet of the tests: labels, metrics, devices."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of `make gpu`, and what they print."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

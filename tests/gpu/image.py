@@ -6,8 +6,6 @@ the driver is one of these, the image has none, as an image of CUDA. Its program
 shim, the hook, and the engine's own CDI, with both layouts, runc and crun.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ The folder holds two archives: `wheels.tar.xz`, the files of all wheels (folder 
 each Python), and `programs.tar.xz`, the programs that `machine.fill` copies.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvct's agents say of a GPU that works, beside nvidia-smi in the same second; MPS; an XID."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

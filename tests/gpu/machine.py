@@ -4,8 +4,6 @@
 Everything is made in a folder that is removed afterwards; the machine's own files stay as they are.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

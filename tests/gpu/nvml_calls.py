@@ -5,8 +5,6 @@
 that asks NVML, the agents' too, goes through it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import inspect

@@ -5,8 +5,6 @@ A part writes files into its folder and prints a last line that says what came o
 only read; commands that NVIDIA's tools offer for changes do not appear here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os

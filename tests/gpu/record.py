@@ -5,8 +5,6 @@ Each part is a process with a time limit, and a folder for its files. The archiv
 part by complete members, so a kill loses only the part that runs. Nothing here changes the card.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of `make gpu` that need no GPU."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a machine with a GPU: it changes no card, keeps no secret, and survives a kill."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

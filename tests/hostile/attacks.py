@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile images in real containers on a simulated node; each function runs in its own process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of other folders that the attacks need: the launchers, and a simulated node."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ folders stay as they are. The container comes up with its GPU, comes up without 
 there to read, or fails with a sentence; the golden files say which.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.json that runtimes and nvct could read differently, and hidden requests in it."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile images in real containers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.hostile import attacks

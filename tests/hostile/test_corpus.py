@@ -2,8 +2,6 @@
 """Every hostile image by the shim, in real containers. (By hooks: test_corpus_hooks; two files so
 that two workers share the time.)"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every hostile image by the hooks that engines call themselves, in real containers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook apply in roots that try to stop it, to fill the memory, or to get at other files."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

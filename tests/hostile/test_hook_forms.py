@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of specs without `env`, in each form in which they are installed, started by a real runc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI spec files that another user than root may have written."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

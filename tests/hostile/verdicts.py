@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for every row of the corpus, and the golden table of verdicts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

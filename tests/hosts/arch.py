@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arch Linux: 64-bit libraries in /usr/lib, 32-bit ones in /usr/lib32, links of every library."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

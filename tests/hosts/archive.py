@@ -8,8 +8,6 @@ and the list of https://github.com/CachyOS/CachyOS-PKGBUILDS (nvidia/nvidia-580x
 the archive's manifest, as Ubuntu's *.links repeat them.
 """
 
-from __future__ import annotations
-
 LIBRARIES = """
 @/{libcuda,libcudadebugger,libnvcuvid,libnvoptix}.so.V
 @/{libEGL,libGLESv1_CM,libGLESv2,libGLX}_nvidia.so.V

@@ -8,8 +8,6 @@ is put into a directory as small real files. Documentation, units of systemd and
 are not in the tables.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bottlerocket: a folder of libraries of its own, in ld.so.cache; programs in libexec."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's own packages: a private folder nvidia/current, which alternatives lead to."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

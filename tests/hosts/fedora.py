@@ -4,8 +4,6 @@
 Silverblue and its kin have the same packages below an ostree's /usr: see silverblue.py.
 """
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flatcar: the driver in /opt/nvidia/current, laid over /usr as a system extension as well."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

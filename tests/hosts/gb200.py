@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute tray of GB200 NVL72, aarch64: four GPUs, IMEX, NSCQ; no NGX, no 32-bit libraries."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

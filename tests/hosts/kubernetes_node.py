@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded Kubernetes node with H100s and the packages of a headless 580.159.04."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

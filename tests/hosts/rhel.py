@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """RHEL 9 with NVIDIA's own packages: /usr/lib64, and libglxserver_nvidia.so without a version."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

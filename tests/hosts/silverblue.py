@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fedora Silverblue: the packages of fedora.py in an ostree deployment, /usr/local in /var."""
 
-from __future__ import annotations
-
 from tests.hosts import fedora
 from tests.hosts.base import Platform
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """openSUSE Tumbleweed and SLES with the G06 packages: lib64, and 32-bit libraries in /usr/lib."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ubuntu 24.04 with the packages of nvidia-driver-580: multiarch folder, GLVND, /usr merged."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

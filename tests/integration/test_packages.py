@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages in Debian and Ubuntu: installed, used, upgraded, removed, purged."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

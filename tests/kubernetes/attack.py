@@ -4,8 +4,6 @@
 It runs in that container: `python -I -c SOURCE COMMAND` with JSON as its input, and prints JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

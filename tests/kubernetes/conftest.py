@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real cluster of one node with a simulated driver, and an engine configured by nvct."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 

@@ -4,8 +4,6 @@
 The forms are those of public repositories: Argo CD, Flux, HelmChart of k3s and RKE2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct with values: what is rendered, ignored with a line, and refused with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

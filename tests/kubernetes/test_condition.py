@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The condition nvct.dev/GPUReady on a real API server, written by an agent on the node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

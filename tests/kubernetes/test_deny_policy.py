@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy that denies what Kubernetes has not given: docs/policy.md's example, on real nodes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ would not: the API server, the journal and the driver's process are real. The se
 real scheduler and kubelet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

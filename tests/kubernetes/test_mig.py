@@ -4,8 +4,6 @@
 As in the chart, the agent has no capability: NVML is in a process of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make cluster` leaves a cluster that others can use, and `make cluster-down` leaves nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

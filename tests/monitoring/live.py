@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's prometheus, with nvct's rules, beside an exporter and an agent on a simulated node."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

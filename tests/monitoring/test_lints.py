@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

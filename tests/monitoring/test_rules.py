@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules for Prometheus: promtool takes them, and each has a unit test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

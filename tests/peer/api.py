@@ -4,8 +4,6 @@
 `message("AllocateRequest")` is a class of protobuf's; no generated file is needed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

@@ -5,8 +5,6 @@ What differs on purpose is undone before the comparison: the mode of GPUs in a P
 than 16 bits, which the incumbent looks for in a folder that does not exist.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI: a written spec is read unchanged, and no document causes an unexpected exception."""
 
-from __future__ import annotations
-
 import json
 import string
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of CDI specs: lowered and moved specs are valid, and comparisons find differences."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Provenance of any files is one harmless line, and is read unchanged."""
 
-from __future__ import annotations
-
 import json
 
 import yaml

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """No value of a container makes its request larger than its words."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from hypothesis import example, given

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """No path leaves its root, with any tree and during any race."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

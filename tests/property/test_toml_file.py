@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits of any TOML file, and their reversal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hypothesis import example, given, settings

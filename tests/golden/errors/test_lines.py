@@ -5,8 +5,6 @@ Each case breaks a host in one way. The line has to name the value and the path 
 what to do; `make golden KIND=errors` rewrites them, and a person looks at the diff.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """--help of every command, of both programs, is a golden file: a change of a flag shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ The lists were observed by running it on such a root. Paths are container paths,
 version; the host has more, which must stay out.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs of whole machines, byte for byte; the machine's folder reads $HOST."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

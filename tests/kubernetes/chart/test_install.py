@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct on a real cluster: installed, used and removed."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real API server accepts what the chart renders."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs shared by the chart's config files: by MPS, with its control daemon, and by time-slicing."""
 
-from __future__ import annotations
-
 import json
 import time
 

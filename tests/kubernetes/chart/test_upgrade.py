@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct on a real cluster: upgraded and rolled back while pods run."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import threading

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes gdrcopy, gds, mofed, nvswitch and imex."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An inventory as JSON, as a table and as bind arguments."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import resources

@@ -5,8 +5,6 @@ The names of folders and files are those of reports about real machines:
 https://github.com/NVIDIA/nvidia-container-toolkit/issues/1739 and pull/1890.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

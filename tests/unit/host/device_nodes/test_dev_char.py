@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.dev_char."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """32-bit libraries of the driver."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mode management: every node of the driver, and no NVML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each XID asks for, and the files and variables that change it."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers for tests of sessions: workers without a driver, and their end."""
 
-from __future__ import annotations
-
 import os
 import time
 from _socket import socket

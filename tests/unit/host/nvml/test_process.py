@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's process: what it inherits, and when it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discovery with the real nvidia-ml-py and a library with the real NVML ABI."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
