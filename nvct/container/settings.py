@@ -36,7 +36,7 @@ CHARACTERS = '"type":"c","access":"'
 ENGINE_DEVICES = (
     ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
-    '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
+    "debugfs", "tracefs", "configfs", "binfmt_misc", '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
     '"source": "/', '"path": "/', "CAP_SYS_ADMIN",
     "org.systemd.property.Device", "org.systemd.property.BPFProgram",
     *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],

@@ -434,7 +434,10 @@ static int overlap(const char *a, const char *b)
 	return (!*a || !*b) && (*a == *b || *a == '/' || *b == '/' || a[-1] == '/');
 }
 
-/* Whether one of these real paths is, holds or lies in a mount of control groups or processes. */
+/* Kinds of mounts that show the host's control groups, processes or kernel settings. */
+static const char SHOWN[] = "cgroup\0cgroup2\0proc\0sysfs\0debugfs\0tracefs\0configfs\0binfmt_misc\0";
+
+/* Whether one of these real paths is, holds or lies in such a mount. */
 static int any_shows_host(char **paths, int count)
 {
 	FILE *mounts = fopen("/proc/self/mountinfo", "re");
@@ -445,7 +448,7 @@ static int any_shows_host(char **paths, int count)
 		type = strstr(line, " - ");
 		if (!type || sscanf(line, "%*s %*s %*s %*s %4095s", point) != 1)
 			shows = 1;
-		else if (!strncmp(type, " - cgroup", 9) || !strncmp(type, " - proc ", 8))
+		else if (listed(SHOWN, type + 3, strcspn(type + 3, " ")))
 			for (int i = 0; i < count; i++)
 				shows |= strchr(point, '\\') || overlap(paths[i], point);
 	}
@@ -480,8 +483,17 @@ static int has_odd_rule(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether root may reach the host's control groups or processes, so that nvct/container/host_view.py has to look:
- * the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
+/* Whether an engine says that /proc/sys is read-only, in an array of strings. */
+static int holds_settings(const char *text, size_t size)
+{
+	static const char key[] = "\"readonlyPaths\":[", path[] = "\"/proc/sys\"";
+	const char *array = memmem(text, size, key, sizeof key - 1), *end;
+	end = array ? memchr(array + sizeof key, ']', size - (size_t)(array + sizeof key - text)) : NULL;
+	return end && memmem(array, (size_t)(end - array), path, sizeof path - 1);
+}
+
+/* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
+ * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
 static int sees_host(const char *text, size_t size)
 {
 	static const char *const keys[] = { "\"source\":\"", "\"path\":\"" }; /* of mounts, and of the root */
@@ -489,7 +501,7 @@ static int sees_host(const char *text, size_t size)
 	struct statfs fs;
 	int count = 0;
 	const char *proc = memmem(text, size, PROC_MOUNT, sizeof PROC_MOUNT - 1);
-	if (has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
+	if (!holds_settings(text, size) || has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
 	    has_long_number(text, size, "\"minor\":", 8) ||
 	    (proc && memmem(proc + 1, size - (size_t)(proc + 1 - text), PROC_MOUNT, sizeof PROC_MOUNT - 1)))
 		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */

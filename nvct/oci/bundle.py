@@ -53,7 +53,7 @@ def _schema() -> Schema:
             "gidMappings": mappings,
             "namespaces": _array("type", "path"),
             "uidMappings": mappings,
-            "cgroupsPath": None,
+            "cgroupsPath": None, "readonlyPaths": None,
         },
     }
 
