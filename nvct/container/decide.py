@@ -98,7 +98,7 @@ def decide(
     decision = Decision(request)
     try:
         if request is None:
-            _ask(decision, bundle, config, host, trouble)
+            ask(decision, bundle, config, host, trouble)
         if decision.request is not None:
             if accept is not None:
                 accept(decision.request)
@@ -111,10 +111,14 @@ def decide(
     return decision
 
 
-def _ask(
+def ask(
     decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
 ) -> None:
-    """Read the request of config.json and apply the policy."""
+    """Read the request of config.json and apply the policy.
+
+    Raises:
+        NvctError: the request is malformed, or the policy denies it.
+    """
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
 

@@ -531,33 +531,69 @@ static int sees_host(const char *text, size_t size)
 	return any_shows_host(paths, count);
 }
 
+/* Read a file: cheaper than a mapping, and no SIGBUS if another process truncates it. NULL if it is not regular. */
+static char *text_of(const char *path, size_t *size)
+{
+	struct stat s;
+	char *text = NULL;
+	off_t count = 0;
+	ssize_t part;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return NULL;
+	if (!fstat(fd, &s) && S_ISREG(s.st_mode) && s.st_size > 0 && s.st_size <= (64 << 20))
+		text = malloc((size_t)s.st_size);
+	while (text && count < s.st_size && (part = read(fd, text + count, (size_t)(s.st_size - count))) > 0)
+		count += part;
+	close(fd);
+	if (!text || count != s.st_size)
+		return NULL;
+	*size = (size_t)count;
+	return text;
+}
+
 static int file_may_request(const struct invocation *said)
 {
-	char path[4096];
-	struct stat s;
-	char *text;
-	off_t size = 0;
-	ssize_t part;
-	int fd;
+	char path[4096], *text;
+	size_t size = 0;
+	int n;
 	if (said->config && *said->config && strcmp(said->config, "config.json"))
-		fd = snprintf(path, sizeof path, "%s", said->config);
+		n = snprintf(path, sizeof path, "%s", said->config);
 	else
-		fd = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
-			      said->bundle && *said->bundle ? "/" : "");
-	if (fd < 0 || (size_t)fd >= sizeof path)
+		n = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
+			     said->bundle && *said->bundle ? "/" : "");
+	if (n < 0 || (size_t)n >= sizeof path)
 		return 1;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return 1;
-	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
-		return 1;
-	/* read: cheaper than a mapping, and no SIGBUS if another process truncates the file */
-	text = malloc((size_t)s.st_size);
-	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
-		size += part;
-	close(fd);
-	return !text || size != s.st_size || may_request(text, (size_t)size) ||
-	       (checks_host && sees_host(text, (size_t)size));
+	text = text_of(path, &size);
+	return !text || may_request(text, size) || (checks_host && sees_host(text, size));
+}
+
+/* Whether an exec may bring CAP_SYS_ADMIN, or an update device rules, so that nvct/container/shim/running.py has to
+ * look. Engines write both into files. */
+static int may_change_running(const char *command, char **args)
+{
+	int is_exec = !strcmp(command, "exec");
+	const char *files = is_exec ? "process\0p\0" : "resources\0r\0", *word = is_exec ? "CAP_SYS_ADMIN" : "\"devices\"";
+	if (!is_exec && strcmp(command, "update"))
+		return 0;
+	for (; *args; args++) {
+		const char *name = *args, *path;
+		char *text;
+		size_t length, size = 0;
+		if (*name != '-')
+			continue;
+		name += name[1] == '-' ? 2 : 1;
+		length = strcspn(name, "=");
+		if (is_exec && listed("cap\0c\0", name, length))
+			return 1;
+		if (!listed(files, name, length))
+			continue;
+		path = name[length] ? name + length + 1 : args[1];
+		text = path ? text_of(path, &size) : NULL;
+		if (!text || memmem(text, size, word, strlen(word)))
+			return 1;
+	}
+	return 0;
 }
 
 #ifdef NVCT_EMBEDDED
@@ -593,7 +629,8 @@ int main(int argc, char **argv)
 	return 0;
 #endif
 	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
-	    !(is_create(said.command) && !said.help && file_may_request(&said)))
+	    !(is_create(said.command) && !said.help && file_may_request(&said)) &&
+	    !(checks_host && may_change_running(said.command, argv + 1)))
 		hand_over(argv);
 	if (!*name)
 		name = "nvidia-container-runtime";

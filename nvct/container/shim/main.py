@@ -12,7 +12,7 @@ import posix
 import sys
 import time
 
-from nvct.config.model import without_choice
+from nvct.config.model import CHECKED, without_choice
 from nvct.errors import NvctError, RuntimeNotFoundError, unexpected
 from nvct.oci import argv
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
@@ -98,6 +98,7 @@ def _run(
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
 
+    args = sys.argv[2:]
     store = Store(run_dir(env), create=True)
     config, trouble = settings.load_or_default(store, env, cold)
     if invocation.version:
@@ -121,9 +122,15 @@ def _run(
             from nvct.container.shim.log import note
 
             note(program, config, invocation, decision)
+    elif config.engine_devices == CHECKED and invocation.command in ("exec", "update"):
+        from nvct.container.host import Host
+        from nvct.container.shim import running  # they change a container
+
+        if config.policy or trouble is not None:
+            args = running.check(args, config, Host(store, env, cold, config.proc_root), trouble)
     path = find_runtime(config.runtimes, env.get("PATH", ""))
     store.close()
-    become(path, sys.argv[2:])
+    become(path, args)
 
 
 def _create(

@@ -119,6 +119,46 @@ def test_what_the_launcher_cannot_read_is_for_python(source: str, checked: Lab) 
     assert decided_by(checked, mounts=many) == "python"
 
 
+PROCESS = '{"args":["sh"],"capabilities":{"bounding":["CAP_CHOWN"%s]}}'
+ADMIN = PROCESS % ',"CAP_SYS_ADMIN"'
+
+
+@pytest.mark.parametrize("flag", ["--process %s", "--process=%s", "-p %s", "-process=%s"])
+def test_an_exec_is_for_python_if_it_may_bring_an_admin(flag: str, checked: Lab) -> None:
+    file = checked.home / "process"
+    words = [*(flag % file).split(), "--detach", "id"]
+    for text, goes in ((PROCESS % "", "bin/runc"), (ADMIN, "python"), ("", "python")):
+        file.write_text(text)
+        assert checked.went_to("--root", "/r", "exec", *words) == goes, text
+    file.unlink()
+    assert checked.went_to("exec", *words) == "python"
+
+
+def test_an_exec_by_hand_is_for_python_if_it_names_capabilities(checked: Lab) -> None:
+    for word in ("--cap=CAP_SYS_ADMIN", "-c", "--cap"):
+        assert checked.went_to("exec", word, "x", "id", "sh") == "python"
+    assert checked.went_to("exec", "--tty", "id", "sh") == "bin/runc"
+
+
+@pytest.mark.parametrize("flag", ["--resources %s", "--resources=%s", "-r %s"])
+def test_an_update_with_device_rules_is_for_python(flag: str, checked: Lab) -> None:
+    file = checked.home / "resources"
+    words = ["update", *(flag % file).split(), "id"]
+    for text, goes in (('{"pids":{"limit":9}}', "bin/runc"), ('{"devices":[]}', "python")):
+        file.write_text(text)
+        assert checked.went_to(*words) == goes, text
+    assert checked.went_to("update", *(flag % "-").split(), "id") == "python"  # stdin
+    assert checked.went_to("update", "--pids-limit", "9", "id") == "bin/runc"
+
+
+def test_without_such_a_policy_exec_and_update_are_handed_over(lab: Lab) -> None:
+    lab.keep(policy=POLICY)
+    (lab.home / "file").write_text(ADMIN + '"devices"')
+    for command in ("exec", "update"):
+        for flag in ("--process", "--resources", "--cap"):
+            assert lab.went_to(command, flag, "file", "id") == "bin/runc"
+
+
 @as_root
 def test_where_the_host_has_a_policy_no_variable_names_another_file(tmp_path: Path) -> None:
     """Podman starts its runtime with the environment of its caller."""
