@@ -279,7 +279,7 @@ def test_without_a_policy_a_way_out_of_the_control_group_is_one(
 
 def test_exec_and_update_give_no_gpu(docker: DockerToday) -> None:
     docker.serve(by_hook=False)
-    flags = ("--runtime=nvidia", "--security-opt=apparmor=unconfined")
+    flags = ("--runtime=nvidia", "--security-opt=seccomp=unconfined")
     privileged = ("exec", "--privileged", "NAME", "/bin/sh", "-c", LEAVES + USABLE)
     for policy in ("", DENY + CHECKED):
         docker.rules(policy)

@@ -69,13 +69,11 @@ def configuration(podman: Podman, policy: str = "", runtime: str = "") -> None:
     Args:
         runtime: the low-level one.
     """
-    lines = podman.box.read(CONFIG).partition("[nvct.policy]")[0].splitlines(keepends=True)
-    left = ("debug", "runtimes")  # with a debug log, no word is used
-    text = "".join(line for line in lines if not line.startswith(left))
-    if runtime:
-        table = "[nvidia-container-runtime]\n"
-        assert table in text
-        text = text.replace(table, f'{table}runtimes = ["{runtime}"]\n')
+    table = "[nvidia-container-runtime]\n"
+    base = podman.box.read(CONFIG).partition("[nvct.policy]")[0].partition(table)[0]
+    lines = base.splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("debug"))  # or no word is used
+    text += f'{table}runtimes = ["{runtime}"]\n' if runtime else ""
     podman.box.write(CONFIG, text + policy)
     if policy:
         time.sleep(NEW_S)
