@@ -87,9 +87,9 @@ def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
         BundleError: it is not found.
     """
     user = host.env.get("XDG_RUNTIME_DIR", "")
-    is_rootless = posix.stat("/").st_uid != posix.geteuid()
-    base = user if is_rootless and user else "/run"
-    roots = [root] if root else [f"{base}/{name}" for name in RUNTIMES]
+    is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable
+    bases = [user, "/run"] if is_rootless and user else ["/run"]
+    roots = [root] if root else [f"{base}/{name}" for base in bases for name in RUNTIMES]
     for path in [f"{folder}/{container}/{name}" for folder in roots for name in STATES]:
         try:
             text = read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")

@@ -67,6 +67,19 @@ def test_a_privileged_exec_is_asked_of_the_policy(kind: str, lab: Lab) -> None:
     assert done.stdout.endswith(" exec one\n")
 
 
+def test_an_annotation_names_no_bundle(lab: Lab) -> None:
+    """Runc keeps annotations as labels, too, before its own."""
+    (lab.home / "lenient").mkdir()
+    container(lab, *ADMIN)
+    lab.config_json.rename(lab.home / "lenient" / "config.json")
+    container(lab)
+    labels = [f"bundle={lab.home}/lenient", f"bundle={lab.bundle}"]
+    keep(lab, {"config": {"labels": labels}})
+    assert DENIED in executed(lab, *ADMIN).stderr
+    keep(lab, {"config": {"labels": labels[::-1]}})
+    assert executed(lab, *ADMIN).status == 0
+
+
 def test_crun_keeps_the_bundle_in_another_file(lab: Lab) -> None:
     keep(lab, {"pid": 1, "bundle": str(lab.bundle)}, "status")
     assert DENIED in executed(lab, *ADMIN).stderr
