@@ -114,11 +114,7 @@ def decide(
 def ask(
     decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
 ) -> None:
-    """Read the request of config.json and apply the policy.
-
-    Raises:
-        NvctError: the request is malformed, or the policy denies it.
-    """
+    """Read the request of config.json and apply the policy, which may deny it (NvctError)."""
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
 

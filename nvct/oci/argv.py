@@ -41,14 +41,9 @@ class Invocation:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.command = ""
-        self.bundle = ""
-        self.config = ""
-        self.log = ""
-        self.log_format = self.root = ""
-        self.debug = False
-        self.help = False
-        self.version = False
+        self.command = self.bundle = self.config = ""
+        self.log = self.log_format = self.root = ""
+        self.debug = self.help = self.version = False
         self.sure = True
 
     @property

@@ -53,7 +53,8 @@ def _schema() -> Schema:
             "gidMappings": mappings,
             "namespaces": _array("type", "path"),
             "uidMappings": mappings,
-            "cgroupsPath": None, "readonlyPaths": None,
+            "cgroupsPath": None,
+            "readonlyPaths": None,
         },
     }
 

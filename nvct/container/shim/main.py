@@ -54,11 +54,7 @@ def main(cold: str) -> NoReturn:
 
 
 class Progress:
-    """How far a run has come, for reports of a failure.
-
-    Attributes:
-        times: of the begin and of the end of each step, see `recorder.STEPS`.
-    """
+    """How far a run has come: `times` are of the begin and end of each step (recorder.STEPS)."""
 
     __slots__ = ("decision", "logs", "times")
 
@@ -126,8 +122,7 @@ def _run(
         from nvct.container.host import Host
         from nvct.container.shim import running  # they change a container
 
-        if config.policy or trouble is not None:
-            args = running.check(args, config, Host(store, env, cold, config.proc_root), trouble)
+        args = running.check(args, config, Host(store, env, cold, config.proc_root), trouble)
     path = find_runtime(config.runtimes, env.get("PATH", ""))
     store.close()
     become(path, args)
@@ -155,8 +150,7 @@ def _create(
     return decision
 
 
-X_OK = 1
-S_IFMT, S_IFREG = 0o170000, 0o100000
+X_OK, S_IFMT, S_IFREG = 1, 0o170000, 0o100000
 
 
 def find_runtime(candidates: Sequence[str], path: str) -> str:

@@ -155,7 +155,9 @@ MAPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("maps", MAPS)
-def test_root_of_a_user_namespace_writes_no_file_of_the_hosts_root(maps: str, machine: Machine) -> None:
+def test_root_of_a_user_namespace_writes_no_file_of_the_hosts_root(
+    maps: str, machine: Machine
+) -> None:
     mappings, is_root = MAPS[maps]
     groups = machine.mount(V1, machine.folder("sys/fs/cgroup"))
 

@@ -86,7 +86,9 @@ def test_what_shows_the_host_is_found_behind_any_name(
 
 
 @pytest.mark.parametrize("held", [[], ["/proc/bus", "/proc/sys/kernel"], None])
-def test_settings_of_the_kernel_that_can_be_written_are_for_python(held: Any, checked: Lab) -> None:
+def test_settings_of_the_kernel_that_can_be_written_are_for_python(
+    held: Any, checked: Lab
+) -> None:
     """As with systempaths=unconfined of Docker, and unmask of Podman."""
     assert decided_by(checked, linux={"readonlyPaths": held}) == "python"
 

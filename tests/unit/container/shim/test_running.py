@@ -171,8 +171,8 @@ def test_an_update_without_a_file_is_unchanged(lab: Lab) -> None:
 
 
 def test_without_checks_nothing_is_looked_at(lab: Lab) -> None:
-    for policy in ({"default": "deny"}, {"engine-devices": "checked"}):
-        lab.keys["nvct.policy"] = policy
+    for key, value in (("default", "deny"), ("engine-devices", "checked")):
+        lab.keys["nvct.policy"] = {key: value}
         lab.configure()
         assert executed(lab, *ADMIN).status == 0
         words = ["update", "--resources=/none", "one"]
