@@ -32,7 +32,8 @@ def lab(lab: Lab) -> Lab:
 def container(lab: Lab, *capabilities: str, **linux: Any) -> None:
     """Write the config.json of a running container."""
     namespaces = [{"type": "pid"}, {"type": "cgroup"}]
-    lab.asks(linux={"cgroupsPath": "/docker/1", "namespaces": namespaces, **linux})
+    usual = {"cgroupsPath": "/docker/1", "readonlyPaths": ["/proc/sys"], "namespaces": namespaces}
+    lab.asks(linux={**usual, **linux})
     document = json.loads(lab.config_json.read_text(encoding="utf-8"))
     document["process"]["capabilities"] = {"bounding": capabilities or PLAIN}
     lab.config_json.write_text(json.dumps(document), encoding="utf-8")
