@@ -488,7 +488,7 @@ static int holds_settings(const char *text, size_t size)
 {
 	static const char key[] = "\"readonlyPaths\":[", path[] = "\"/proc/sys\"";
 	const char *array = memmem(text, size, key, sizeof key - 1), *end;
-	end = array ? memchr(array + sizeof key, ']', size - (size_t)(array + sizeof key - text)) : NULL;
+	end = array ? memchr(array, ']', size - (size_t)(array - text)) : NULL;
 	return end && memmem(array, (size_t)(end - array), path, sizeof path - 1);
 }
 
