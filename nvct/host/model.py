@@ -18,6 +18,8 @@ Capability: TypeAlias = Literal[
 FileKind: TypeAlias = Literal[
     "library", "binary", "firmware", "socket", "config", "module", "directory"
 ]
+DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
+"""The models of GPUs that do not compute."""
 Mode: TypeAlias = Literal[
     "nvml", "csv", "wsl", "management", "gdrcopy", "gds", "imex", "mofed", "nvswitch"
 ]
@@ -145,7 +147,7 @@ class Gpu:
     @property
     def is_display_only(self) -> bool:
         """Return whether this is the display adapter of a DGX station, not for computing."""
-        return self.model in ("DGX Display", "NVIDIA DGX Display")
+        return self.model in DISPLAY_ONLY
 
 
 WarningKind: TypeAlias = Literal["driver", "node", "gpu", "unasked"]

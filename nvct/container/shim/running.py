@@ -50,9 +50,7 @@ def check(args: list[str], config: Config, host: Host, trouble: NvctError | None
         return args[:at] + _without_rules(args[at:])
     container, added = _asked(args[at:])
     if CAP_SYS_ADMIN in added:
-        bundle = _bundle(container, invocation.root, host)
-        if CAP_SYS_ADMIN not in bundle.capabilities:
-            _judge(bundle, config, host, trouble)
+        _judge(_bundle(container, invocation.root, host), config, host, trouble)
     return args
 
 
@@ -117,13 +115,19 @@ def _folder(state: dict[str, jsontext.Json]) -> str:
 
 
 def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctError | None) -> None:
-    """Ask the policy about a container as if it had CAP_SYS_ADMIN."""
-    from nvct.container.decide import Decision, ask
+    """Ask the policy about a container whose root could leave its control group only now."""
+    from nvct.container import engine_devices, plan_devices
+    from nvct.container.host_view import leaves_cgroup
 
     bundle.document.put(("process", "capabilities", "bounding"), f'["{CAP_SYS_ADMIN}"]')
+    privileged = bundles.Bundle(bundle.path, bundle.document.render())
+    origin = plan_devices.origin_of(privileged, config, host)
+    if origin.is_rootless() or leaves_cgroup(bundle) or not leaves_cgroup(privileged):
+        return
     try:
-        privileged = bundles.Bundle(bundle.path, bundle.document.render())
-        ask(Decision(None), privileged, config, host, trouble)
+        engine_devices.check(
+            privileged, config, host, origin, None, devices=[], notes=[], trouble=trouble
+        )
     except NotPermittedError as error:
         raise NotPermittedError(
             f"exec would add {CAP_SYS_ADMIN}, and {error.message}", hint=error.hint

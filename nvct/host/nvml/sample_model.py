@@ -66,6 +66,7 @@ class ProcessSample:
         memory: bytes of the GPU's memory; None where NVML does not report it.
         gi, ci: ids of its MIG instances, -1 if there are none.
         sm: per cent of the GPU's time; None where NVML does not report it, as in MIG mode.
+        computes: whether it has a CUDA context; False for a display server.
     """
 
     pid: int
@@ -73,6 +74,7 @@ class ProcessSample:
     gi: int = -1
     ci: int = -1
     sm: int | None = None
+    computes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,9 +231,9 @@ def _processes(nvml: Calls, handle: Handle) -> tuple[ProcessSample, ...]:
     used = optional(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, 0)) or ()
     percent = {int(sample.pid): int(sample.smUtil) for sample in used}
     by_pid = {}
-    for ask in (
-        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
-        lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+    for computes, ask in (
+        (False, lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+        (True, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
     ):
         for process in optional(nvml, ask) or ():
             gi, ci = (
@@ -247,6 +247,7 @@ def _processes(nvml: Calls, handle: Handle) -> tuple[ProcessSample, ...]:
                 gi=gi,
                 ci=ci,
                 sm=percent.get(int(process.pid)),
+                computes=computes,
             )
     return tuple(by_pid.values())
 

@@ -106,6 +106,17 @@ def test_what_the_container_has_is_not_asked_for_again(lab: Lab) -> None:
     assert executed(lab, *ADMIN).status == 0
 
 
+def test_the_devices_of_a_request_are_not_asked_for_again(lab: Lab) -> None:
+    """They are in config.json since the create; and devices are leased only there."""
+    nodes = [{"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1}]
+    namespaces = [{"type": kind} for kind in ("pid", "cgroup", "user")]
+    mappings = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    container(lab, namespaces=namespaces, uidMappings=mappings, devices=nodes)
+    assert executed(lab, *ADMIN).status == 0
+    container(lab, devices=nodes)
+    assert f"{DENIED}'management.nvidia.com/gpu=all'" in executed(lab, *ADMIN).stderr
+
+
 def test_an_admin_of_a_user_namespace_is_none(lab: Lab) -> None:
     namespaces = [{"type": kind} for kind in ("pid", "cgroup", "user")]
     for host, goes in ((100000, 0), (0, 1)):
