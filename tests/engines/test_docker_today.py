@@ -45,7 +45,7 @@ class DockerToday(Docker):
         dockerd, client, compose = map(str, docker_program.built())
         self.dockerd, self.client, self.compose = (dockerd,), client, compose
         self.by_hook = False
-        self.policy = ""
+        self.settled = ""
         super().__init__(box, node)
         hooks = box.work / "hooks"
         hooks.mkdir()
@@ -67,17 +67,18 @@ class DockerToday(Docker):
         lines = self.box.read(CONFIG).splitlines()
         text = "\n".join(line for line in lines if not line.startswith("debug"))
         self.box.write(CONFIG, f"{SWARM}{text}{policy}")
-        self.policy = policy
+        self.settled = ""
 
     def settle(self, default: str = "deny") -> None:
         """Let a policy without rules decide, and have the launcher's words written."""
         policy = DENY.replace("deny", default) + CHECKED
-        if self.policy == policy:
+        if self.settled == policy:
             return
         self.rules(policy)
         time.sleep(NEW_S)
         self.run("true", Want(env=(), flags=("--gpus=all",)))
         assert "word" in self.box.read("/run/nvct/launcher.conf")
+        self.settled = policy
 
     def ask(self, way: Way) -> Done:
         """Start a container in some way; it prints the GPUs that it can use."""
