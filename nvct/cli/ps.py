@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, need_host, say_if_inside
 from nvct.doctor import gpu_users
 from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
@@ -39,7 +40,7 @@ def ps(*, watch: bool, free: bool, form: str) -> None:
 
     Example: sudo nvct ps
     """
-    from nvct.cli.options import settings_in_force
+    from nvct.cli.context import settings_in_force
     from nvct.compile import live_host
 
     need_host("ps")
