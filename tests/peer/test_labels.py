@@ -5,28 +5,21 @@ What differs on purpose is undone before the comparison: the mode of GPUs in a P
 than 16 bits, which the incumbent looks for in a folder that does not exist.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.labels import compute, gather, outputs
 from nvct.agent.labels import settings as options
-from nvct.agent.labels.facts import is_key, is_value
+from nvct.agent.labels.facts import Facts, Labels, is_key, is_value
+from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
+from nvct_sim.tree import Node
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
 from tests.unit.agent import machines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.labels.facts import Facts, Labels
-    from nvct.agent.labels.settings import Settings
-    from nvct_sim.tree import Node
 
 MODE = "nvidia.com/gpu.mode"
 CHANCE = "# by chance: "

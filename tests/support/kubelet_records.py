@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kubelet's record of what device plugins answered, as the kubelet writes it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence
