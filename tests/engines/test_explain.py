@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvct.doctor.docker import MESSAGE
 from nvct.paths import DEFAULT_PATH_DIRS
 from tests.engines import configured, releases
 from tests.engines.box import PROGRAMS, Box
@@ -14,6 +13,7 @@ from tests.engines.daemons import Docker
 
 pytestmark = pytest.mark.slow
 HOOK = "nvidia-container-runtime-hook"
+MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
 FOLDER = "/run/hooks"
 USUAL = ":".join(DEFAULT_PATH_DIRS)
 

@@ -144,7 +144,7 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
 
         assert restarts == [["systemctl", "restart", "containerd.service"]] * 2
         assert daemon.snapshot() == daemon.original
-        assert journal.pages() == {}
+        assert journal.paths() == []
         assert daemon.run("echo runs").stdout == "runs\n"
     finally:
         daemon.stop()
@@ -166,7 +166,7 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
             Transaction(BadDocker, files, journal, control).configure(options)
 
         assert daemon.snapshot() == daemon.original
-        assert journal.pages() == {}
+        assert journal.paths() == []
         outcome = Transaction(modules.of("docker"), files, journal, control).configure(options)
         assert [edit.path for edit in outcome.edits] == [options.config]
         runtimes = daemon.docker(

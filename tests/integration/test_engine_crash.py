@@ -103,5 +103,5 @@ def test_the_engine_starts_and_the_next_run_goes_on(folder: Path, act: str) -> N
         for host in (copy, root):
             _act(host, "undo")
             assert _held(host) == (BEFORE, None), place
-            assert Journal(f"{host}/state").pages() == {}, place
+            assert Journal(f"{host}/state").paths() == [], place
     assert len(results) >= 3

@@ -23,7 +23,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import counters
 from nvct.agent.exporter import task as exporter
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.web import exposition, http
 from nvct.agent.web.http import Answer, Request
 from nvct_sim import node_changes, tree

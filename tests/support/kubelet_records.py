@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.container.request.kubelet_record import CLAIMS, FILE, FOLDER
 
 UID = "ac09af53-227b-4283-9cf2-f39c6824a7ee"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import EngineError
-from nvct.installer.engine_reload import Patience, hang_up, peer
+from nvct.installer.host import Patience, hang_up, peer
 
 SERVER = f"""\
 #!{sys.executable} -IS

@@ -202,7 +202,7 @@ def test_a_value_may_be_as_long_and_have_as_many_words_as_the_limit() -> None:
         (
             "gpu0",
             ("p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
         ),
         (
             "0-3",
@@ -222,7 +222,7 @@ def test_a_value_may_be_as_long_and_have_as_many_words_as_the_limit() -> None:
         (
             "\x1b]0;x",
             ("p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
         ),
     ],
     ids=ascii,
