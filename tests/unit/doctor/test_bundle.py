@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct doctor --bundle: what is in the archive, what is not, and that it can be replayed."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

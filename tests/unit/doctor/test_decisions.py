@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: what the shim records about a create, and what nvct log shows of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

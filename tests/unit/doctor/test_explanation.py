@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is explained is what the shim then does, and explaining changes nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Generator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of reasons: each is found on a host that has it, documented, and mendable."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Generator

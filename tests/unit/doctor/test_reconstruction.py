@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a container whose config.json the shim has rewritten, and what is not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 from typing import Any
