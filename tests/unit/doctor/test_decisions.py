@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import re
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,9 @@ ALL = decisions.Filter()
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    yield made
-    made.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    return lab
 
 
 def records(lab: Lab) -> list[dict[str, str]]:

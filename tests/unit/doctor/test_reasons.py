@@ -3,7 +3,6 @@
 
 import re
 import textwrap
-from collections.abc import Generator
 from pathlib import Path
 
 import click
@@ -22,13 +21,6 @@ from tests.unit.engine.docker_lab import working
 
 DOCUMENT = Path(__file__).parents[3] / "docs/reasons.md"
 LIST = "\n<!-- made from nvct/doctor/reasons.py -->\n"
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
