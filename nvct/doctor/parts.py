@@ -62,7 +62,12 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
         *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
         *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
-    missing = [] if path is None else low_level_runtime(settings, path)
+    missing = []
+    try:
+        if path is not None:
+            shim.find_runtime(settings.runtimes, path)
+    except RuntimeNotFoundError as error:
+        missing = [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     if settings.path or findings:
         return Part.of(settings.path or "the defaults", *findings, *missing)
     return Part.of("no config.toml: the defaults hold", *missing, health="absent")
@@ -90,15 +95,6 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
         capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
     except ConfigError as error:
         yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
-
-
-def low_level_runtime(settings: Config, path: str) -> list[Finding]:
-    """Return a finding if none of the configured low-level runtimes is installed."""
-    try:
-        shim.find_runtime(settings.runtimes, path)
-    except RuntimeNotFoundError as error:
-        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
-    return []
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
