@@ -26,6 +26,7 @@ from nvct.container.request.model import (
     BY_ENGINE,
     VISIBLE_DEVICES,
     Request,
+    Want,
 )
 from nvct.container.request.resolve import parse_env
 from nvct.container.shim.main import MODES
@@ -104,6 +105,23 @@ class Reader(Host):
             self.clock.end(how, then=before)
         self.used.append(plan)
         return plan
+
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
+        """Return the devices that the shim would choose now; nothing is leased.
+
+        Raises:
+            RequestError: too few are free.
+            HostError: they cannot be looked for.
+        """
+        before = self.clock.end(then="free GPUs")
+        try:
+            found, program = self.free(want, source)
+            return found[: want.count], program
+        finally:
+            self.clock.end("looked for", then=before)
+
+    def give_back(self) -> None:
+        """Do nothing: nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
         """Return a plan that is compiled aside."""

@@ -39,19 +39,13 @@ GPU_WORDS = ("NVIDIA_", "nvidia.com/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What an engine was asked to create.
-
-    Attributes:
-        env: variables of image and user; None if no file has them as they were asked.
-        image_env: those of the image; None if they are not known.
-        words: what else asked for a GPU, such as `--gpus device=2`.
-    """
+    """What an engine was asked to create."""
 
     engine: str = ""
     image: str = ""
-    env: Sequence[str] | None = None
-    image_env: Sequence[str] | None = None
-    words: Sequence[str] = field(default=())
+    env: Sequence[str] | None = None  # of image and user; None if no file has it as asked
+    image_env: Sequence[str] | None = None  # those of the image; None if they are not known
+    words: Sequence[str] = field(default=())  # else that asked for a GPU: --gpus device=2
 
     def who_set(self, name: str) -> str:
         """Return who set a variable: "the image", "the user", or "" if that is not known."""
@@ -71,13 +65,10 @@ class Creation:
 def creation_of(
     id_: str, env: Mapping[str, str], annotations: Mapping[str, str], host: str = "/"
 ) -> Creation:
-    """Return what is known about the creation of a container.
+    """Return what is known about the creation of a container with an engine's id.
 
-    Args:
-        id_: of the engine.
-        env: of this process, whose user may have engines of his own.
-        annotations: of the container's config.json.
-        host: the folder that has the engines' state.
+    `env` is that of this process, whose user may have engines of his own; `annotations` are those
+    of the container's config.json, `host` is the folder that has the engines' state.
     """
     places = [(docker_folder(host), f"{host.rstrip('/')}/var/lib")]
     for docker, data in (*places, *((f"{data}/docker", data) for data in _own_data(env))):

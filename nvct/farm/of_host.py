@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make.generate import VOID_ENV, MountedView
+from nvct.cdi.make.generate import VOID_ENV, MountedView, libcuda_directories
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.read import registry
 from nvct.config.model import Config
@@ -28,7 +28,6 @@ from nvct.farm.folder import Farm
 from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver.libraries import libcuda_directories
 from nvct.host.gpu import nodes
 from nvct.host.model import Capability, Inventory
 from nvct.host.roots import Roots

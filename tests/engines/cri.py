@@ -5,8 +5,6 @@ It runs as a separate process in the box: gRPC has threads, and a test's process
 result are JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

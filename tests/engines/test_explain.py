@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct runtime explain` beside a real dockerd that cannot do --gpus, and then can."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON of others that is nested without end is no bug of nvct's: each reader takes it for damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -11,7 +11,7 @@ import yaml
 
 from nvct.agent.core import yaml_file
 from nvct.agent.manifests import manifest_file
-from nvct.agent.mig_manager.host_services import HostServices
+from nvct.agent.mig_manager.users import HostServices
 from nvct.cdi.read import yaml_reader
 from nvct.errors import NvctError
 from nvct.host.yaml_aliases import Loader

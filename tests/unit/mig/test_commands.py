@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct mig and nvidia-mig-parted: options, variables, messages, exit statuses, pictures."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

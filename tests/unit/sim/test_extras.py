@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nodes with switches, IMEX channels, storage, or many GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs and MIG devices of specs compared with those of a machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs written: the same bytes each time, strings that stay strings, files in one step."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
