@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding, Part
@@ -94,15 +94,14 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
         yield from _classes(error)
 
 
-def waiting(text: str, released: str) -> str:
+def waiting(text: str, released: Callable[[], str]) -> str:
     """Return a text, or where it says to load a driver that is being replaced: wait for that one.
 
     Args:
-        released: why the driver is being replaced, "" if it is not.
+        released: returns why the driver is being replaced, "" if it is not.
     """
-    if not released or LOADS not in text:
-        return text
-    return f"{released}. {Reason.DriverBeingReplaced.remedy}"
+    why = released() if LOADS in text else ""
+    return f"{why}. {Reason.DriverBeingReplaced.remedy}" if why else text
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:
