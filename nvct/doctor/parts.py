@@ -131,8 +131,9 @@ def specs(settings: Config, report: Report) -> Part:
         return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
-    held = [f"held back, as `nvct publish --devices` says: {listed(report.held_back, NAMED)}"]
-    held = held if report.held_back else []
+    names = [name.partition(" (")[0] for name in report.held_back]
+    text = f"held back, as `nvct publish --devices` says: {listed(names, NAMED)}"
+    held = [text] if names else []
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")

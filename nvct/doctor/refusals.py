@@ -95,13 +95,15 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 
 
 def waiting(text: str, released: Callable[[], str]) -> str:
-    """Return a text, or where it says to load a driver that is being replaced: wait for that one.
+    """Return a text; where it says to load the driver, and that is being replaced, it says so.
 
     Args:
         released: returns why the driver is being replaced, "" if it is not.
     """
     why = released() if LOADS in text else ""
-    return f"{why}. {Reason.DriverBeingReplaced.remedy}" if why else text
+    if not why:
+        return text
+    return f"wait: {why}" if text.startswith(LOADS) else text.replace(LOADS, why)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:
