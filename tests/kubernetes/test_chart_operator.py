@@ -252,7 +252,7 @@ def test_empty_sections_of_the_chart_are_refused_with_their_names() -> None:
     """`toolkit:` with nothing below is null for helm, which takes the defaults away."""
     sections = {key for key, value in OWN.items() if isinstance(value, dict)} - {*MAY_BE_EMPTY}
     said = helm("template", "nvct", str(CHART), values=dict.fromkeys(sections)).stderr
-    missing = re.search(r"at '': missing proper(?:ty|ties) (.*)", said)
+    missing = re.search(r"at '': missing (?:property|properties) (.*)", said)
     assert missing, said
     assert set(re.findall(r"'(\w+)'", missing[1])) == sections
     done = helm("template", "nvct", str(CHART), values=dict.fromkeys(MAY_BE_EMPTY))
