@@ -19,7 +19,6 @@ from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation
 from nvct.engine.journal import Journal
 from nvct.engine.model import Change, EngineOptions, FileEdit
-from nvct.engine.transaction import Outcome
 from nvct.errors import NvctError
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
@@ -119,7 +118,7 @@ def _say_what_needs_a_restart() -> None:
             say("docker run --runtime=nvidia works without a restart")
 
 
-def _print_outcome(options: EngineOptions, outcome: Outcome) -> None:
+def _print_outcome(options: EngineOptions, outcome: Change) -> None:
     """Print the result, in the words of nvidia-ctk."""
     for edit in outcome.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
