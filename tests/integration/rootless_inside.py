@@ -4,8 +4,6 @@
 By the shim and by Podman's own CDI, of an image and with the user namespaces that people choose.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ Every file is whole, as before or as planned, and in an order that the engine ca
 configure and the next undo go on as if the killed run had not been.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Podman as an ordinary user, by the shim and by its own CDI, in the user namespaces it offers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -21,6 +21,7 @@ from nvct.cli.container.process import Process
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
@@ -32,16 +33,11 @@ from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.calls import Kernel
+from nvct.kernel.calls import Kernel, query_device_programs
 from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits
-
 
 Warn = Callable[[str], None]
 
@@ -273,7 +269,7 @@ def _is_all(options: Parsed, name: str) -> bool:
     return bool(values)
 
 
-def adapted(edits: list[Edits], options: Parsed) -> list[Edits]:
+def adapted(edits: list[model.Edits], options: Parsed) -> list[model.Edits]:
     """Return edits without the nodes and mounts that --no-* options exclude."""
     ends = []
     if options.has("no-persistenced"):
@@ -284,7 +280,7 @@ def adapted(edits: list[Edits], options: Parsed) -> list[Edits]:
         ends.append("*/gsp*.bin")
     result = []
     for part in edits:
-        changed: Edits = {**part}
+        changed: model.Edits = {**part}
         changed["mounts"] = [
             mount for mount in part["mounts"]
             if not any(fnmatch.fnmatchcase(mount[0], end) for end in ends)
@@ -301,7 +297,12 @@ def compat_mode(options: Parsed) -> str:
 
 
 def allow(
-    edits: list[Edits], container: Container, env: dict[str, str], warn: Warn, *, standalone: bool
+    edits: list[model.Edits],
+    container: Container,
+    env: dict[str, str],
+    warn: Warn,
+    *,
+    standalone: bool,
 ) -> None:
     """Allow a container's devices in its cgroup, if the cgroup restricts devices.
 
@@ -337,8 +338,6 @@ def _is_restricted(cgroup: rules.Cgroup) -> bool:
 
 
 def _programs(folder: str) -> list[int]:
-    from nvct.kernel.calls import query_device_programs
-
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return query_device_programs(fd)[1]

@@ -279,16 +279,17 @@ def test_who_has_made_a_lease_looks_again(
 def test_a_lease_that_is_renamed_during_the_look_is_seen(
     folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = claim(folder)
-    former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
-    listed = names_in
+    parent = os.getppid()
+    held = claim(folder, pid=sleeper.pid)
+    former = f"{sleeper.pid}.{leases.start_of(sleeper.pid)}"
 
     def rename_after(fd: int, limit: int) -> list[str] | None:
-        names = listed(fd, limit)
+        names = names_in(fd, limit)
         if (folder / f"GPU-0.{former}").exists():
-            leases.hand_over(str(folder), held, former, sleeper.pid)
+            leases.hand_over(str(folder), held, former, parent)
         return names
 
+    monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before
     monkeypatch.setattr(leases, "names_in", rename_after)
 
     assert claim(folder) == ["GPU-1"]

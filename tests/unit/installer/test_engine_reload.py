@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine that rejects its own files is not restarted into them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

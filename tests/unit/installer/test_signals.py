@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine behind a socket is found by what answers there, and nothing else is signaled."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

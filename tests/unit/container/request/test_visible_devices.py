@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Valid device names, and the devices that a list requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.container.request.visible_devices import (
