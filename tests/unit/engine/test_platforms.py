@@ -54,6 +54,11 @@ def test_k3s_that_imports_drop_ins_gets_one(host: FakeHost) -> None:
     assert engine.restart == ("systemctl", "restart", "k3s.service")
 
 
+def test_a_pattern_of_imports_does_not_match_files_in_deeper_folders(host: FakeHost) -> None:
+    engine = _k3s(host, f'imports = ["{K3S}/*.toml"]\n{V3}')
+    assert (engine.leave, engine.drop_in) == (True, None)
+
+
 def test_the_file_that_k3s_makes_is_not_edited(host: FakeHost) -> None:
     runtimes = (
         "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\nruntime_type = 'x'\n"
