@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from nvct.agent.core.task import KeptTask
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Answer, Request
+from nvct.typed import dataclass
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ ON_THE_NODE = "on the node, nvct agent --status says why"
 """In place of a reason, on the port."""
 
 
-@dataclass
+@dataclass()
 class Status:
     """The state of the agent and its tasks.
 

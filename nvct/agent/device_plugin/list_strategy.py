@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nvct.agent.core.context import Context
@@ -25,6 +24,7 @@ from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
+from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

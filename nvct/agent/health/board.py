@@ -8,7 +8,7 @@ Contract: nothing but memory; the caller gives the time and the looks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import NamedTuple, TypeAlias, get_args
 
 from nvct.agent.health import machine
@@ -16,6 +16,7 @@ from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State,
 from nvct.errors import DocumentError
 from nvct.host.faults import ACTIONS, Fault
 from nvct.host.nvml.model import XidEvent
+from nvct.typed import dataclass
 
 Instance: TypeAlias = tuple[int, int]
 

@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias, TypeVar
 
 from nvct.agent.core.logs import Log
@@ -33,6 +33,7 @@ from nvct.errors import DocumentError, NvmlError
 from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.typed import dataclass
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class User:
     changed: Changed
 
 
-@dataclass
+@dataclass()
 class Counts:
     """Counters by device, since the start of the program."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
 from nvct import typed
@@ -13,6 +13,7 @@ from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
 from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
+from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ validation of qualified names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from nvct.agent.core.config_file import NamePattern, Sharing
 from nvct.agent.labels.settings import Settings
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml.model import MigAttributes
+from nvct.typed import dataclass
 
 Labels: TypeAlias = dict[str, str]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
@@ -22,6 +21,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import NvctError
 from nvct.host.nvml.model import NvmlReport
 from nvct.mig.apply import HeldError
+from nvct.typed import dataclass
 
 ENDED = ("Succeeded", "Failed")
 
