@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
@@ -109,7 +108,7 @@ class Endpoint:
         await self.stop()
         # Until it is renamed the kubelet cannot find a socket that nobody answers on.
         folder = os.path.dirname(self.path)
-        temporary = f"{folder}/.nvct-{uuid.uuid4().hex[:8]}"  # pids of containers may be equal
+        temporary = f"{folder}/.nvct-{os.urandom(4).hex()}"  # pids of containers may be equal
         try:
             self._server = service.server(self, temporary)
             await asyncio.shield(self._server.start())  # as in `stop`
@@ -211,7 +210,7 @@ class Endpoint:
                     container.devices_ids,
                     content.settings,
                     content.node,
-                    str(uuid.uuid4()),
+                    os.urandom(16).hex(),
                 )
             )
         return response
