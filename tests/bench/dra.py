@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 from rich import box
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.machine.discovery import Discovery
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -27,12 +29,6 @@ from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet
 from tests.unit.agent.dra.test_task import allocate, driver, offered
 from tests.unit.agent.machines import discovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from nvct.agent.machine.discovery import Discovery
 
 IDLE_S = float(os.environ.get("NVCT_BENCH_IDLE_S", "20"))
 CASES = {
