@@ -53,12 +53,9 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
+from nvct.oci.jsontext import Json
 from nvct.typed import dataclass
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"
@@ -99,7 +96,6 @@ class Agent:
     is_ending: bool = False
 
     def __post_init__(self) -> None:
-        """Make the tasks; none is started."""
         self.tasks = [
             KeptTask(
                 name,
@@ -236,11 +232,7 @@ class Agent:
             stop_listening()
 
     async def _follow_node(self) -> None:
-        """Learn by the labels of the Node when its driver is being replaced.
-
-        Raises:
-            ClusterError: there is no access to the cluster.
-        """
+        """Learn by the labels of the Node when its driver is being replaced."""
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
@@ -312,10 +304,7 @@ class Agent:
 
 
 def run(
-    names: Sequence[str],
-    env: Mapping[str, str],
-    client: NvmlClient,
-    folder: str = FOLDER,
+    names: Sequence[str], env: Mapping[str, str], client: NvmlClient, folder: str = FOLDER
 ) -> None:
     """Serve until a signal ends the agent.
 

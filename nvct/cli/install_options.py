@@ -6,7 +6,8 @@ from __future__ import annotations
 import click
 
 from nvct import version
-from nvct.cli.options import Adds, all_of, drop_in_option, words
+from nvct.cli.gostyle import Adds
+from nvct.cli.options import all_of, drop_in_option, words
 from nvct.engine.modules import SUITS_ENGINE
 
 DRIVER_ROOT = "/run/nvidia/driver"

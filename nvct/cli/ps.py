@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, need_host, say_if_inside
 from nvct.doctor import gpu_users
 from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
@@ -19,27 +20,38 @@ from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
+FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "UUID", "USED BY")
 PAUSE_S = 2.0
 
 
 @click.command(cls=GoStyle)
 @click.option("--watch", is_flag=True, help="Look again every two seconds.")
+@click.option("--free", is_flag=True, help="List the devices instead, and which are free.")
 @format_option("text")
-def ps(*, watch: bool, form: str) -> None:
+def ps(*, watch: bool, free: bool, form: str) -> None:
     """Show which processes, containers and pods use which GPU or MIG device.
 
     A process uses a device that it has open. A container that has a device, and no process that
     uses it, is shown without a process. Containers are those of Docker, Podman, containerd, CRI-O
     and Kubernetes. Root sees all processes, others their own.
 
+    With --free: a device is free if a container with NVIDIA_VISIBLE_DEVICES=free:1 could get it,
+    as no process computes on it, no container has it, and nobody has leased it.
+
     Example: sudo nvct ps
     """
-    from nvct.cli.options import settings_in_force
+    from nvct.cli.context import settings_in_force
     from nvct.compile import live_host
 
     need_host("ps")
     roots = live_host.roots_of(settings_in_force())
     while True:
+        if free:
+            _show_free(roots, form)
+            if not watch:
+                return
+            time.sleep(PAUSE_S)
+            continue
         uses = uses_of_host(roots)
         if form == "json":
             click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
@@ -50,6 +62,28 @@ def ps(*, watch: bool, form: str) -> None:
         if not watch:
             return
         time.sleep(PAUSE_S)
+
+
+def _show_free(roots: Roots, form: str) -> None:
+    from nvct.container import leases
+    from nvct.doctor import free_gpus
+
+    found = free_gpus.of_host(roots, leases.folder_of(os.environ))
+    if form == "json":
+        click.echo(json.dumps([one.to_dict() for one in found], indent=2))
+        return
+    rows = [
+        (
+            str(one.device.gpu),
+            one.device.instance or "-",
+            one.profile or "-",
+            f"{one.memory >> 20} MiB",
+            one.uuid,
+            ", ".join(one.users) or "free",
+        )
+        for one in found
+    ]
+    click.echo("\n".join(screen.table([FREE_HEADER, *rows], screen.columns())))
 
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import click
 
-from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import GoStyle, all_of, say
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoGroup, GoStyle
+from nvct.cli.options import all_of
 from nvct.doctor import driver as drivers
 from nvct.doctor import refusals
 from nvct.doctor.driver import Driver
@@ -128,11 +129,7 @@ def _ask_smi() -> None:
 
 
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
-    """Return the result of a function; with a pause, retry until the function succeeds.
-
-    Raises:
-        NvctError: the function failed, and there is no pause.
-    """
+    """Return the result of a function; with a pause, retry until the function succeeds."""
     last = ""
     while True:
         try:
@@ -148,11 +145,7 @@ def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
 
 
 def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
-    """Write the status files of a driver container's other modules.
-
-    Raises:
-        HostError: a module is not loaded yet.
-    """
+    """Write the status files of a driver container's other modules."""
     for name, finding in found.items():
         ready.remove(output_dir, name)
         if finding.is_fault:

@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler of plans: CDI specs, of any vendor, to OCI fragments.
+"""The compiler of plans: CDI specs, of any vendor, and this host's inventory to OCI fragments.
 
 Cold. `nvct.container.plan.model` describes the result. A spec that no longer fits the host is
 compiled too, with the reason to refuse it: a create that needs the spec fails with that reason.
+nvct's own plan is in parts, one per capability: a create combines those that are asked for.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, cast
 
 from nvct.cdi.check import mounted
+from nvct.cdi.make import edits as cdi_edits
+from nvct.cdi.make import generate, injection
+from nvct.cdi.make import hooks as cdi_hooks
+from nvct.cdi.make.generate import Job, Options
+from nvct.cdi.make.injection import Injection
 from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read.registry import Registry
 from nvct.cdi.types import ContainerEdits, Spec
 from nvct.container.plan import fingerprints, hook_command, model
+from nvct.container.plan.model import merge
+from nvct.container.rootfs.libraries import is_library, order
 from nvct.errors import NvctError
-from nvct.host import procfs
+from nvct.host import capabilities, procfs
+from nvct.host.model import DriverFile, Inventory
 from nvct.host.roots import Roots
 
 
@@ -27,8 +37,6 @@ class Part(NamedTuple):
 
     Attributes:
         edits: of a spec; in nvct's own plan without its hook.
-        work: of that hook, None if there is none.
-        cache: the linker's entries for mounted libraries (nvct.container.plan.model).
     """
 
     edits: ContainerEdits
@@ -72,7 +80,6 @@ def compile_registry(
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
-        config: path of the config.toml in force, the plan's key.
         sees_files: whether mount sources and hooks can be looked for; else they count as there.
     """
     roots = roots or Roots()
@@ -215,7 +222,6 @@ def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fin
 
 
 def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
-    """Return a problem with a mount source or hook program, "" if there is none."""
     for part in parts.values():
         for mount in part.edits.get("mounts", ()):
             if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
@@ -228,3 +234,111 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
         programs.append((plan["hook"]["path"], plan["hook"]["env"]))
     problems = (mounted.hook_problem(path, env) for path, env in programs)
     return next((problem[1] for problem in problems if problem), "")
+
+
+def in_parts(inventory: Inventory, options: Options) -> Own:
+    """Return the edits by capability: key "" has those of every container.
+
+    Each other key has the edits that its capability adds.
+
+    Raises:
+        UsageError, UnknownDeviceError, HostError: as `generate`.
+    """
+    job = generate.prepare(inventory, options)
+    return Own(
+        kind=job.kind,
+        common=_parts(job, injection.for_every_container(inventory), is_common=True),
+        devices=[
+            (device.names, _parts(job, _joined(device.injections), is_common=False))
+            for device in job.devices
+        ],
+        hook=cdi_hooks.program(options.hook_path),
+    )
+
+
+def _joined(injections: tuple[Injection, ...]) -> Injection:
+    nodes, files, links = zip(*injections, strict=True)
+    return Injection(
+        tuple(dict.fromkeys(chain(*nodes))),
+        tuple(dict.fromkeys(chain(*files))),
+        tuple(dict.fromkeys(chain(*links))),
+    )
+
+
+def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
+    """Return the parts of the capabilities that have any entry; "" is always included."""
+    nodes = capabilities.nodes_by_capability(content.nodes)
+    files = capabilities.files_by_capability(content.files)
+    default_files = capabilities.files_of(content.files, capabilities.DEFAULT)
+    all_files = capabilities.files_of(content.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in all_files if file not in default_files)
+    shares = {name: Injection(nodes[name], files[name]) for name in nodes}
+    shares[""] = shares[""]._replace(links=content.links)
+    shares = {name: share for name, share in shares.items() if any(share) or not name}
+    works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
+    merged = merge(list(works.values()))
+    return {
+        name: Part(
+            edits=_edits(job, name, share, is_common=is_common),
+            work=works[name] if any(works[name].values()) else None,
+            cache=linker_entries(share.files, merged),
+        )
+        for name, share in shares.items()
+    }
+
+
+def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> model.Work:
+    if is_common and not name:
+        return cdi_hooks.common_work(job.inventory, job.hooks, share.files)
+    return cdi_hooks.work_of(job.hooks, share.files, share.links)
+
+
+def _edits(job: Job, name: str, share: Injection, *, is_common: bool) -> ContainerEdits:
+    env = []
+    if is_common:
+        env = [*generate.libcuda_env(job, share.files), *([] if name else [generate.VOID_ENV])]
+    return cast("ContainerEdits", cdi_edits.tidy(generate.edits(job, share, env=env), {}))
+
+
+def linker_entries(files: Iterable[DriverFile], work: model.Work) -> list[list[str]]:
+    """Return (machine, name, container path) of each library that is mounted by itself.
+
+    By these entries of ld.so.cache a container's dynamic linker finds the driver's libraries. The
+    names are those that the hook computes in a container (nvct.container.rootfs.libraries): the
+    SONAME, and `libX.so` if `work` makes such a link. Computed in advance, they save a read of the
+    mounted files.
+    """
+    links: dict[str, dict[str, str]] = {}
+    for target, path in work["links"]:
+        folder, name = os.path.split(path)
+        links.setdefault(folder, {})[name] = target
+    names: dict[tuple[str, str, str], str] = {}
+    for file in files:
+        folder, name = os.path.split(file.container_path)
+        if not file.machine or folder not in work["folders"] or not is_library(name):
+            continue
+        soname = os.path.basename(file.soname) or name
+        beside = _leading_to(name, links.get(folder, {}))
+        key = file.machine, folder, soname
+        if soname == name or soname in beside:
+            names[key] = soname
+        elif key not in names or order(names[key]) <= order(name):
+            names[key] = name
+        for link in beside:
+            if link.endswith(".so") and soname.startswith(link):
+                names[file.machine, folder, link] = link
+    return [
+        [machine, name, f"{folder}/{file}"]
+        for (machine, folder, name), file in sorted(names.items())
+    ]
+
+
+def _leading_to(name: str, links: dict[str, str]) -> list[str]:
+    leading: list[str] = []
+    queue = [name]
+    while queue:
+        target = queue.pop()
+        new = [link for link, text in links.items() if text == target and link not in leading]
+        queue += new
+        leading += new
+    return leading

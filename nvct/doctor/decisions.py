@@ -37,7 +37,6 @@ class Ring:
     """The records of one folder.
 
     Attributes:
-        problems: sentences about what cannot be read or written.
         is_whole: whether no record has been overwritten since the folder was made.
     """
 
@@ -102,7 +101,6 @@ def _why(error: OSError) -> str:
 
 
 def _read_file(ring: Ring, name: str) -> None:
-    """Add the records of a file, and what is wrong with it."""
     path = f"{ring.folder}/{name}"
     try:
         fd = os.open(path, FLAGS)
@@ -152,7 +150,6 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the record of a line; None if it is damaged."""
     if len(line) > RECORD:
         return None
     try:
@@ -166,7 +163,6 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _writing(folder: str) -> list[str]:
-    """Return why nothing can be written to a folder."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -189,9 +185,6 @@ class Filter:
     Attributes:
         container: a part of the bundle's path, such as a container's id, or of the resource,
             claim or device that the agent decided about; "" for all.
-        ids: of containers that are shown as well.
-        outcome: given, ignored, refused or changed; "" for all.
-        since_s: seconds since the epoch.
     """
 
     container: str = ""

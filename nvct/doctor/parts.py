@@ -23,7 +23,7 @@ from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
 from nvct.doctor import refusals, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
-from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.reasons import Reason
 from nvct.doctor.refusals import refused
 from nvct.engine.status import Status
@@ -42,6 +42,8 @@ START = re.compile(r"argv\[\]=(.*?) ;")
 """A command line, as `systemctl show` prints ExecStart."""
 OWN_START = "nvct publish"
 SYSTEMCTL_TIMEOUT_S = 5
+NAMED = 4
+"""Devices that a line names; the others are counted."""
 STALE = "; the next container replaces it"
 
 
@@ -67,7 +69,6 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
 
 
 def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
-    """Return which devices of engines the policy does not see."""
     if not settings.policy:
         return []
     if settings.engine_devices == UNCHECKED:
@@ -134,15 +135,16 @@ def specs(settings: Config, report: Report) -> Part:
         return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
+    held = [f"held back, as `nvct publish --devices` says: {listed(report.held_back, NAMED)}"]
+    held = held if report.held_back else []
     if not report.drift:
-        return Part.of(f"{things}, no difference from the host")
+        return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")
     line = (
         f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
     )
-    return Part.of(
-        line, *specifications.lines(report.drift), findings=specifications.findings(report)
-    )
+    lines = [*specifications.lines(report.drift), *held]
+    return Part.of(line, *lines, findings=specifications.findings(report))
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:

@@ -35,6 +35,8 @@ AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
 """What engines and logs write after an error, and a code that tells no reason."""
 LONGEST = 1000
 """Characters of an error."""
+LOADS = "modprobe nvidia"
+"""In the advice of what finds no loaded driver."""
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
 """For a code whose reason is not known."""
 OTHERS = {
@@ -64,8 +66,7 @@ def message_of(text: str) -> Message | None:
     """
     line = " ".join(plain(text).split())
     alone = line.removeprefix("[").removesuffix("]")
-    known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
-    about = {**known, **OTHERS}.get(alone)
+    about = codes().get(alone)
     if about:
         reason = REASONS.get(alone)
         return Message(alone, "nvct", "", about, "" if reason else ADVICE, reason)
@@ -81,10 +82,27 @@ def message_of(text: str) -> Message | None:
     return Message(code[1], "nvct", "", cause[-LONGEST:].strip(), reason=REASONS[code[1]])
 
 
+def codes() -> dict[str, str]:
+    """Return what each code of an error is about."""
+    known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
+    return {**known, **OTHERS}
+
+
 def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
     for error in base.__subclasses__():
         yield error
         yield from _classes(error)
+
+
+def waiting(text: str, released: str) -> str:
+    """Return a text, or where it says to load a driver that is being replaced: wait for that one.
+
+    Args:
+        released: why the driver is being replaced, "" if it is not.
+    """
+    if not released or LOADS not in text:
+        return text
+    return f"{released}. {Reason.DriverBeingReplaced.remedy}"
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

@@ -19,7 +19,7 @@ from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
 from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
 from nvct.installer import engine, programs, publication, ready, settings
@@ -39,9 +39,6 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
     An earlier signal ends the installation and restores the engine, too.
-
-    Args:
-        daemon: wait for a signal; else exit, and leave the engine configured.
 
     Raises:
         NvctError: a step failed; the engine has its former configuration.
@@ -105,7 +102,8 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
         except NvctError as error:
             if not request.ignore_errors:
                 raise
-            say(f"warning: ignored: {engine.errors_of(error)}")
+            hint = f" ({error.hint})" if error.hint else ""
+            say(f"warning: ignored: {error.message}{hint}")
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
@@ -133,13 +131,13 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
     )
 
 
-def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None = None) -> str:
+def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
     """Write the specification; return its path.
 
     Raises:
         HostError: there is no driver or no node of it, or the file cannot be written.
     """
-    inventory = feature_modes.discover_management(roots, options or DiscoveryOptions())
+    inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
 
@@ -200,7 +198,11 @@ def uninstall(request: Request, say: Say) -> None:
         if users:
             say(f"{request.toolkit} stays: {users[0]}; remove it when no container uses it")
         else:
-            _remove(request.toolkit)
+            try:
+                shutil.rmtree(request.toolkit)
+            except OSError as error:
+                path = error.filename or request.toolkit
+                raise HostError(f"{path}: {error.strerror}") from error
             _remove_empty(folder)
             say(f"removed {request.toolkit}")
         for path, reason in KEPT.items():
@@ -228,14 +230,6 @@ def users_of(request: Request, socket: str) -> list[str]:
         if runtime.startswith(f"{request.toolkit}/"):
             users.append(f"container {os.path.basename(os.path.dirname(path))} runs by it")
     return users
-
-
-def _remove(toolkit: str) -> None:
-    """Remove the programs."""
-    try:
-        shutil.rmtree(toolkit)
-    except OSError as error:
-        raise HostError(f"{error.filename or toolkit}: {error.strerror}") from error
 
 
 def _remove_ready(files: HostFiles) -> None:

@@ -45,7 +45,7 @@ class DockerToday(Docker):
         dockerd, client, compose = map(str, docker_program.built())
         self.dockerd, self.client, self.compose = (dockerd,), client, compose
         self.by_hook = False
-        self.policy = ""
+        self.settled = ""
         super().__init__(box, node)
         hooks = box.work / "hooks"
         hooks.mkdir()
@@ -67,17 +67,18 @@ class DockerToday(Docker):
         lines = self.box.read(CONFIG).splitlines()
         text = "\n".join(line for line in lines if not line.startswith("debug"))
         self.box.write(CONFIG, f"{SWARM}{text}{policy}")
-        self.policy = policy
+        self.settled = ""
 
     def settle(self, default: str = "deny") -> None:
         """Let a policy without rules decide, and have the launcher's words written."""
         policy = DENY.replace("deny", default) + CHECKED
-        if self.policy == policy:
+        if self.settled == policy:
             return
         self.rules(policy)
         time.sleep(NEW_S)
         self.run("true", Want(env=(), flags=("--gpus=all",)))
         assert "word" in self.box.read("/run/nvct/launcher.conf")
+        self.settled = policy
 
     def ask(self, way: Way) -> Done:
         """Start a container in some way; it prints the GPUs that it can use."""
@@ -210,6 +211,9 @@ ATTACKS = {
     "the host's root, read-only": ("--volume=/:/x:ro", "--pid=host"),
     "a volume": (ways_out.of_volume("type=none", "o=bind", "device=/dev"),),
     "settings of the kernel": ("--volume=/proc/sys/kernel:/x",),
+    "settings of the kernel, unmasked": ("--security-opt=systempaths=unconfined",),
+    "settings of sysfs": ("--volume=/sys/kernel:/x",),
+    "a volume of debugfs": (ways_out.of_volume("type=debugfs", "device=debugfs"),),
     **ways_out.DOCKER,
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
@@ -276,13 +280,20 @@ def test_without_a_policy_a_way_out_of_the_control_group_is_one(
 
 def test_exec_and_update_give_no_gpu(docker: DockerToday) -> None:
     docker.serve(by_hook=False)
-    docker.rules(DENY + CHECKED)
-    name = docker.keep(Want(env=()))
-    assert docker.docker("update", "--pids-limit=99", name).returncode == 0
-    done = docker.docker("exec", "--privileged", name, "/bin/sh", "-c", USABLE)
-    assert done.returncode == 0, done
-    assert usable(done) == "", done
-    docker.remove(name)
+    flags = ("--runtime=nvidia", "--security-opt=seccomp=unconfined")
+    privileged = ("exec", "--privileged", "NAME", "/bin/sh", "-c", LEAVES + USABLE)
+    for policy in ("", DENY + CHECKED):
+        docker.rules(policy)
+        name = docker.keep(Want(env=(), flags=flags))
+        assert docker.docker("update", "--pids-limit=99", name).returncode == 0
+        done = docker.docker(*(name if word == "NAME" else word for word in privileged))
+        assert usable(done) == ("" if policy else EVERY), done
+        assert ("denies engine devices" in done.stdout + done.stderr) == bool(policy), done
+        done = docker.docker("exec", name, "/bin/sh", "-c", f"{USABLE}echo started")
+        assert done.returncode == 0, done
+        assert "started" in done.stdout, done
+        assert usable(done) == "", done
+        docker.remove(name)
 
 
 def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:

@@ -39,8 +39,8 @@ from tests.kubernetes.dra import asks_for_claims, claim, devices, runs
 from tests.support.processes import cpu_s
 
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
-SPEEDUP = 20
-SECONDS = 120
+SPEEDUP = 60
+SECONDS = 40
 NODES = 5000
 HOUR_S = 3600
 SETTLED_S = 8.0

@@ -13,11 +13,8 @@ from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
 from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
+from nvct.oci.jsontext import Json
 from nvct.typed import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 LIMIT = 50
 """Notices that are kept."""

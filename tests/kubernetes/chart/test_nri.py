@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart with the NRI plugin: pods get GPUs, and no file of the engine changes."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU

@@ -56,8 +56,20 @@ def test_a_pod_is_found_by_each_form_of_a_cgroup(cgroup: str, tmp_path: Path) ->
     assert host(tmp_path, 7, cgroup).labels(7) == POD
 
 
-def test_docker_names_its_containers(tmp_path: Path) -> None:
-    folder = tmp_path / f"var/lib/docker/containers/{A}"
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        (None, "var/lib/docker"),
+        ('{"data-root": "/data/docker"}', "data/docker"),
+        ('{"data-root": 7}', "var/lib/docker"),
+        ("{", "var/lib/docker"),
+    ],
+)
+def test_docker_names_its_containers(config: str | None, data: str, tmp_path: Path) -> None:
+    if config is not None:
+        (tmp_path / "etc/docker").mkdir(parents=True)
+        (tmp_path / "etc/docker/daemon.json").write_text(config)
+    folder = tmp_path / f"{data}/containers/{A}"
     folder.mkdir(parents=True)
     (folder / "config.v2.json").write_text(json.dumps({"ID": A, "Name": "/train"}))
 

@@ -1,25 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the pods that have a device of this node's GPUs, by the kubelet.
+"""Who uses this node's GPUs: pods, by the kubelet, and services of the host, which are stopped.
 
 MIG devices that have failed are made again when no pod uses them. Which have failed is what the
 health of the GPUs says: an XID that names a GPU instance, and asks for a reset. The other MIG
 devices of the GPU stay. A device that has failed too often stays out.
+
+Only services need systemd. Which ones were stopped is on disk: an agent that was killed starts
+them when it runs again. Programs with fewer rights may change that file: only services that the
+admin has listed are started.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
+from nvct.agent.core import yaml_file
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources, uuid_of
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
 from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml.client import NvmlClient
-from nvct.errors import NvctError
+from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.model import NvmlReport
+from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.apply import HeldError
 from nvct.typed import dataclass
 
@@ -28,11 +38,7 @@ ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class PodDevice:
-    """A device of a pod.
-
-    Attributes:
-        instance: the ids of GPU instance and compute instance, None for a whole GPU.
-    """
+    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
 
     namespace: str
     pod: str
@@ -104,7 +110,7 @@ def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
     found = []
     for holding in holdings:
         for id_ in holding.devices:
-            entry = known.get(id_.partition("::")[0])
+            entry = known.get(uuid_of(id_))
             if entry is not None:
                 gpu_uuid, instance, uuid = entry
                 found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
@@ -176,3 +182,94 @@ class Renewals:
         if text != self._problem:
             self._problem = text
             self._log.warning(text)
+
+
+STOPPED = "mig-stopped-services.json"
+LIMIT_S = 60.0
+
+
+class HostServices:
+    """The services of one host; what systemd or the disk refuses raises HostError.
+
+    Args:
+        root: where the host's root is mounted; "/" is used if that is no folder.
+        clients_file: lists the services, "" for none.
+        folder: of the file that says which are stopped.
+    """
+
+    def __init__(self, root: str, clients_file: str, folder: str) -> None:
+        self._root = root if os.path.isdir(root) else "/"
+        self._clients_file = clients_file
+        self._folder = folder
+
+    def stop(self) -> None:
+        """Stop those that run."""
+        active = [name for name in self._names() if self._is_active(name)]
+        if active:
+            with self._opened() as folder:
+                folder.write(STOPPED, json.dumps(active).encode(), sync=True)
+            self._systemctl("stop", *active)
+
+    def start(self) -> None:
+        """Start those that were stopped."""
+        if not os.path.lexists(f"{self._folder}/{STOPPED}"):
+            return
+        try:
+            with self._opened() as folder:
+                stopped = json.loads(folder.read(STOPPED))
+        except (ValueError, RecursionError):
+            return
+        names = [name for name in self._names() if isinstance(stopped, list) and name in stopped]
+        if names:
+            self._systemctl("start", *names)
+        with self._opened() as folder:
+            folder.unlink(STOPPED)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[SharedFolder]:
+        """Open the folder of the file."""
+        try:
+            with SharedFolder.open(self._folder) as folder:
+                yield folder
+        except OSError as error:
+            path = f"{self._folder}/{STOPPED}"
+            raise HostError(
+                f"the list of stopped services, {path}, cannot be used: {error.strerror}"
+            ) from error
+
+    def reboot(self) -> None:
+        """Reboot the host."""
+        self._systemctl("reboot")
+
+    def _names(self) -> Sequence[str]:
+        if not self._clients_file:
+            return ()
+        document = yaml_file.load(self._clients_file, "the list of GPU clients")
+        table = {} if document is None else document
+        services = (table.get("systemd-services") or []) if isinstance(table, dict) else None
+        if not isinstance(services, list):
+            raise DocumentError(
+                f"{self._clients_file} lists no services",
+                hint="it has the keys version and systemd-services",
+            )
+        return tuple(map(str, services))
+
+    def _is_active(self, name: str) -> bool:
+        return self._run("is-active", "--quiet", name).returncode == 0
+
+    def _systemctl(self, *words: str) -> None:
+        done = self._run(*words)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())
+            raise HostError(f"systemctl {' '.join(words)} of the host fails: {reason}")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["systemctl", *words]
+        if self._root != "/":
+            command = ["chroot", self._root, *command]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError(f"{' '.join(command)} fails: {error}") from error
