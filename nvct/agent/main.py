@@ -40,7 +40,6 @@ from nvct.agent.core.program import (
     begin_nvml,
     grace_s,
 )
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
@@ -53,6 +52,7 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
+from nvct.host.recorder import Recorder
 from nvct.oci.jsontext import Json
 from nvct.typed import dataclass
 from nvct.version import __version__

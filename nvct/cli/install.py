@@ -25,6 +25,12 @@ from nvct.installer.request import ENGINES, RESTART, SOCKETS, Request
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
+NRI = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("nri_plugin_index", "nri_socket", "nri_namespace",
+                 "nri_management_cdi_device_namespaces")
+}  # fmt: skip
+"""Options of the plugin, too."""
 NO_NODES = ("", "none")
 FOUND = "auto"
 """As --runtime: the engine that runs this container."""
@@ -81,12 +87,17 @@ def requested(values: OptionValues) -> Request:
     _warn(values)
     values = _with_driver(_with_empty(values))
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
-    engine = "" if values["no_runtime_config"] else values["engine"]
+    nri, engine = _nri(values), values["engine"]
+    if values["no_runtime_config"] or (nri is not None and engine == FOUND):
+        engine = ""
     cdi = values["cdi_enabled"]
     spec = f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
     if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
+    fields = _engine(engine, values, cdi=cdi) if engine else {}
+    if engine and (nri is not None or values["undo_engine"]):
+        fields |= {"leave_engine": True, "undo_engine": True}
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),
@@ -99,9 +110,17 @@ def requested(values: OptionValues) -> Request:
         runtimes=flat(values["runtimes"]),
         cdi_spec=spec if cdi else "",
         control_nodes=cdi and _wants_nodes(values),
+        nri=nri,
         **{name: values[name] for name in SAME},
-        **(_engine(engine, values, cdi=cdi) if engine else {}),
+        **fields,
     )
+
+
+def _nri(values: OptionValues) -> tuple[str, ...] | None:
+    """Return the options of the NRI plugin; None if it does not run."""
+    if not values["nri"] or values["no_daemon"]:
+        return None
+    return tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])
 
 
 def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
@@ -275,12 +294,7 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
 
 def _warn(values: OptionValues) -> None:
     """Warn about options without effect."""
-    if values["nri"] and not values["no_daemon"]:
-        raise UsageError(
-            "nvct install does not start the NRI plugin",
-            hint="leave --enable-nri-plugin out, and run nvct-nri: docs/nri.md",
-        )
-    if values["nri"]:
+    if values["nri"] and values["no_daemon"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")
     if values["legacy_config"]:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")

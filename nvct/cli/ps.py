@@ -19,7 +19,8 @@ from nvct.doctor.gpu_users import Use
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 
-HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
+HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER", "SINCE")
+"""The last one only where the NRI plugin has recorded it."""
 FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "UUID", "USED BY")
 PAUSE_S = 2.0
 
@@ -88,7 +89,10 @@ def _show_free(roots: Roots, form: str) -> None:
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
     """Return the lines of a table; others than root are told that they do not see everything."""
-    lines = [*screen.table([HEADER, *map(_row, uses)], screen.columns())]
+    rows = [HEADER, *map(_row, uses)]
+    if not any(use.since for use in uses):
+        rows = [row[:-1] for row in rows]
+    lines = [*screen.table(rows, screen.columns())]
     if not uses:
         lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
     return lines if is_root else [*lines, "Only root sees everything: run it with sudo."]
@@ -104,6 +108,7 @@ def _row(use: Use) -> tuple[str, ...]:
         memory,
         use.command or "-",
         where or "-",
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(use.since)) if use.since else "-",
     )
 
 
@@ -114,6 +119,7 @@ def uses_of_host(roots: Roots) -> list[Use]:
         DriverNotFoundError: there is no NVML.
         NvmlError: NVML does not answer.
     """
+    from nvct.host import gpu_record
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.host.nvml.session import shared_session
@@ -124,4 +130,5 @@ def uses_of_host(roots: Roots) -> list[Use]:
         samples = session.ask("samples", NvmlSamples)
     except NvmlError:
         samples = None  # the memory of processes is not shown then
-    return gpu_users.users(roots, state, samples)
+    record = gpu_record.read()
+    return gpu_users.users(roots, state, samples, recorded=record.holdings if record else ())

@@ -8,6 +8,7 @@ nvct's own plan is in parts, one per capability: a create combines those that ar
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from nvct.cdi.make.generate import Job, Options
 from nvct.cdi.make.injection import Injection
 from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read.registry import Registry
-from nvct.cdi.types import ContainerEdits, Spec
+from nvct.cdi.types import ContainerEdits, Device, Spec
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.container.plan.model import merge
 from nvct.container.rootfs.libraries import is_library, order
@@ -59,6 +60,37 @@ class Own(NamedTuple):
     hook: model.Program
 
 
+class Known:
+    """The compiled edits of devices of specs, for whoever compiles again what has not changed.
+
+    A device is known by its object: whoever reads a file again gets another one. Those that the
+    last compilation did not need are forgotten.
+    """
+
+    __slots__ = ("_former", "_made")
+
+    def __init__(self) -> None:
+        self._former: dict[int, tuple[Device, model.Edits, str]] = {}
+        self._made: dict[int, tuple[Device, model.Edits, str]] = {}
+
+    def begin(self) -> None:
+        """Begin a compilation."""
+        self._former, self._made = self._made, {}
+
+    def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
+        """Return a device's edits, and a text that only equal ones have.
+
+        Raises:
+            NvctError: they are malformed.
+        """
+        known = self._former.get(id(device))
+        if known is None or known[0] is not device:
+            compiled = fragments(device.get("containerEdits") or {}, source)
+            known = device, compiled, json.dumps(compiled)
+        self._made[id(device)] = known
+        return known[1:]
+
+
 def empty(config: str) -> model.Plan:
     """Return a plan without devices."""
     return {
@@ -74,26 +106,44 @@ def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
 
 
 def compile_registry(
-    registry: Registry, config: str, roots: Roots | None = None, *, sees_files: bool = True
+    registry: Registry,
+    config: str,
+    roots: Roots | None = None,
+    *,
+    sees_files: bool = True,
+    known: Known | None = None,
 ) -> model.Plan:
     """Compile the specs of the CDI folders.
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
         sees_files: whether mount sources and hooks can be looked for; else they count as there.
+        known: has what was compiled before.
     """
-    roots = roots or Roots()
+    roots, known = roots or Roots(), known or Known()
+    known.begin()
     plan = empty(config)
     plan["problems"] = [error.message for error in registry.errors.values()]
     spec_numbers: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    nodes: dict[str, fingerprints.Fingerprint] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
         path = spec_file.path
         if path not in spec_numbers:
             spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
             plan["specs"].append(_spec(plan, path, common, roots, sees_files=sees_files))
-        edits, spec = _alone(device.get("containerEdits")), spec_numbers[path]
-        _add_device(plan, [name], edits, spec=spec, path=path, sees_files=sees_files)
+        parts = _alone(device.get("containerEdits"))
+        entry = _entry(plan, parts, spec_numbers[path], nodes, sees_files=sees_files)
+        compiled, text = model.no_edits(), ""
+        try:
+            compiled, text = known.edits(device, path)
+        except NvctError as error:
+            entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
+        entry["edits"] = numbers.setdefault(text, len(plan["edits"]))
+        if entry["edits"] == len(plan["edits"]):
+            plan["edits"].append(compiled)
+        plan["devices"][name] = entry
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
@@ -149,21 +199,30 @@ def _spec(
     return compiled
 
 
-def _add_device(
+def _entry(
     plan: model.Plan,
-    names: Sequence[str],
     parts: Mapping[str, Part],
-    *,
     spec: int,
-    path: str,
+    known: dict[str, fingerprints.Fingerprint],
+    *,
     sees_files: bool = True,
-) -> None:
-    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
+) -> model.Device:
+    """Return a device without its edits; `known` keeps the fingerprints of nodes."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
-    for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        entry["facts"].append(fingerprints.take("node", host_path))
+    for path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
+        if path not in known:
+            known[path] = fingerprints.take("node", path)
+        entry["facts"].append(known[path])
     entry["refuse"] = _missing(plan, parts) if sees_files else ""
+    return entry
+
+
+def _add_device(
+    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
+) -> None:
+    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
+    entry = _entry(plan, parts, spec, {})
     compiled = model.no_edits()
     try:
         compiled = _with_parts(plan, parts, path)

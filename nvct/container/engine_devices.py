@@ -234,11 +234,14 @@ def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Nu
 
     A MIG device is one whose capability is among them, even if an allowed request gives its GPU.
     """
-    numbers, names, named = set(nodes), [], set()
+    numbers, names, named, seen = set(nodes), [], set(), []
     try:
         for device in plans.devices():
             own = device.gpus | (device.capabilities if device.is_mig else set())
+            if own in seen:  # of another kind
+                continue
             if own & numbers and own <= numbers | requested and not device.is_all:
+                seen.append(own)
                 names.append(device.names[0].partition("=")[2])
                 named |= own
     except NvctError:

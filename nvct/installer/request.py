@@ -78,6 +78,9 @@ class Request:
     paths_are_of_host: bool = False  # the paths of the engine's files are those of the host
     restart_command: tuple[str, ...] = ()  # on the host, in place of `restart`
     leave_engine: bool = False  # its files are not edited, because its platform makes them
+    undo_engine: bool = False  # what an earlier installation changed for the engine is undone
+    # options of the NRI plugin, which runs as long as the installer; None for no plugin
+    nri: tuple[str, ...] | None = None
 
     @property
     def config_toml(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -324,3 +325,40 @@ def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
 def test_the_table_is_in_the_documents() -> None:
     text = Path(__file__).parents[2].joinpath("docs/platforms.md").read_text(encoding="utf-8")
     assert TABLE in text, f"put this into docs/platforms.md:\n{TABLE}"
+
+
+NRI = "/run/nri/nri.sock"
+NRI_LOG = "nri.log"
+BY_VARIABLE = Want(env=("NVIDIA_VISIBLE_DEVICES=0",), flags=("--runtime=runc",))
+BY_NAME = Want(env=(), flags=("--runtime=runc", "--device=nvidia.com/gpu=0"))
+
+
+def test_nri_of_docker_lets_the_plugin_refuse_variables_alone(docker: DockerToday) -> None:
+    """Docker shows its plugins variables and annotations, and neither devices nor CDI names."""
+    former, log = docker.dockerd, docker.box.work / NRI_LOG
+    docker.dockerd = (*former, f"--nri-opts=enable=true,socket-path={NRI}")
+    docker.rules(DENY + CHECKED)
+    log.write_text("")
+    docker.again()
+    words = [sys.executable, "-m", "nvct.nri.main", f"--nri-socket={NRI}", "--nri-env"]
+    process = docker.box.start(words, NRI_LOG)
+    try:
+        docker.box.until(lambda: "connected: " in log.read_text(), NRI_LOG)
+        refused = docker.run("true", BY_VARIABLE)
+        unseen = docker.run(USABLE, BY_NAME)
+        plain = docker.run("true", Want(env=(), flags=("--runtime=runc",)))
+        docker.rules(DENY.replace("deny", "allow"))
+        given = docker.run("true", BY_VARIABLE)
+    finally:
+        process.terminate()
+        process.wait()
+        docker.dockerd = former
+        docker.again()
+    said = log.read_text()
+    assert "docker 29." in said
+    assert refused.returncode == 125, (refused, said)
+    assert "nvct: policy rule 'default' denies" in refused.stderr, (refused, said)
+    assert "usable=0" in unseen.stdout, (unseen, said)
+    assert plain.returncode == 0, (plain, said)
+    assert given.returncode == 125, (given, said)
+    assert "unsupported container adjustments" in given.stderr, (given, said)

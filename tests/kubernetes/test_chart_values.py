@@ -672,12 +672,13 @@ def test_with_the_nri_plugin_no_file_of_the_engine_changes(values: Mapping[str, 
 
     assert not [name for kind, name in objects if kind == "RuntimeClass"]
     (installer,) = pod_of(objects, WORKER)["initContainers"]
-    assert env_of(installer)["NO_RUNTIME_CONFIG"] == "true"
+    assert env_of(installer)["NVCT_UNDO_RUNTIME_CONFIG"] == "true"
     assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "false"
     (plugin,) = pod_of(objects, "nvct-nri")["containers"]
     given = values.get("nri", {}).get("givenByKubelet", "off")
     assert env_of(plugin)["NRI_GIVEN_BY_KUBELET"] == given
-    assert all(mount["readOnly"] for mount in plugin["volumeMounts"])
+    mounts = plugin["volumeMounts"]
+    assert [each["mountPath"] for each in mounts if not each.get("readOnly")] == ["/run/nvct-nri"]
     assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 

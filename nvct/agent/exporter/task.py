@@ -33,6 +33,7 @@ from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host import gpu_record
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
@@ -221,6 +222,7 @@ class Exporter(Task):
         problem = self._pods.problem
         help_text = "Whether series have the labels of pods; why not."
         yield family("nvct_pod_mapping_up", help_text, [(int(not problem), {"reason": problem})])
+        yield from usage.recorded(gpu_record.read())
         if self._shared.health:  # of a task that offers the GPUs
             yield from self._shared.health.metrics()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up what the processes of each container use of a GPU or GPU instance.
+"""What containers use of a GPU or GPU instance, and since when they have it.
 
 Contract: pure functions; a value that NVML does not report of any process is None.
 """
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, family
+from nvct.host.gpu_record import Record
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 from nvct.typed import dataclass
 
@@ -82,6 +83,27 @@ def families(found: Sequence[Usage], hostname: str) -> Iterator[Family]:
         f"{PREFIX}_processes",
         "Processes of a container that use a GPU or MIG instance.",
         [(usage.processes, labels) for usage, labels in rows],
+    )
+
+
+def recorded(record: Record | None) -> Iterator[Family]:
+    """Yield the metrics of what the NRI plugin has recorded, if it runs."""
+    if record is None:
+        return
+    yield family(
+        "nvct_container_gpu_start_time_seconds",
+        "When a container got a GPU or MIG device, in seconds since 1970.",
+        [
+            (holding.since, {"device": device, **holding.labels})
+            for holding in record.holdings
+            for device in holding.devices
+            if holding.since
+        ],
+    )
+    yield family(
+        "nvct_nri_containers_total",
+        "Containers that got a GPU, were refused, or would be, since the NRI plugin started.",
+        [(number, {"outcome": outcome}) for outcome, number in sorted(record.decisions.items())],
     )
 
 

@@ -23,7 +23,6 @@ import pytest
 
 from nvct.agent import leave
 from nvct.agent.core.instance import FOLDER, YIELD, Instance
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
 from nvct.agent.exporter import pods
@@ -38,6 +37,7 @@ from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
 from nvct.doctor import decisions
 from nvct.errors import NvctError
+from nvct.host.recorder import Recorder
 from nvct.installer import ready
 from nvct.installer import steps as installer
 from nvct.mig import journal as mig

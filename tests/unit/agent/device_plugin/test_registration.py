@@ -19,7 +19,6 @@ import pytest
 from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.device_plugin import registration, socket_owner
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
@@ -29,6 +28,7 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.sockets import identity
 from nvct.doctor import decisions
+from nvct.host.recorder import Recorder
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 
 SOON_S = 2.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's decisions, recorded as those about containers are, for `nvct log`.
+"""Decisions of the agent and of the NRI plugin, recorded for `nvct log` as those of the shim are.
 
 A caller that asks again and again, such as a kubelet whose claim cannot be prepared, is recorded
 once in AGAIN_S: it must not push out the records of others.
@@ -33,8 +33,8 @@ class Recorder:
         """Record a decision.
 
         Args:
-            about: the resource, claim or device.
-            texts: `asked` and `result`; `error`, `code` and `hint` of a refusal.
+            about: the resource, claim, device or container.
+            texts: `asked`, `result` and `notes`; `error`, `code` and `hint` of a refusal.
         """
         now = time.monotonic()
         fields = {"outcome": outcome, **{name: text for name, text in texts.items() if text}}
