@@ -14,7 +14,6 @@ import click
 
 from nvct.agent.core import instance, logs, program
 from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
-from nvct.agent.nvml import release
 from nvct.agent.task_table import DEFAULT
 from nvct.cli.context import flat, say
 from nvct.cli.gostyle import Command, GoGroup
@@ -137,6 +136,8 @@ def release_command(*, minutes: int) -> None:
 
     Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
     """
+    from nvct.agent.nvml import release
+
     release.request(60 * minutes, instance.FOLDER)
     say(_released())
     say(f"this ends by itself in {minutes} min; `nvct agent resume` ends it before")
@@ -145,6 +146,8 @@ def release_command(*, minutes: int) -> None:
 @agent.command("resume")
 def resume_command() -> None:
     """Have this node's agent use the driver again: the end of `nvct agent release`."""
+    from nvct.agent.nvml import release
+
     if not release.withdraw(instance.FOLDER):
         say("nothing was released by `nvct agent release`")
         return

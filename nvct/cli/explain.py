@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from nvct import paths
 from nvct.cli import explain_container, screen
 from nvct.cli.cluster import KUBECONFIG, explain_pod
-from nvct.cli.options import agent_and_release, container_names, format_option, show
+from nvct.cli.options import container_names, driver_release, format_option, show
 from nvct.config.model import without_choice
 from nvct.doctor import explanation, messages, refusals
 from nvct.doctor.messages import Found
@@ -122,7 +122,7 @@ def explain(
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
-    told = explanation.explain(found, program, surroundings, agent_and_release()[1])
+    told = explanation.explain(found, program, surroundings, driver_release)
     lines = explain_container.text(told, everything=everything, width=screen.columns())
     show(form, told, [lines])
     if told["error"]:

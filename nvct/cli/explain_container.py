@@ -198,7 +198,7 @@ def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
     counts = [
-        f"{len(inject[key])} {name}{'s' if len(inject[key]) > 1 else ''}"
+        count(len(inject[key]), name)
         for key, name in (
             ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
             ("hooks", "hook"), ("gids", "group"),

@@ -92,6 +92,11 @@ def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
     return document, agent_status.released(document)
 
 
+def driver_release() -> str:
+    """Return why the driver is being replaced, "" if it is not."""
+    return agent_and_release()[1]
+
+
 def all_of(*options: Adds) -> Adds:
     """Return a decorator that adds options, which --help lists in this order."""
 

@@ -12,7 +12,7 @@ from nvct.cli.cdi.commands import generate
 from nvct.cli.cdi.generate import write
 from nvct.cli.context import flat, say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import agent_and_release, words
+from nvct.cli.options import driver_release, words
 from nvct.compile import live_host, published_spec
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled
@@ -119,27 +119,24 @@ def publish(
     settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
     argv += [f"--device-id={word}" for word in chosen]
-    _, released = agent_and_release()
     for _ in range(TRIES):
         watched = published_spec.watched_fingerprints(settings)
         try:
-            _publish(ctx, output, argv, is_staged=bool(staged), released=released)
+            _publish(ctx, output, argv, is_staged=bool(staged))
         except HostError as error:  # an installation in progress may still add the file
             if fingerprints.broken(watched) is None:
-                error.hint = refusals.waiting(error.hint, released)
+                error.hint = refusals.waiting(error.hint, driver_release)
                 raise
         if fingerprints.broken(watched) is None:
             return
         time.sleep(PAUSE_S)
 
 
-def _publish(
-    ctx: click.Context, output: str, argv: list[str], *, is_staged: bool, released: str
-) -> None:
+def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:
     published_spec.check_replaceable(output)
     context = generate.make_context("generate", argv, parent=ctx)
     try:
-        write(lambda text: say(refusals.waiting(text, released)), **context.params)
+        write(lambda text: say(refusals.waiting(text, driver_release)), **context.params)
     except DriverNotFoundError as error:
         if is_staged:
             say(f"{error}: no specification")

@@ -118,14 +118,13 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
     if skip_validation:
         say("warning: not validated, as --skip-validation says")
     else:
-        _until(_ask_smi, pause_s if with_wait else None)
+
+        def try_once() -> None:
+            if finding := drivers.in_this_container(os.environ):
+                raise refusals.to_error(finding)
+
+        _until(try_once, pause_s if with_wait else None)
     say(f"wrote {ready.write(output_dir, ready.TOOLKIT)}")
-
-
-def _ask_smi() -> None:
-    """Raise a HostError unless this container can use a GPU."""
-    if finding := drivers.in_this_container(os.environ):
-        raise refusals.to_error(finding)
 
 
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
@@ -169,7 +168,11 @@ def find_driver(
     places = drivers.Places(host_here=host_here, driver=driver_root, driver_here=driver_here)
     found = drivers.find(places, "", HostPrograms)
     if isinstance(found, drivers.Driver):
-        _make_links(found, places)
+        try:  # without these, systemd takes GPUs from running containers
+            if not found.wsl:
+                drivers.make_links(found, places, say)
+        except HostError as error:
+            say(f"warning: {error.message}")
     else:
         context = f" ({found.context})" if found.context else ""
         is_host = drivers.has_smi(host_here) or not (
@@ -186,13 +189,3 @@ def find_driver(
         "DRIVER_ROOT_CTR_PATH": here[found.root],
         "DEV_ROOT_CTR_PATH": here[found.dev_root],
     }
-
-
-def _make_links(found: drivers.Driver, places: drivers.Places) -> None:
-    """Make the links in /dev/char without which systemd takes GPUs from running containers."""
-    if found.wsl:
-        return
-    try:
-        drivers.make_links(found, places, say)
-    except HostError as error:
-        say(f"warning: {error.message}")

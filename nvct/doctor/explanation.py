@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvct import paths
@@ -144,12 +144,12 @@ class Reader(Host):
 
 
 def explain(
-    bundle: Bundle, program: str, env: Mapping[str, str], released: str = ""
+    bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
 ) -> dict[str, Any]:
     """Return what the shim would do with a container, as plain data.
 
     Args:
-        released: why the driver is being replaced, "" if it is not.
+        released: returns why the driver is being replaced, "" if it is not.
     """
     clock = Clock("config.toml")
     path = load.path_from(env)

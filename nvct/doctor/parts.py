@@ -62,7 +62,12 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
         *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
         *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
-    missing = [] if path is None else low_level_runtime(settings, path)
+    missing = []
+    try:
+        if path is not None:
+            shim.find_runtime(settings.runtimes, path)
+    except RuntimeNotFoundError as error:
+        missing = [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     if settings.path or findings:
         return Part.of(settings.path or "the defaults", *findings, *missing)
     return Part.of("no config.toml: the defaults hold", *missing, health="absent")
@@ -90,15 +95,6 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
         capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
     except ConfigError as error:
         yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
-
-
-def low_level_runtime(settings: Config, path: str) -> list[Finding]:
-    """Return a finding if none of the configured low-level runtimes is installed."""
-    try:
-        shim.find_runtime(settings.runtimes, path)
-    except RuntimeNotFoundError as error:
-        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
-    return []
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
@@ -135,8 +131,9 @@ def specs(settings: Config, report: Report) -> Part:
         return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
-    held = [f"held back, as `nvct publish --devices` says: {listed(report.held_back, NAMED)}"]
-    held = held if report.held_back else []
+    names = [name.partition(" (")[0] for name in report.held_back]
+    text = f"held back, as `nvct publish --devices` says: {listed(names, NAMED)}"
+    held = [text] if names else []
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")

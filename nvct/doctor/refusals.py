@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding, Part
@@ -94,15 +94,16 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
         yield from _classes(error)
 
 
-def waiting(text: str, released: str) -> str:
-    """Return a text, or where it says to load a driver that is being replaced: wait for that one.
+def waiting(text: str, released: Callable[[], str]) -> str:
+    """Return a text; where it says to load the driver, and that is being replaced, it says so.
 
     Args:
-        released: why the driver is being replaced, "" if it is not.
+        released: returns why the driver is being replaced, "" if it is not.
     """
-    if not released or LOADS not in text:
+    why = released() if LOADS in text else ""
+    if not why:
         return text
-    return f"{released}. {Reason.DriverBeingReplaced.remedy}"
+    return f"wait: {why}" if text.startswith(LOADS) else text.replace(LOADS, why)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

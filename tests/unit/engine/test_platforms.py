@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Platforms: the right file is edited, or none, with exact advice on what to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
