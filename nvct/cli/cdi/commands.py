@@ -118,8 +118,8 @@ def diff(
         raise UsageError(f"{old} is compared with itself", hint="name a file")
     specs = {word: _spec_of(word) for word in (old, new) if word != LIVE}
     if LIVE in (old, new):
-        template = specs[new if old == LIVE else old]
-        specs[LIVE] = _live(template, mode, driver_root, dev_root)
+        path = new if old == LIVE else old
+        specs[LIVE] = _live(specs[path], path, mode, driver_root, dev_root)
     differences = compare.differences(specs[old], specs[new])
     if form == "json":
         rows = [{"where": where, "differences": lines} for where, lines in differences]
@@ -134,16 +134,22 @@ def diff(
     sys.exit(1 if differences else 0)
 
 
-def _live(template: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
+def _live(
+    template: Spec, path: str, mode: str, driver_root: str | None, dev_root: str | None
+) -> Spec:
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
     from nvct.cdi.check import compare
-    from nvct.cdi.make import generate
+    from nvct.cdi.make import generate, provenance
     from nvct.compile import live_host
+    from nvct.farm import in_folders
 
     settings = settings_in_force(None, driver_root, dev_root)
     inventory = live_host.discover(settings, mode=mode.lower())
     for warning in inventory.warnings:
         say(f"warning: {warning}")
+    origin = provenance.read(template, path)
+    if origin and origin.no_hooks in in_folders.CHOICES:
+        inventory = in_folders.without_links(inventory, origin.no_hooks)
     return generate.generate(
         inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))
     )
@@ -296,6 +302,12 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
        text="Hooks to leave out, or all.")  # fmt: skip
 @words("--enable-hook", "--enable-hooks", env=f"{ENV}ENABLED_HOOKS",
        text="Hooks to put in, whatever --disable-hook says.")  # fmt: skip
+@click.option("--no-hooks", envvar=f"{ENV}NO_HOOKS", metavar="[debian|redhat|both|off]",
+              help="For callers without hooks: libraries in folders that the loaders of these "
+              "images search.")  # fmt: skip
+@click.option("--allow-builds", is_flag=True, envvar=f"{ENV}ALLOW_BUILDS",
+              help="Let RUN --device of BuildKit have the devices without --allow device.",
+              )  # fmt: skip
 @click.option("--ldconfig-path", envvar=f"{ENV}LDCONFIG_PATH",
               help="Without effect: the hook writes ld.so.cache itself.")  # fmt: skip
 @words("--csv.file", "csv_files", env=f"{ENV}CSV_FILES", text="Tegra: the CSV files to read.")
