@@ -21,7 +21,7 @@ def has_gpus(done: subprocess.CompletedProcess[str], count: int = 1, libcuda: st
     output = done.stdout + done.stderr
     assert done.returncode == 0, done
     assert len(UUID.findall(output)) == count, done
-    lines = [line.split()[-1] for line in output.splitlines() if line.strip()]
+    lines = [line.replace("|", " ").split()[-1] for line in output.splitlines() if line.strip()]
     assert str(count) in lines, done
     assert not libcuda or libcuda in lines, done
 

@@ -56,7 +56,9 @@ class BuildKit:
         box.call("mkdir", "-p", "/run/context")
         box.call("cp", f"{box.work}/root.tar", "/run/context")
 
-    def build(self, flags: str, *words: str, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:
+    def build(
+        self, flags: str, *words: str, script: str = SCRIPT
+    ) -> subprocess.CompletedProcess[str]:
         """Build an image whose RUN has flags; words are the client's."""
         text = DOCKERFILE.format(flags=flags, script=script)
         self.box.write("/run/context/Dockerfile", text)
