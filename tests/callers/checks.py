@@ -10,6 +10,9 @@ from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 from tests.engines.checks import LISTED, NODES, UUID
 from tests.engines.daemons import SPEC
 from tests.engines.engines import CONFIG
+from tests.support.software_images import TRIPLET
+
+__all__ = ["TRIPLET"]
 
 VIEW = "/.nvct/driver/lib64/libcuda.so.1"
 """libcuda by a specification in layout farm."""

@@ -10,7 +10,7 @@ import pytest
 from tests.callers.checks import SCRIPT, has_gpus
 from tests.engines import configured, releases
 from tests.engines.box import Box
-from tests.engines.daemons import IMAGE, Done, Podman
+from tests.engines.daemons import IMAGE, Podman
 
 pytestmark = pytest.mark.slow
 UNIFIED = "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
