@@ -47,6 +47,7 @@ CALLERS = {
     "podman5": ("trixie", "podman,runc,crun,conmon,catatonit,iptables"),
     "podman6": ("experimental", "podman,runc,crun,conmon,catatonit,iptables"),
     "apptainer": ("sid", "apptainer,squashfs-tools"),
+    "buildx": ("forky", "docker.io,docker-cli,docker-buildx,containerd,runc,iptables"),
     "lxc": ("trixie", "lxc,runsc"),
 }
 """Trees of programs for tests/callers: their release, and their packages."""
