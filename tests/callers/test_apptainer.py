@@ -11,12 +11,8 @@ import pytest
 from tests.callers.checks import SCRIPT, TRIPLET, has_gpus, publish
 from tests.engines import suite
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
-from tests.engines.releases import FULL
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not FULL, reason="its release of Debian still changes"),
-]
+pytestmark = pytest.mark.slow
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 LIBRARIES = "/.singularity.d/libs"
 LIBCUDA = f"/usr/lib/{TRIPLET}/libcuda.so.1"
