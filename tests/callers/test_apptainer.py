@@ -43,7 +43,7 @@ class Apptainer:
     ) -> subprocess.CompletedProcess[str]:
         """Run a script in a container of a folder."""
         words = ("apptainer", "exec", *flags, "/run/image", "/bin/sh", "-c", script)
-        return self.box.call(*prefix, *words, env={"HOME": "/tmp", **env})  # noqa: S108
+        return self.box.call(*prefix, *words, env={"HOME": "/tmp", **env})
 
 
 @pytest.fixture(scope="module")

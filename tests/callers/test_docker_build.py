@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
 from tests.callers.checks import SCRIPT, has_gpus, publish
 from tests.engines import configured, docker_program
 from tests.engines.box import Box
