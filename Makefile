@@ -72,8 +72,8 @@ docker: setup ## build Docker for the tests, with Go 1.26: four minutes, once
 	@echo "building Docker, if it is not built: some minutes" >&2
 	@$(BIN)/python -m tests.engines.docker_program
 
-callers: setup ## build BuildKit and nerdctl for the tests, with Go 1.26: three minutes, once
-	@echo "building BuildKit and nerdctl, if they are not built: some minutes" >&2
+callers: setup ## build BuildKit, nerdctl and cri-dockerd for the tests, with Go 1.26: five minutes, once
+	@echo "building BuildKit, nerdctl and cri-dockerd, if they are not built: some minutes" >&2
 	@$(BIN)/python -m tests.callers.programs
 
 record-peer: kubernetes ## record what NVIDIA's cluster programs in PEER=DIR answer on simulated nodes (as root)

@@ -32,7 +32,14 @@ NERDCTL = Program(
     package="github.com/containerd/nerdctl/v2/cmd/nerdctl",
     prefix="nerdctl-",
 )
-PROGRAMS = (BUILDKITD, BUILDCTL, NERDCTL)
+CRI_DOCKERD = Program(
+    name="cri-dockerd",
+    source=HERE / "cri_dockerd",
+    module="github.com/Mirantis/cri-dockerd",
+    package="github.com/Mirantis/cri-dockerd",
+    prefix="cri-dockerd-",
+)
+PROGRAMS = (BUILDKITD, BUILDCTL, NERDCTL, CRI_DOCKERD)
 
 
 def path_of(program: Program) -> str:

@@ -52,6 +52,11 @@ def test_the_hook_brings_devices_and_libraries(device: str, count: int, box: Box
     assert left.stdout == "", left
 
 
+def test_every_capability(box: Box) -> None:
+    every = "--compute --compat32 --display --graphics --utility --video"
+    has_gpus(run(box, f"--device=all {every}"), 8, f"/usr/lib/{TRIPLET}/libcuda.so.1")
+
+
 def test_a_device_that_is_not_there_is_refused(box: Box) -> None:
     done = run(box, "--device=77 --compute --utility")
     assert done.returncode, done
