@@ -67,7 +67,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_pods(cluster: Cluster) -> None:
-    asks = {name: {"NVIDIA_VISIBLE_DEVICES": value} for name, value in (("one", "0"), ("all", "all"))}
+    asks = {
+        name: {"NVIDIA_VISIBLE_DEVICES": value} for name, value in (("one", "0"), ("all", "all"))
+    }
     wanted = {name: Pod(script=SCRIPT, env=env) for name, env in asks.items()}
     results = run_all(cluster.api, {**wanted, "none": Pod(script=SCRIPT)})
     found = {name: len(UUID.findall(result.log)) for name, result in results.items()}
