@@ -9,6 +9,6 @@ from tests.integration.conftest import simulated
 
 __all__ = ["machine_of", "simulated"]
 
-IN_FULL = ("apptainer", "buildkit", "cri_dockerd", "docker_build", "nerdctl", "quadlet")
+IN_FULL = ("apptainer", "buildkit", "cri_dockerd", "docker_build", "incus", "nerdctl", "quadlet")
 """Callers that are built, of a release that still changes, or slow to set up."""
 collect_ignore = [] if FULL else [f"test_{name}.py" for name in IN_FULL]

@@ -48,6 +48,7 @@ CALLERS = {
     "podman6": ("experimental", "podman,runc,crun,conmon,catatonit,iptables"),
     "apptainer": ("sid", "apptainer,squashfs-tools"),
     "buildx": ("forky", "docker.io,docker-cli,docker-buildx,containerd,runc,iptables"),
+    "incus": ("trixie", "incus-base"),
     "lxc": ("trixie", "lxc,runsc"),
 }
 """Trees of programs for tests/callers: their release, and their packages."""
@@ -100,7 +101,7 @@ def _unpack(suite: str, packages: str, folder: Path) -> None:
     of = "ubuntu" if suite in UBUNTU else "debian"
     if of == "ubuntu":
         options.append(f"--keyring={ubuntu_keyring()}")
-    more = ()
+    more: tuple[str, ...] = ()
     if suite == "experimental":  # is no whole release
         options.append(f'--aptopt=APT::Default-Release "{suite}"')
         suite, more = "sid", (suite,)
