@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,28 +28,29 @@ cp -a $ROOTFS rootfs && mv /run/metadata.yaml .
 tar -czf /run/image.tar.gz metadata.yaml rootfs
 incus image import /run/image.tar.gz --alias plain
 """
-SOCKET = "/var/lib/incus/unix.socket"
+DIR = "/run/incus-state"
+GROUPS = ("monitor", "container")
+"""The control groups of LXC, which are put below the box's, to go with them."""
 
 
 def call(box: Box, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    done = box.call(*words, env=env)
+    done = box.call(*words, env={**env, "INCUS_DIR": DIR})
     assert done.returncode == 0, done
     return done
 
 
 @pytest.fixture(scope="module")
-def box(machine_of: Callable[[str], Box]) -> Box:
+def box(machine_of: Callable[[str], Box]) -> Iterator[Box]:
     """A machine with incusd, whose container `gpu` has no network."""
     box = machine_of("incus")
     publish(box)  # writes config.toml, where nvidia-container-cli finds the driver
     for name in ("subuid", "subgid"):
         box.write(f"/etc/{name}", "root:1000000:65536\n")
     call(box, "sh", "-c", ON_PATH)
-    call(box, "mkdir", "-p", "/var/lib/incus", "/var/log/incus")
-    program = ("env", "INCUS_SECURITY_APPARMOR=false", "/usr/libexec/incus/incusd")
-    box.start([*program, "--group=root"], "incusd.log")
+    program = ("INCUS_SECURITY_APPARMOR=false", f"INCUS_DIR={DIR}", "/usr/libexec/incus/incusd")
+    box.start(["env", *program, "--group=root"], "incusd.log")
     try:
-        box.until(lambda: box.accepts(SOCKET), "incusd.log")
+        box.until(lambda: box.accepts(f"{DIR}/unix.socket"), "incusd.log")
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     call(box, "incus", "storage", "create", "default", "dir")
@@ -75,7 +76,7 @@ def test_devices_of_type_gpu(box: Box) -> None:
     for flags, count in (((), 8), ((f"pci={addresses[1]}",), 1)):
         call(box, "incus", "config", "device", "add", "gpu", "device", "gpu", *flags)
         call(box, "incus", "start", "gpu")
-        done = box.call("incus", "exec", "gpu", "--", "/bin/sh", "-c", SCRIPT)
+        done = call(box, "incus", "exec", "gpu", "--", "/bin/sh", "-c", SCRIPT)
         call(box, "incus", "stop", "--force", "gpu")
         call(box, "incus", "config", "device", "remove", "gpu", "device")
         has_gpus(done, count, f"/usr/lib/{TRIPLET}/libcuda.so.1")
