@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,15 @@ def call(box: Box, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def box(machine_of: Callable[[str], Box]) -> Iterator[Box]:
+def no_group_stays() -> Iterator[None]:
+    """Remove LXC's pivot group, which cannot be put elsewhere, after the machine has ended."""
+    yield
+    for group in Path("/sys/fs/cgroup").glob("*/lxc.pivot"):
+        group.rmdir()
+
+
+@pytest.fixture(scope="module")
+def box(no_group_stays: None, machine_of: Callable[[str], Box]) -> Box:
     """A machine with incusd, whose container `gpu` has no network."""
     box = machine_of("incus")
     publish(box)  # writes config.toml, where nvidia-container-cli finds the driver
