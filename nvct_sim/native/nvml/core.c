@@ -6,6 +6,7 @@
  * what the handle refers to, so that a handle of a destroyed instance is an error and not a crash.
  */
 #include <dirent.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -62,8 +63,8 @@ static nvmlReturn_t find_version(const char *path)
     static const char stem[] = "libnvidia-ml.so.";
     const char *base = strrchr(path, '/') + 1;
     char beside[PATH_MAX + NAME_MAX + 2];
-    struct stat own, other;
-    if (strncmp(base, stem, sizeof(stem) - 1) != 0 || stat(path, &own) != 0)
+    struct statx own, other; /* stat is of glibc 2.33 */
+    if (strncmp(base, stem, sizeof(stem) - 1) != 0 || statx(AT_FDCWD, path, 0, STATX_INO, &own) != 0)
         return NVML_ERROR_UNKNOWN;
     snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
     snprintf(beside, sizeof(beside), "%.*s", (int)(base - path), path);
@@ -71,8 +72,9 @@ static nvmlReturn_t find_version(const char *path)
     for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
         snprintf(beside, sizeof(beside), "%.*s%s", (int)(base - path), path, entry->d_name);
         if (strncmp(entry->d_name, stem, sizeof(stem) - 1) == 0 &&
-            strchr(entry->d_name + sizeof(stem) - 1, '.') && stat(beside, &other) == 0 &&
-            other.st_dev == own.st_dev && other.st_ino == own.st_ino)
+            strchr(entry->d_name + sizeof(stem) - 1, '.') &&
+            statx(AT_FDCWD, beside, 0, STATX_INO, &other) == 0 && other.stx_ino == own.stx_ino &&
+            other.stx_dev_major == own.stx_dev_major && other.stx_dev_minor == own.stx_dev_minor)
             snprintf(library_version, sizeof(library_version), "%s",
                      entry->d_name + sizeof(stem) - 1);
     }
