@@ -238,11 +238,7 @@ def _mounts_below(folder: str) -> list[str]:
 
 
 def attach(
-    node: Node,
-    *,
-    driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
-    kernel: Kernel = KERNEL,
+    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
 ) -> None:
     """Make a node look real in the current mount namespace, which must be a private one.
 
@@ -269,18 +265,9 @@ def attach(
 
 
 def enter(
-    node: Node,
-    *,
-    driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
-    kernel: Kernel = KERNEL,
+    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
 ) -> None:
-    """Move this process into a private mount namespace in which a node looks real.
-
-    Raises:
-        HostError: the kernel refuses the namespace or a mount.
-        DocumentError: the node's state is damaged.
-    """
+    """Move this process into a private mount namespace in which a node looks real."""
     make_private(kernel)
     attach(node, driver_root=driver_root, host_run=host_run, kernel=kernel)
 
@@ -360,12 +347,7 @@ def run_in(
     host_run: bool = True,
     cwd: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program on a node and return its exit status and output.
-
-    Raises:
-        HostError: the node cannot be attached on this machine.
-        UsageError: the program does not exist or cannot be executed.
-    """
+    """Run a program on a node and return its exit status and output."""
     process = spawn(
         argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

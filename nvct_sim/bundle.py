@@ -70,9 +70,7 @@ def config(
         "mounts": [*_system_mounts(), *mounts],
         "annotations": dict(annotations or {}),
         "linux": {
-            "resources": {
-                "devices": [{"allow": False, "access": "rwm"}, *_usual_rules()],
-            },
+            "resources": {"devices": [{"allow": False, "access": "rwm"}, *_usual_rules()]},
             "namespaces": [{"type": name} for name in ("pid", "network", "ipc", "uts", "mount")],
             "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"],

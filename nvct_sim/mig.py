@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances in the state of a simulated node: placements, ids and capabilities."""
+"""MIG instances in the state of a simulated node: placements, ids and capabilities.
+
+What is not possible raises UsageError.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,7 @@ def mig_uuid(gpu_uuid: str, gi: int, ci: int) -> str:
 
 
 def add_instance(now: State, index: int, profile_name: str) -> tuple[int, int]:
-    """Add a GPU instance and the compute instance that fills it; return their ids.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
-    """
+    """Add a GPU instance and the compute instance that fills it; return their ids."""
     gpu = now.gpu(index)
     if gpu.fields["mig"] != "1":
         raise UsageError(
@@ -86,16 +84,11 @@ def add_instance(now: State, index: int, profile_name: str) -> tuple[int, int]:
 
 
 def remove_instance(now: State, index: int, gi: int) -> None:
-    """Remove a GPU instance with its compute instances.
-
-    Raises:
-        UsageError: the GPU has no instance with this id.
-    """
+    """Remove a GPU instance with its compute instances."""
     if not now.remove("gi", gpu=index, id=gi):
         ids = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))
         raise UsageError(
-            f"GPU {index} has no GPU instance {gi}",
-            hint=f"it has {ids}" if ids else "it has none",
+            f"GPU {index} has no GPU instance {gi}", hint=f"it has {ids}" if ids else "it has none"
         )
     now.remove("ci", gpu=index, gi=gi)
     now.remove("cap", gpu=index, gi=gi)

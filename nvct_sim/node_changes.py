@@ -2,7 +2,8 @@
 """Change a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
 
 NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
-device nodes consistent.
+device nodes consistent. A change of a GPU that the node does not have raises DocumentError,
+and one that is not possible UsageError.
 """
 
 from __future__ import annotations
@@ -36,10 +37,6 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
 
     Args:
         fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: a field is unknown or no number.
     """
     _check(fields, EVENT_FIELDS)
     with state.change(node.state_file) as now:
@@ -49,11 +46,7 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
 
 
 def append_event(now: state.State, index: int, kind: int, data: int, fields: Fields) -> None:
-    """Add an event to a state that is being changed.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Add an event to a state that is being changed."""
     now.gpu(index)
     seq = max((int(e.fields["seq"]) for e in now.find("event")), default=0) + 1
     now.add("event", seq=seq, gpu=index, type=kind, data=data, **fields)
@@ -78,12 +71,7 @@ def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
 
 
 def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
-    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: a field is unknown or no number.
-    """
+    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`."""
     _check(fields, PROCESS_FIELDS)
     with state.change(node.state_file) as now:
         now.gpu(index)
@@ -93,11 +81,7 @@ def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
 
 
 def end_process(node: Node, index: int, pid: int) -> None:
-    """Let a process use a GPU no more.
-
-    Raises:
-        UsageError: it does not use this GPU.
-    """
+    """Let a process use a GPU no more."""
     with state.change(node.state_file) as now:
         if not now.remove("process", gpu=index, pid=pid):
             raise UsageError(f"GPU {index} has no process {pid}")
@@ -120,12 +104,7 @@ XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
 def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
-    """Switch MIG mode of a GPU on or off; both remove its MIG instances.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: the GPU does not support MIG.
-    """
+    """Switch MIG mode of a GPU on or off; both remove its MIG instances."""
     with state.change(node.state_file) as now:
         gpu = now.gpu(index)
         if gpu.fields["migcapable"] != "1":
@@ -140,10 +119,6 @@ def reset_gpu(node: Node, index: int) -> None:
     """Reset a GPU: what the driver counts since its start is 0 again, and what waits is done.
 
     A MIG mode that is pending comes into force, which removes its MIG instances.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: a process uses the GPU.
     """
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
@@ -161,12 +136,7 @@ def reset_gpu(node: Node, index: int) -> None:
 
 
 def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int]:
-    """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance.
-
-    Raises:
-        DocumentError: there is no such GPU.
-        UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
-    """
+    """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance."""
     with state.change(node.state_file) as now:
         ids = mig.add_instance(now, index, profile_name)
     tree.write_kernel(node)
@@ -174,11 +144,7 @@ def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int
 
 
 def destroy_instance(node: Node, index: int, gi: int) -> None:
-    """Destroy a MIG instance.
-
-    Raises:
-        UsageError: the GPU has no instance with this id.
-    """
+    """Destroy a MIG instance."""
     with state.change(node.state_file) as now:
         mig.remove_instance(now, index, gi)
     tree.write_kernel(node)
@@ -188,7 +154,6 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
 
     Raises:
-        DocumentError: there is no such GPU.
         UsageError: the field is fixed, such as the UUID; the field does not exist; or it cannot
             have this value.
     """
@@ -208,21 +173,13 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
-    """Add an NVML event of a GPU, by default an XID error with the number `data`.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Add an NVML event of a GPU, by default an XID error with the number `data`."""
     with state.change(node.state_file) as now:
         append_event(now, index, kind, data, {})
 
 
 def lose_gpu(node: Node, index: int) -> None:
-    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
         fields["lost"] = "1"
@@ -231,11 +188,7 @@ def lose_gpu(node: Node, index: int) -> None:
 
 
 def restore_gpu(node: Node, index: int) -> None:
-    """Bring a lost GPU back.
-
-    Raises:
-        DocumentError: there is no such GPU.
-    """
+    """Bring a lost GPU back."""
     set_gpu(node, index, lost=0)
 
 
@@ -257,9 +210,6 @@ def upgrade(node: Node, version: str) -> Node:
     Until reload_module() the two versions differ, and NVML reports a version mismatch. A process
     with the driver at / keeps the version that it started with; at /run/nvidia/driver it sees the
     new version.
-
-    Raises:
-        UsageError: the text is not a driver version.
     """
     if not tree.VERSION.fullmatch(version):
         raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
@@ -382,10 +332,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
         "GPU PID [FIELD=VALUE]...",
         lambda n, gpu, pid, *w: set_process(n, _index(gpu), _index(pid), _optional(w)),
     ),
-    "process-end": (
-        "GPU PID",
-        lambda n, gpu, pid: end_process(n, _index(gpu), _index(pid)),
-    ),
+    "process-end": ("GPU PID", lambda n, gpu, pid: end_process(n, _index(gpu), _index(pid))),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
     "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),
     "nvml-hang-hard": ("SECONDS", lambda n, for_: set_fault(n, "hang-hard", _seconds(for_))),
@@ -398,11 +345,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
 
 
 def check(name: str, words: Sequence[str]) -> None:
-    """Check that one of CHANGES has this number of arguments.
-
-    Raises:
-        UsageError: it has not, or there is no such change.
-    """
+    """Check that one of CHANGES has this number of arguments."""
     if name not in CHANGES:
         raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
     usage, _ = CHANGES[name]
@@ -416,12 +359,7 @@ def check(name: str, words: Sequence[str]) -> None:
 
 
 def apply(node: Node, name: str, words: Sequence[str]) -> None:
-    """Apply one of CHANGES with its command-line arguments.
-
-    Raises:
-        UsageError: there is no such change, or the arguments are wrong.
-        DocumentError: there is no such GPU.
-    """
+    """Apply one of CHANGES with its command-line arguments."""
     check(name, words)
     _, function = CHANGES[name]
     function(node, *words)

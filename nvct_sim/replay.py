@@ -103,11 +103,7 @@ class Replay:
         return major, minor, mode, uid, gid
 
     def inventory(self, mode: str = "auto") -> Inventory:
-        """Return the inventory that discovery makes from the tree.
-
-        Raises:
-            HostError: discovery fails, as on the recorded host.
-        """
+        """Return the inventory that discovery makes from the tree."""
         return modes.discover(mode, self.roots, self.options)
 
     def on_host(self, value: Value) -> Value:
@@ -135,11 +131,7 @@ class Replay:
 def spec(
     replay: Replay, mode: str = "auto", options: generate.Options | None = None
 ) -> tuple[Spec, list[str]]:
-    """Return the CDI specification of the recorded host, and discovery's warnings.
-
-    Raises:
-        HostError: discovery fails, as on the recorded host.
-    """
+    """Return the CDI specification of the recorded host, and discovery's warnings."""
     inventory = replay.inventory(mode)
     document = replay.on_host(generate.generate(inventory, options or generate.Options()))
     parts = [document, *document["devices"]]

@@ -25,10 +25,7 @@ from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-LOADERS = {
-    "x86_64": "/lib64/ld-linux-x86-64.so.2",
-    "aarch64": "/lib/ld-linux-aarch64.so.1",
-}
+LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 GROUPS = "root:x:0:\nvideo:x:44:\nnogroup:x:65534:\n"
@@ -83,11 +80,7 @@ def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> Non
 
 
 def _libraries() -> Iterator[Path]:
-    """Yield the host's loader and C library, by the paths under which programs find them.
-
-    Raises:
-        ContainerNotPossibleError: this host has no glibc.
-    """
+    """Yield the host's loader and C library, by the paths under which programs find them."""
     machine = platform.machine()
     loader = Path(LOADERS.get(machine, "/nonexistent"))
     if not loader.exists():

@@ -12,7 +12,8 @@ rule for driver libraries, so it is mounted into containers beside that. Hence i
 
 The first record is ``nvct-sim 1 <generation>``, the last ``end <generation>``. Writers hold an
 exclusive flock and write in place, so that bind mounts of the file stay valid. A reader without
-the lock reads again if the two generations differ.
+the lock reads again if the two generations differ. What is no state, or does not fit into the
+file, raises DocumentError.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ class State:
     """The content of a state file.
 
     Attributes:
-        generation: increases with every change.
         cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
     """
@@ -97,11 +97,7 @@ class State:
 
 
 def render(state: State) -> bytes:
-    """Return the text part of the file, without its padding.
-
-    Raises:
-        DocumentError: a value holds a TAB or newline, or the text is too long.
-    """
+    """Return the text part of the file, without its padding."""
     lines = [
         (MAGIC, FORMAT, str(state.generation)),
         ("driver", state.driver),
@@ -120,11 +116,7 @@ def render(state: State) -> bytes:
 
 
 def parse(data: bytes) -> State:
-    """Return the state that the text part of a file holds.
-
-    Raises:
-        DocumentError: the text is incomplete, or is not a state.
-    """
+    """Return the state that the text part of a file holds."""
     text = data.split(b"\0", 1)[0].decode()
     # Not splitlines(), which also splits at other characters.
     lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
@@ -151,11 +143,7 @@ def create(path: Path, state: State, *, machine: str) -> None:
 
 
 def read(path: Path, *, timeout_s: float = 2.0) -> State:
-    """Return the current state.
-
-    Raises:
-        DocumentError: the file is not a state file, or stays incomplete for timeout_s seconds.
-    """
+    """Return the current state."""
     until = time.monotonic() + timeout_s
     while True:
         try:
@@ -169,11 +157,7 @@ def read(path: Path, *, timeout_s: float = 2.0) -> State:
 
 @contextlib.contextmanager
 def change(path: Path) -> Iterator[State]:
-    """Yield the state under the lock, then write it in place; an exception writes nothing.
-
-    Raises:
-        DocumentError: the file is not a state file, or the new state does not fit.
-    """
+    """Yield the state under the lock, then write it in place; an exception writes nothing."""
     with path.open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         state = parse(os.pread(file.fileno(), FILE_SIZE - ELF_SIZE, ELF_SIZE))

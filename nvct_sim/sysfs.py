@@ -142,11 +142,7 @@ def resource(device: Device) -> str:
 
 
 def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
-    """Return name -> text of the text files in a device's folder, without the line end.
-
-    Args:
-        processors: list of the processors near the device, such as `0-7`.
-    """
+    """Return name -> text of a device's files, without the line end; processors are as `0-7`."""
     speed = f"{SPEEDS[device.generation]} GT/s PCIe"
     ids = (device.vendor, device.device, device.subsystem_vendor, device.subsystem_device)
     vendor, number, sub_vendor, sub_device = ids

@@ -102,11 +102,7 @@ class Node:
         return self.tree / "etc"
 
     def state(self) -> state.State:
-        """Return the node's current state.
-
-        Raises:
-            DocumentError: the state file is damaged.
-        """
+        """Return the node's current state."""
         return state.read(self.state_file)
 
 
@@ -349,12 +345,7 @@ def load(tree: Path) -> Node:
 
 
 def find(base: Path, name: str) -> Node:
-    """Return the node of this name below base.
-
-    Raises:
-        UsageError: the name is invalid, or there is no such node.
-        DocumentError: node.json is damaged or has another format version.
-    """
+    """Return the node of this name below base."""
     if not NAME.fullmatch(name):
         raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
     return load(base / name)

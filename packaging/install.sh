@@ -90,7 +90,7 @@ for name in nvct nvidia-ctk; do
 	done
 done
 
-for unit in "$here"/packaging/systemd/*.service "$here"/packaging/systemd/*.path "$here"/packaging/systemd/*.timer; do
+for unit in "$here"/packaging/systemd/*.service "$here"/packaging/systemd/*.path "$here"/packaging/systemd/*.timer "$here"/packaging/systemd/*.mount; do
 	[ ! -e "$unit" ] || install -D -m 0644 "$unit" "$dest${UNIT_FOLDER:-/usr/lib/systemd/system}/${unit##*/}"
 done
 for rules in "$here"/packaging/udev/*.rules; do

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: golden files, and the rule about skipped engine tests."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect
@@ -38,8 +36,10 @@ GOLDEN = Path(__file__).parent / "golden"
 FAILED = pytest.StashKey[bool]()
 TOGETHER = ("tests/kubernetes/chart",)
 """Folders whose files share what takes long to start: one worker runs them, one after the other."""
-WORKER_BYTES = 4 << 30
-"""What a worker may need: its own memory, and that of a Kubernetes."""
+WORKER_BYTES = 3 << 30
+"""What a worker may need: its own memory, and that of a Kubernetes: 1.0 GiB fresh, 2.3 after an hour's pods."""
+WORKERS = 3
+"""For a processor: tests that wait for engines and kubelets leave it idle half of the time with two."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,11 +63,11 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return two workers for a processor: tests of engines wait for them half of the time."""
+    """Return the number of workers that processors and memory are enough for."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads it
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)) * 2, memory // WORKER_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)) * WORKERS, memory // WORKER_BYTES))
 
 
 def unit_of(test: str) -> str:

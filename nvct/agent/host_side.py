@@ -41,6 +41,7 @@ from nvct.agent.nvml.host_verbs import (
 )
 from nvct.errors import HostError
 from nvct.host.roots import Roots, join
+from nvct.oci.jsontext import Json
 from nvct.paths import HOOK_PATH
 
 TYPE_CHECKING = False
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from nvct.cdi.types import ContainerEdits
     from nvct.doctor.containers import Containers
     from nvct.host.nvml.model import NvmlReport
-    from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
     # Runs work that imports the generator, and returns its answer.
@@ -171,8 +171,7 @@ class HostSide:
     def _update(self, place: Place, report: NvmlReport) -> Json:
         """Write the driver's files, and keep the edits of devices; return warnings."""
         edits, warnings = cast(
-            "tuple[Mapping[str, ContainerEdits], Json]",
-            self._run(partial(_driver, place, report)),
+            "tuple[Mapping[str, ContainerEdits], Json]", self._run(partial(_driver, place, report))
         )
         self.edits = edits
         return warnings

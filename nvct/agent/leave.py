@@ -56,11 +56,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 
 def _remove(path: str, patterns: Sequence[str]) -> list[str]:
-    """Remove the files in a folder whose names match; return the names. Subfolders stay.
-
-    Raises:
-        HostError: one cannot be removed.
-    """
+    """Remove the files in a folder whose names match; return the names. Subfolders stay."""
     removed = []
     try:
         with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:

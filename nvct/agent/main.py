@@ -40,7 +40,6 @@ from nvct.agent.core.program import (
     begin_nvml,
     grace_s,
 )
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
@@ -53,11 +52,9 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
+from nvct.host.recorder import Recorder
+from nvct.oci.jsontext import Json
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"
@@ -98,7 +95,6 @@ class Agent:
     is_ending: bool = False
 
     def __post_init__(self) -> None:
-        """Make the tasks; none is started."""
         self.tasks = [
             KeptTask(
                 name,
@@ -235,11 +231,7 @@ class Agent:
             stop_listening()
 
     async def _follow_node(self) -> None:
-        """Learn by the labels of the Node when its driver is being replaced.
-
-        Raises:
-            ClusterError: there is no access to the cluster.
-        """
+        """Learn by the labels of the Node when its driver is being replaced."""
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
@@ -311,10 +303,7 @@ class Agent:
 
 
 def run(
-    names: Sequence[str],
-    env: Mapping[str, str],
-    client: NvmlClient,
-    folder: str = FOLDER,
+    names: Sequence[str], env: Mapping[str, str], client: NvmlClient, folder: str = FOLDER
 ) -> None:
     """Serve until a signal ends the agent.
 

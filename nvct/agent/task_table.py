@@ -3,7 +3,9 @@
 
 A folder has `settings.py`, which is loaded first, with PROGRAM and `resolve`; and `task.py`, with
 `make` and, where modules are imported later, their names in LATER. In the agent, a task takes its
-settings from the environment variables of NVIDIA's program for the same job.
+settings from the environment variables of NVIDIA's program for the same job. Both functions raise
+UsageError or DocumentError if a setting is wrong; `make` raises ClusterError where a task needs
+the cluster, and there is no access to it.
 """
 
 from __future__ import annotations

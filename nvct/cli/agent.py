@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import click
 
-from nvct.agent.core import logs, program
+from nvct.agent.core import instance, logs, program
 from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.agent.task_table import DEFAULT
+from nvct.cli.context import flat, say
 from nvct.cli.gostyle import Command, GoGroup
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import words
 from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
@@ -102,7 +103,8 @@ def agent(
     if leaves:
         from nvct.agent import leave
 
-        for sentence in leave.leave(host_root, os.environ):
+        done = leave.leave(host_root, os.environ)
+        for sentence in done or ["no agent has served this node: there is nothing to remove"]:
             say(sentence)
         return
     settings = {LISTEN_ENV: listen, WORKER_ENV: worker}
@@ -134,7 +136,6 @@ def release_command(*, minutes: int) -> None:
 
     Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
     """
-    from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
     release.request(60 * minutes, instance.FOLDER)
@@ -145,7 +146,6 @@ def release_command(*, minutes: int) -> None:
 @agent.command("resume")
 def resume_command() -> None:
     """Have this node's agent use the driver again: the end of `nvct agent release`."""
-    from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
     if not release.withdraw(instance.FOLDER):
@@ -160,11 +160,7 @@ def resume_command() -> None:
 
 
 def _released() -> str:
-    """Wait until the agent has let go of the driver; return that as a sentence.
-
-    Raises:
-        HostError: it does not.
-    """
+    """Wait until the agent has let go of the driver; return that as a sentence."""
     nvml: Mapping[str, Any] = {}
     end = time.monotonic() + RELEASE_S
     while time.monotonic() < end:
@@ -186,11 +182,7 @@ def _released() -> str:
 def _become(
     module: str, words: tuple[str, ...], settings: Mapping[str, str | None], *, needs: str
 ) -> NoReturn:
-    """Run a module as a process of its own, free of the command line's memory.
-
-    Raises:
-        HostError: Python is too old, or a module is missing.
-    """
+    """Run a module as a process of its own, free of the command line's memory."""
     if sys.version_info < PYTHON:
         raise HostError("the agent needs Python 3.11 or newer")
     from importlib import util
@@ -224,7 +216,6 @@ def status_of_agent() -> Mapping[str, Any]:
     """
     import asyncio
 
-    from nvct.agent.core import instance
     from nvct.agent.web import http
 
     path = f"{instance.FOLDER}/{instance.SOCKET}"

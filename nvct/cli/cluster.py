@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct cluster; and the GPUs that a pod has or waits for. Asks the API server only."""
+"""Commands: nvct cluster, convert; and the GPUs that a pod has or waits for, by the API server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import click
 
 from nvct.cli import screen
-from nvct.cli.context import tell
-from nvct.cli.options import format_option, say
+from nvct.cli.context import say
+from nvct.cli.options import format_option, show
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -79,13 +78,9 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
             return await fleet.nodes(connected, namespace)
 
     nodes = asyncio.run(run())
-    if form == "json":
-        click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
-        return
-    if not nodes:
+    show(form, [node._asdict() for node in nodes], table(nodes, screen.columns()) if nodes else ())
+    if not nodes and form != "json":
         say("no node has a GPU, and no pod of the agent runs: is --namespace the agent's?")
-    for line in table(nodes, screen.columns()) if nodes else ():
-        tell(line)
 
 
 def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
@@ -151,14 +146,14 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
         NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
     """
     report = asyncio.run(_ask(namespace, name, kubeconfig))
-    if form == "json":
-        click.echo(json.dumps(report, indent=2))
-        return
-    for line in text(report):
+    show(form, report, _wrapped(text(report), screen.columns()))
+
+
+def _wrapped(lines: list[str], width: int) -> Iterator[str]:
+    for line in lines:
         words = line.lstrip()
         margin = line[: len(line) - len(words)]
-        for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
-            tell(part)
+        yield from screen.wrapped(margin, words, width, len(margin) + 4)
 
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
@@ -285,3 +280,34 @@ def _free(report: dict[str, Any]) -> list[dict[str, Any]]:
 def _more(found: list[Any], what: str) -> Iterator[str]:
     if len(found) > SHOWN:
         yield f"      and {len(found) - SHOWN} more {what}; --json has all"
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--claims", is_flag=True,
+              help="Ask by ResourceClaims (DRA) in place of limits.")  # fmt: skip
+def convert(*, file: str, claims: bool) -> None:
+    """Turn manifests of NVIDIA's Kubernetes 1.9 into manifests of today; explain each change.
+
+    FILE has pods, or objects that make pods; - is stdin. The manifests go to stdout, without
+    their comments; what was changed goes to stderr. With --claims, limits of nvidia.com/gpu and
+    nvidia.com/mig-* become ResourceClaims, and conditions on labels of GPUs conditions of these.
+
+    Example: nvct convert gpu-pod.yml | kubectl create -f -
+    """
+    from nvct.agent.manifests import convert as manifests
+    from nvct.agent.manifests import convert_claims, manifest_file
+
+    documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
+    templates = convert_claims.Templates(documents)
+    converted = []
+    for document in documents:
+        result, changes = manifests.convert(document)
+        results = [result]
+        if claims:
+            results, more = convert_claims.convert(result, templates)
+            changes += more
+        converted += results
+        for change in changes:
+            say(change)
+    click.echo(manifest_file.dump_all(converted), nl=False)

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import click
 
-from nvct.cli.gostyle import GoGroup, is_incumbents
-from nvct.cli.options import GoStyle, say
+from nvct import paths
+from nvct.cdi.make.store import make_folders
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoGroup, GoStyle, is_incumbents
+from nvct.config import editing, load
+from nvct.config.editing import DEFAULT_TEXT
 from nvct.config.model import Config
 from nvct.errors import UsageError
+from nvct.linux.files import write_atomic
 
 OUTPUT = click.option("--output", "-o", default="", metavar="FILE",
                       help="Write it there.  [default: standard output]")  # fmt: skip
@@ -43,8 +49,6 @@ def config(
 
     Example: nvidia-ctk config --set nvidia-container-runtime.mode=cdi --in-place
     """
-    from nvct.config import editing
-
     if ctx.invoked_subcommand:
         ctx.meta["nvct.config-file"] = file
         return
@@ -84,8 +88,6 @@ config.aliases = {"create-default": "default", "generate-default": "default"}
 @click.pass_context
 def show(ctx: click.Context, *, origin: bool) -> None:
     """Print every key with the value in force, and warnings about values without effect."""
-    from nvct.config import editing, load
-
     path = ctx.meta.get("nvct.config-file") or _config_path()
     settings = load.load(path)
     text = _text(path) or ""
@@ -108,8 +110,6 @@ def show(ctx: click.Context, *, origin: bool) -> None:
 
 
 def _warn(keys: list[str], text: str, path: str) -> None:
-    from nvct.config import editing, load
-
     if not set(keys) & set(editing.UNREAD):
         return
     for warning in editing.unread_warnings(load.from_toml(text.encode(), path)):
@@ -118,15 +118,11 @@ def _warn(keys: list[str], text: str, path: str) -> None:
 
 
 def _config_path() -> str:
-    from nvct.config import load
-
     option = click.get_current_context().meta.get("nvct.config")
     return str(option or load.path_from(os.environ))
 
 
 def _why(path: str, settings: Config) -> str:
-    from nvct import paths
-
     if not settings.path:
         return f"{path} does not exist: these are the defaults"
     if os.environ.get(paths.CONFIG_ENV) == path:
@@ -137,8 +133,6 @@ def _why(path: str, settings: Config) -> str:
 
 
 def _origin(text: str, path: str, key: str, settings: Config) -> str:
-    from nvct.config import editing, load
-
     if not settings.path or not load.sets(text, key):
         return "default"
     line = editing.line_of(text, key)
@@ -147,18 +141,12 @@ def _origin(text: str, path: str, key: str, settings: Config) -> str:
 
 def _toml(name: str, value: object) -> str:
     """Return a value as TOML; JSON's strings, booleans and lists are valid TOML."""
-    import json
-
-    from nvct.config import load
-
     if name in load.COMMA_LISTS and isinstance(value, tuple):
         value = ",".join(value)
     return json.dumps(value, ensure_ascii=False)
 
 
 def _text(path: str) -> str | None:
-    from nvct.config import load
-
     data = load.read(path)
     if data is not None:
         load.from_toml(data, path)  # raises if the file is invalid
@@ -166,16 +154,12 @@ def _text(path: str) -> str | None:
 
 
 def _default() -> str:
-    from nvct.config.editing import DEFAULT_TEXT
-
     return DEFAULT_TEXT
 
 
 def _write(path: str, text: str) -> None:
-    from nvct.linux.files import write_atomic
-
     path = os.path.abspath(path)
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    make_folders(os.path.dirname(path))
     exists = os.path.exists(path)
     write_atomic(path, text.encode(), mode=None if exists else MODE, follow=True)
     if not is_incumbents(click.get_current_context()):  # the incumbent prints nothing

@@ -3,37 +3,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Timer
 from typing import Any
 
 import click
 
-from nvct.cli.options import (
-    GoStyle,
-    flat,
-    format_option,
-    need_host,
-    say,
-    settings_in_force,
-    words,
-)
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import agent_and_release, format_option, need_host, show, words
+from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
+from nvct.cli.runtime import engine
+from nvct.cli.runtime.options import state_dir
+from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
-from nvct.errors import HostError, NvctError, UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a page of help needs no checks
-    from nvct.doctor.checks import Check, Node
-    from nvct.doctor.model import Part
+from nvct.config.model import Config
+from nvct.doctor import bundle, checks, mends
+from nvct.doctor.checks import Check, Node
+from nvct.doctor.fix import Transaction
+from nvct.doctor.image_needs import UNPACK
+from nvct.doctor.model import Part, count
+from nvct.doctor.reasons import Reason
+from nvct.errors import NvctError, UsageError, printable
+from nvct.host.nvml.session import close_shared
 
 PAGE = "docs/doctor.md"
+"""Has a section for each check."""
 PATIENCE_S = 4.0
 WAITS = "the driver has not answered yet: it is waited for a minute at most"
-"""Has a section for each check."""
 UNSEEN = "?"
 """The mark of a check that could not see everything, and found no fault."""
 
@@ -74,8 +73,6 @@ def doctor(
 
     Example: sudo nvct doctor
     """
-    from nvct.cli import doctor_fix
-
     need_host("doctor")
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
@@ -84,42 +81,34 @@ def doctor(
     node = node_of_host()
     node.image = _unpacked(image)
     if undo:
-        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
+        sys.exit(0 if _transaction(node, state_dir).undo(dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
-        doctor_fix.settle(node, state_dir)
+        _transaction(node, state_dir).settle()
     done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
-        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
+        changed, failed = _mend(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
             node.image = image or ""
             done = _look(chosen, node)
     if bundle:
         _save(bundle, node, done)
-    if form == "json":
-        click.echo(json.dumps([_to_dict(check, part) for check, part in done], indent=2))
-    else:
-        click.echo("\n".join(text(done, is_root=os.geteuid() == 0, width=columns())))
+    lines = text(done, is_root=os.geteuid() == 0, width=columns())
+    show(form, [_to_dict(check, part) for check, part in done], lines)
     sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
 
 
 def _unpacked(image: str | None) -> str:
-    """Return the folder of --image, "" without the option.
-
-    Raises:
-        UsageError: it is no folder.
-    """
+    """Return the folder of --image, "" without the option."""
     if image is None:
         return ""
-    from nvct.doctor.image_needs import UNPACK
-
     if not os.path.isdir(image):
         raise UsageError(f"--image: no folder {image}", hint=UNPACK)
     return os.path.abspath(image)
@@ -127,8 +116,6 @@ def _unpacked(image: str | None) -> str:
 
 def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
     """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
-    from nvct.doctor import checks
-
     context = click.get_current_context()
 
     def tell() -> None:
@@ -145,13 +132,7 @@ def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
 
 
 def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
-    """Return the checks to run.
-
-    Raises:
-        UsageError: a name is unknown.
-    """
-    from nvct.doctor import checks
-
+    """Return the checks to run."""
     known = [check.name for check in checks.CHECKS]
     for name in names:
         if name not in known:
@@ -162,12 +143,8 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 
 def node_of_host() -> Node:
     """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
-    from nvct.cli.runtime import engine
-    from nvct.cli.runtime.status import environ_of_user
-    from nvct.config.model import Config
-    from nvct.doctor.checks import Node
-
     trouble = None
+    agent, released = agent_and_release()
     try:
         settings = settings_in_force()
     except NvctError as error:
@@ -176,45 +153,14 @@ def node_of_host() -> Node:
         settings=settings,
         env=environ_of_user(os.environ),
         engines=engine.engines(),
-        agent=_agent(),
+        agent=agent,
         trouble=trouble,
-        released=_released(),
+        released=released,
     )
 
 
-def _agent() -> Mapping[str, Any] | None:
-    """Return /status of this node's agent; None if there is no agent, or it may not be asked."""
-    from nvct.cli.agent import status_of_agent
-
-    try:
-        return status_of_agent()
-    except (HostError, ImportError):
-        return None
-
-
-def _released() -> str:
-    """Return why an agent that starts now would leave the driver alone, "" if it would not."""
-    try:
-        from nvct.agent.core import instance
-
-        if not os.path.isdir(instance.FOLDER):  # as on most hosts
-            return ""
-        from nvct.agent.nvml import release
-    except ImportError:  # what an agent needs is not installed
-        return ""
-    return release.of_file(instance.FOLDER, time.monotonic())
-
-
 def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
-    """Write the archive of --bundle.
-
-    Raises:
-        NvctError: it cannot be made or written.
-    """
-    from nvct.cli.runtime.status import document
-    from nvct.doctor import bundle
-    from nvct.doctor.reasons import Reason
-
+    """Write the archive of --bundle."""
     documents: dict[str, Any] = {
         "doctor.json": [_to_dict(check, part) for check, part in done],
         "engines.json": [document(status) for status in node.statuses],
@@ -229,8 +175,6 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
 
 def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> Iterator[str]:
     """Yield the lines: one for each check, more for what is wrong, and the sum."""
-    from nvct.doctor.model import count
-
     name_width = max((len(check.name) for check, _ in done), default=0)
     for check, part in done:
         mark = _mark(part)
@@ -248,7 +192,6 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> It
 def _shown(
     lines: Iterable[str], head: str, mark: str, *, at: int, width: int, hang: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a part; its mark is at a place of the head before the first."""
     first, *rest = map(printable, lines)
     start, *more = wrapped(head, first, width)
     bold = mark == MARKS["attention"]
@@ -303,15 +246,10 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct status
     """
-    from nvct.doctor import checks
-
     need_host("status")
     node = node_of_host()
     parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]
-    if form == "json":
-        click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
-    else:
-        click.echo("\n".join(status_text(parts, columns())))
+    show(form, [part.to_dict() for part in parts], status_text(parts, columns()))
     sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
 
 
@@ -320,3 +258,44 @@ def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
     for part in parts:
         mark, name = MARKS[part.health], f"{part.name:<8} "
         yield from _shown(part.lines, f"{name}{mark:<5} ", mark, at=len(name), width=width)
+
+
+def _mend(
+    node: Node, parts: Sequence[Part], folder: str | None, *, dry_run: bool
+) -> tuple[bool, bool]:
+    """Print the plan that mends what is wrong, and carry it out.
+
+    Returns:
+        Whether the host has to be checked again, and whether a step failed.
+    """
+    planned = mends.plan(parts)
+    config = click.get_current_context().meta.get("nvct.config")
+    host = mends.Host(
+        roots=node.roots,
+        settings=node.settings,
+        output=os.environ.get(OUTPUT_ENV) or OUTPUT,
+        options=["--config", config] if config else [],
+        say=_say,
+    )
+    for mend in planned:
+        names = ", ".join(reason.name for reason in mend.reasons)
+        _say(f"{'would run' if dry_run else 'plan'}: {mend}  ({names})")
+        for line in list(mends.lines(mend, host)) or ["changes nothing"]:
+            _say(f"  {line}")
+    if not planned:
+        _say("nothing that a command of nvct mends")
+    if dry_run or not planned:
+        return False, False
+    close_shared()  # NVML lists the GPUs that it found when it was loaded
+    is_done = _transaction(node, folder).carry_out([mends.step(mend, host) for mend in planned])
+    if is_done:
+        _say("done: `nvct doctor --undo` takes it back")
+    return True, not is_done
+
+
+def _transaction(node: Node, folder: str | None) -> Transaction:
+    return Transaction(state_dir(folder, "doctor"), node.roots, _say)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -19,11 +19,7 @@ STOPPED = 130  # 128 + SIGINT, as in shells
 
 
 def run(name: str, call: Callable[[], int | None]) -> NoReturn:
-    """Run a program and exit; the only place that turns an error into a line and exit status.
-
-    Args:
-        call: runs the program and returns its exit status, None for 0.
-    """
+    """Run a program and exit; the only place that turns an error into a line and exit status."""
     try:
         status = call()
         sys.stdout.flush()

@@ -11,22 +11,21 @@ import click
 from click.shell_completion import CompletionItem
 
 from nvct import paths
-from nvct.cli import screen
-from nvct.cli.cluster import KUBECONFIG
-from nvct.cli.context import tell
-from nvct.cli.options import container_names, format_option
+from nvct.cli import explain_container, screen
+from nvct.cli.cluster import KUBECONFIG, explain_pod
+from nvct.cli.options import container_names, driver_release, format_option, show
 from nvct.config.model import without_choice
-from nvct.doctor import messages, refusals
+from nvct.doctor import explanation, messages, refusals
 from nvct.doctor.messages import Found
 from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
+from nvct.oci import bundle as bundles
 from nvct.oci.bundle import Bundle
 
 LIMIT = 64 << 20
 
 
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the containers, reasons and files that a word may become, for completion."""
     reasons = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
     names = [*container_names(ctx, param, incomplete), *reasons]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
@@ -88,9 +87,6 @@ def explain(
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
-    from nvct.cli import explain_container
-    from nvct.doctor import explanation
-
     data = sys.stdin.buffer.read(LIMIT) if config_json == "-" else b""
     standard_input = data.decode("utf-8", "surrogateescape")
     kind = "pod" if namespace else _kind(config_json, standard_input)
@@ -101,8 +97,6 @@ def explain(
         _explain_reason(config_json, form)
         return
     if config_json and kind == "pod":
-        from nvct.cli.cluster import explain_pod
-
         owner, _, name = config_json.rpartition("/")
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
@@ -110,7 +104,7 @@ def explain(
         try:
             explain_container.explain_existing(config_json, form)
         except UsageError as error:
-            error.hint = _similar_reason(config_json) or error.hint
+            error.hint = _similar(config_json) or error.hint
             raise
         return
     words = bool(env or annotations or mounts)
@@ -128,22 +122,15 @@ def explain(
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
-    told = explanation.explain(found, program, surroundings)
-    click.echo(
-        json.dumps(told, indent=2)
-        if form == "json"
-        else explain_container.text(told, everything=everything, width=screen.columns())
-    )
+    told = explanation.explain(found, program, surroundings, driver_release)
+    lines = explain_container.text(told, everything=everything, width=screen.columns())
+    show(form, told, [lines])
     if told["error"]:
         sys.exit(1)
 
 
 def _explain_message(text: str, form: str) -> None:
-    """Print the cause of each known message in a text, and what to do.
-
-    Raises:
-        UsageError: the text has none.
-    """
+    """Print the cause of each known message in a text, and what to do."""
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
     own = None if is_clear else refusals.message_of(text)
@@ -152,27 +139,22 @@ def _explain_message(text: str, form: str) -> None:
         raise UsageError(
             "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
         )
-    if form == "json":
-        click.echo(json.dumps({"messages": [_message_to_dict(one) for one in found]}, indent=2))
-        return
     texts = (_message_text(one, is_log="\n" in text.strip()) for one in found)
-    tell(*"\n\n".join(texts).split("\n"))
+    shown = {"messages": [_message_to_dict(one) for one in found]}
+    show(form, shown, map(printable, "\n\n".join(texts).split("\n")))
 
 
 def _explain_reason(name: str, form: str) -> None:
     reason = Reason[name]
-    if form == "json":
-        told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
-        click.echo(json.dumps({**told, "remedy": reason.remedy}, indent=2))
-        return
-    width = screen.columns()
-    for margin, words in (
+    told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
+    paragraphs = (
         ("", f"{name}: {reason.question} The answer is no."),
         ("  looks at: ", reason.evidence),
         ("  do: ", reason.remedy),
-    ):
-        for line in screen.wrapped(margin, words, width):
-            click.echo(line)
+    )
+    width = screen.columns()
+    lines = (line for one in paragraphs for line in screen.wrapped(*one, width))
+    show(form, {**told, "remedy": reason.remedy}, lines)
 
 
 def _message_to_dict(found: Found) -> dict[str, object]:
@@ -203,11 +185,7 @@ def _message_text(found: Found, *, is_log: bool) -> str:
 def _refuse_mixture(
     config_json: str | None, bundle: str | None, *, words: bool, privileged: bool
 ) -> None:
-    """Refuse a command line that names more than one thing to explain, or none.
-
-    Raises:
-        UsageError: the command line names more than one thing, or none.
-    """
+    """Refuse a command line that names more than one thing to explain, or none."""
     given = sum((config_json is not None, bundle is not None, words))
     if given != 1 or (privileged and not words):
         raise UsageError(
@@ -238,11 +216,15 @@ def _kind(word: str | None, standard_input: str) -> str:
     return "pod" if word.count("/") == 1 and all(word.split("/")) else "container"
 
 
-def _similar_reason(word: str) -> str:
+def _similar(word: str) -> str:
     import difflib  # 4 ms
 
-    similar = difflib.get_close_matches(word, Reason.__members__, 1, cutoff=0.8)
-    return f"did you mean the reason {similar[0]}?" if similar else ""
+    kinds = {
+        **dict.fromkeys(Reason.__members__, "reason"),
+        **dict.fromkeys(refusals.codes(), "code"),
+    }
+    similar = difflib.get_close_matches(word, kinds, 1, cutoff=0.8)
+    return f"did you mean the {kinds[similar[0]]} {similar[0]}?" if similar else ""
 
 
 def _is_log(text: str) -> bool:
@@ -255,13 +237,7 @@ def _is_log(text: str) -> bool:
 
 
 def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:
-    """Read a bundle's config.json.
-
-    Raises:
-        BundleError: the file is not a valid config.json.
-    """
-    from nvct.oci import bundle as bundles
-
+    """Read a bundle's config.json."""
     if config_json == "-":
         return bundles.Bundle("standard input", standard_input)
     return bundles.load(config_json or bundles.config_path(bundle or ""))

@@ -11,9 +11,13 @@ from typing import Any
 import click
 
 from nvct.cli import log, screen
-from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.options import need_host, say_if_inside
+from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
-from nvct.doctor.model import count
+from nvct.compile import live_host
+from nvct.doctor import decisions, one_container
+from nvct.doctor.model import count, date
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 LONGEST = 1000
@@ -31,10 +35,6 @@ def explain_existing(word: str, form: str) -> None:
     Raises:
         UsageError: there is none, and nothing was decided about one.
     """
-    from nvct.cli.ps import uses_of_host
-    from nvct.compile import live_host
-    from nvct.doctor import decisions, one_container
-
     need_host("explain")
     settings = settings_in_force()
     around = one_container.Surroundings(
@@ -90,7 +90,7 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     else:
         yield from _creation(one["creation"])
     for record in one["decisions"]:
-        brief = f"{log.when(record)} {record['outcome']} by {record['program']}"
+        brief = f"{date(float(record['time']))} {record['outcome']} by {record['program']}"
         is_long = record["outcome"] == "refused" or "about" in record
         yield "decided", log.text(record) if is_long else brief
     for use in one["uses"]:
@@ -128,12 +128,7 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
-    """Return the lines about a request.
-
-    Args:
-        everything: whether all is listed that would be injected.
-        width: of a terminal, 0 for no limit.
-    """
+    """Return the lines about a request."""
     rows = [("", HEADLINES[told["outcome"]])]
     if told["error"]:
         rows.append(("error", told["error"]["line"]))
@@ -203,7 +198,7 @@ def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
     counts = [
-        f"{len(inject[key])} {name}{'s' if len(inject[key]) > 1 else ''}"
+        count(len(inject[key]), name)
         for key, name in (
             ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
             ("hooks", "hook"), ("gids", "group"),

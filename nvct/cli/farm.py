@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 
+from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import format_option, say, settings_in_force, tell
+from nvct.cli.options import format_option, show
+from nvct.compile import live_host
 from nvct.config.model import Config
+from nvct.container.plan.store import run_dir
+from nvct.doctor.model import count
+from nvct.errors import printable
+from nvct.farm import collect, of_host
+from nvct.farm.build import build as make
 from nvct.farm.collect import Needs, Status
 
 NO_VIEWS = "no views: nvct farm build makes one"
@@ -35,10 +42,6 @@ def build() -> None:
 
     Example: nvct farm build
     """
-    from nvct.compile import live_host
-    from nvct.farm import of_host
-    from nvct.farm.build import build as make
-
     settings = settings_in_force()
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
     inventory = of_host.discover_or_view(
@@ -63,7 +66,11 @@ def list_(*, form: str) -> None:
 
     Example: nvct farm list --format json
     """
-    _show(_statuses(), form)
+    settings = settings_in_force()
+    statuses = collect.statuses(of_host.farm_of(settings), _needs(settings), strict=False)
+    show(form, [_to_dict(status) for status in statuses], map(printable, _lines(statuses)))
+    if not statuses and form != "json":
+        say(NO_VIEWS)
 
 
 @farm.command()
@@ -76,14 +83,11 @@ def gc(*, dry_run: bool) -> None:
 
     Example: nvct farm gc --dry-run
     """
-    from nvct.farm import collect, of_host
-
     settings = settings_in_force()
     removed = collect.collect(of_host.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in removed:
         tell(status.manifest.path)
-    views = f"{len(removed)} view{'' if len(removed) == 1 else 's'}"
-    say(f"{views} {'would go' if dry_run else 'removed'}")
+    say(f"{count(len(removed), 'view')} {'would go' if dry_run else 'removed'}")
 
 
 @farm.command()
@@ -96,61 +100,37 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
 
     Example: nvct farm verify
     """
-    from nvct.farm import collect, of_host
-
-    results = collect.verify(of_host.farm_of(settings_in_force()), names)
-    rows = []
-    for manifest, problems in results:
+    rows: list[dict[str, Any]] = []
+    for manifest, problems in collect.verify(of_host.farm_of(settings_in_force()), names):
         state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
         state = "differs" if problems else state
         rows.append({"name": manifest.name, "state": state, "problems": problems})
-        if form == "text":
-            for text in problems or [f"{manifest.name}: {state}"]:
-                tell(text)
-    if form == "json":
-        click.echo(json.dumps(rows, indent=2))
-    if not results:
+    texts = (text for r in rows for text in r["problems"] or [f"{r['name']}: {r['state']}"])
+    show(form, rows, map(printable, texts))
+    if not rows:
         say(NO_VIEWS)
-    sys.exit(1 if any(problems for _, problems in results) else 0)
-
-
-def _statuses() -> list[Status]:
-    from nvct.farm import collect, of_host
-
-    settings = settings_in_force()
-    return collect.statuses(of_host.farm_of(settings), _needs(settings), strict=False)
+    sys.exit(1 if any(row["problems"] for row in rows) else 0)
 
 
 def _needs(settings: Config) -> Needs:
-    from nvct.compile import live_host
-    from nvct.container.plan.store import run_dir
-    from nvct.farm import of_host
-
     return of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir(os.environ))
 
 
-def _show(statuses: Sequence[Status], form: str) -> None:
-    if form == "json":
-        rows = [
-            {
-                "name": status.manifest.name,
-                "path": status.manifest.path,
-                "version": status.manifest.version,
-                "method": status.manifest.method,
-                "made": status.manifest.made,
-                "files": len(status.manifest.entries),
-                **{k: v for k, v in asdict(status).items() if k != "manifest"},
-            }
-            for status in statuses
-        ]
-        click.echo(json.dumps(rows, indent=2))
-        return
+def _to_dict(status: Status) -> dict[str, Any]:
+    manifest = status.manifest
+    return {
+        **{
+            name: getattr(manifest, name) for name in ("name", "path", "version", "method", "made")
+        },
+        "files": len(manifest.entries),
+        **{k: v for k, v in asdict(status).items() if k != "manifest"},
+    }
+
+
+def _lines(statuses: Sequence[Status]) -> Iterator[str]:
     for status in statuses:
         manifest = status.manifest
         size = f"{status.size / (1 << 20):.0f} MiB"
         keep = status.keep or "nothing needs it"
-        tell(f"{manifest.path}  {manifest.method}  {size}  {status.state}  ({keep})")
-        for problem in status.problems:
-            tell(f"  {problem}")
-    if not statuses:
-        say(NO_VIEWS)
+        yield f"{manifest.path}  {manifest.method}  {size}  {status.state}  ({keep})"
+        yield from (f"  {problem}" for problem in status.problems)

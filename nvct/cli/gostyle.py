@@ -96,11 +96,7 @@ class UnknownCommandError(click.UsageError):
 
 
 class GoGroup(GoStyle, click.Group):
-    """A group of GoStyle commands, with a command `help`.
-
-    Attributes:
-        aliases: other names of commands, absent from help.
-    """
+    """A group of GoStyle commands, with a command `help`."""
 
     aliases: Mapping[str, str] = MappingProxyType({})
 
@@ -189,7 +185,6 @@ def _add_globals(command: click.Command) -> None:
 
 
 def _help_command(group: click.Group) -> click.Command:
-    """Return the command that prints the help of a group, or of one of its commands."""
 
     @click.command("help", hidden=True)
     @click.argument("names", nargs=-1)

@@ -10,14 +10,27 @@ from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli import install_options
-from nvct.cli.options import GoStyle, flat, say
+from nvct import cli
+from nvct.agent.core.program import UPGRADES_ENV
+from nvct.cli import install_options, validate
+from nvct.cli.context import flat, say
+from nvct.cli.gostyle import GoStyle
+from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
 from nvct.errors import UsageError
-from nvct.installer.request import Request
+from nvct.host import modes
+from nvct.installer import programs, ready, settings, steps
+from nvct.installer import request as requests
+from nvct.installer.request import ENGINES, RESTART, SOCKETS, Request
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
+NRI = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("nri_plugin_index", "nri_socket", "nri_namespace",
+                 "nri_management_cdi_device_namespaces")
+}  # fmt: skip
+"""Options of the plugin, too."""
 NO_NODES = ("", "none")
 FOUND = "auto"
 """As --runtime: the engine that runs this container."""
@@ -26,6 +39,11 @@ EMPTY = {
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),
     "device_nodes": ("CREATE_DEVICE_NODES", (("none",),)),
 }
+SAME = (
+    "pid_file", "driver_root", "driver_root_mount", "cdi_kind", "ignore_errors", "publish",
+)  # fmt: skip
+SAME_OF_ENGINE = ("drop_in_host", "executable", "name", "default", "runtime_type")
+"""Options that are fields of the request, under the same names."""
 DRIVER_READY = {
     "driver_root": "NVIDIA_DRIVER_ROOT",
     "driver_root_mount": "DRIVER_ROOT_CTR_PATH",
@@ -45,9 +63,6 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
-    from nvct.host import modes
-    from nvct.installer import steps
-
     if values["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
     if values["uninstall"]:
@@ -69,44 +84,46 @@ def requested(values: OptionValues) -> Request:
     Raises:
         UsageError: an option or combination is not valid.
     """
-    from nvct import cli
-    from nvct.installer import programs
-
     _warn(values)
     values = _with_driver(_with_empty(values))
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
-    engine = "" if values["no_runtime_config"] else values["engine"]
+    nri, engine = _nri(values), values["engine"]
+    if values["no_runtime_config"] or (nri is not None and engine == FOUND):
+        engine = ""
     cdi = values["cdi_enabled"]
+    spec = f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
     if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
+    fields = _engine(engine, values, cdi=cdi) if engine else {}
+    if engine and (nri is not None or values["undo_engine"]):
+        fields |= {"leave_engine": True, "undo_engine": True}
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),
-        pid_file=values["pid_file"],
         state_dir=values["state_dir"] or f"{toolkit}/.state",
-        driver_root=values["driver_root"],
-        driver_root_mount=values["driver_root_mount"],
         dev_root=values["dev_root"] or "",
         dev_root_mount=values["dev_root_mount"] or "",
         settings=_settings(values),
-        policy=_policy(values["policy_file"]),
+        policy=settings.read_policy(values["policy_file"]) if values["policy_file"] else "",
         host_root=values["host_root"] or "/",
         runtimes=flat(values["runtimes"]),
-        cdi_spec=_spec_path(values) if cdi else "",
-        cdi_kind=values["cdi_kind"],
+        cdi_spec=spec if cdi else "",
         control_nodes=cdi and _wants_nodes(values),
-        ignore_errors=values["ignore_errors"],
-        publish=values["publish"],
-        **(_engine(engine, values, cdi=cdi) if engine else {}),
+        nri=nri,
+        **{name: values[name] for name in SAME},
+        **fields,
     )
 
 
-def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
-    """Return the fields of the request that configure the engine."""
-    from nvct.engine import modules
-    from nvct.installer.request import ENGINES, RESTART, SOCKETS
+def _nri(values: OptionValues) -> tuple[str, ...] | None:
+    """Return the options of the NRI plugin; None if it does not run."""
+    if not values["nri"] or values["no_daemon"]:
+        return None
+    return tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])
 
+
+def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     if engine == FOUND:
         return _found_engine(values, cdi=cdi)
     if engine not in ENGINES:
@@ -118,18 +135,14 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         return default if values[name] == SUITS_ENGINE else values[name]
 
     return {
+        **{name: values[name] for name in SAME_OF_ENGINE},
         "engine": engine,
         "config": value("config", modules.CONFIG[engine]),
         "drop_in": None if values["drop_in"] == SUITS_ENGINE else values["drop_in"],
-        "drop_in_host": values["drop_in_host"],
-        "executable": values["executable"],
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
         "restart": value("restart", RESTART[engine]),
         "cdi": cdi if values["cdi"] is None else values["cdi"],
-        "name": values["name"],
-        "default": values["default"],
         "sources": _sources(engine, flat(values["sources"])),
-        "runtime_type": values["runtime_type"],
         "annotations": tuple(f"{prefix}*" for prefix in flat(values["prefixes"])),
         "hook_file": _hook_file(engine, values),
     }
@@ -137,10 +150,7 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
 
 def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the engine that runs this container."""
-    from nvct.installer import request
-    from nvct.installer.request import RESTART
-
-    detected = request.find(values["host_root"] or "/")
+    detected = requests.find(values["host_root"] or "/")
     name, config = detected.engine, detected.edit or detected.config
     on = f" on {detected.platform}" if detected.platform else ""
     say(f"the engine is {name} {detected.version}{on}, with {config}")
@@ -204,8 +214,6 @@ def _hook_file(engine: str, values: OptionValues) -> str:
 
 
 def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, ...]], ...]:
-    from nvct.installer import settings
-
     runtime = "nvidia-container-runtime"
     entries: list[tuple[str, bool | str | tuple[str, ...]]] = [
         ("accept-nvidia-visible-devices-envvar-when-unprivileged", values["accept_env"]),
@@ -226,16 +234,6 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
     for warning in warnings:
         say(f"warning: {warning}")
     return (*entries, *features)
-
-
-def _policy(path: str | None) -> str:
-    from nvct.installer import settings
-
-    return settings.read_policy(path) if path else ""
-
-
-def _spec_path(values: OptionValues) -> str:
-    return f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
 
 
 def _wants_nodes(values: OptionValues) -> bool:
@@ -272,12 +270,7 @@ def _with_empty(values: OptionValues) -> dict[str, Any]:
 
 def _with_driver(values: OptionValues) -> dict[str, Any]:
     """Return the options; roots that are not given come from nvct validate driver."""
-    from nvct.installer import ready
-
     if values["find_driver"]:
-        from nvct.agent.core.program import UPGRADES_ENV
-        from nvct.cli import validate
-
         ready_values = validate.find_driver(
             values["host_root"] or "/", values["driver_root"],
             expects_container=os.environ.get(UPGRADES_ENV) == "true",
@@ -300,17 +293,8 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
 
 
 def _warn(values: OptionValues) -> None:
-    """Warn about options without effect.
-
-    Raises:
-        UsageError: an option asks for a missing feature, and cannot be ignored.
-    """
-    if values["nri"] and not values["no_daemon"]:
-        raise UsageError(
-            "nvct install does not start the NRI plugin",
-            hint="leave --enable-nri-plugin out, and run nvct-nri: docs/nri.md",
-        )
-    if values["nri"]:
+    """Warn about options without effect."""
+    if values["nri"] and values["no_daemon"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")
     if values["legacy_config"]:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")

@@ -6,7 +6,8 @@ from __future__ import annotations
 import click
 
 from nvct import version
-from nvct.cli.options import Adds, all_of, drop_in_option, words
+from nvct.cli.gostyle import Adds
+from nvct.cli.options import all_of, drop_in_option, words
 from nvct.engine.modules import SUITS_ENGINE
 
 DRIVER_ROOT = "/run/nvidia/driver"
@@ -34,6 +35,8 @@ _GENERAL: list[Adds] = [
             text="End when all is set up, and leave it so."),
     _switch("--no-runtime-config", "no_runtime_config", env="NO_RUNTIME_CONFIG",
             text="Install the programs; leave the engine alone."),
+    _switch("--undo-runtime-config", "undo_engine", env="NVCT_UNDO_RUNTIME_CONFIG",
+            text="The same, and undo what an earlier installation changed for the engine."),
     _value("--runtime", "-r", "engine", env="RUNTIME", default="docker",
            text="The engine: containerd, crio, docker; auto: the one that runs this container, "
            "and the files that it reads."),
@@ -157,14 +160,22 @@ _ENGINE: list[Adds] = [
            text="Of CRI-O: config; hook is deprecated."),
 ]  # fmt: skip
 
+_NRI: list[Adds] = [
+    _switch("--enable-nri-plugin", "-p", "nri", env="ENABLE_NRI_PLUGIN",
+            text="Give GPUs by the NRI plugin, nvct-nri, instead of the engine's files, which are "
+            "left alone; no engine is reloaded."),
+    _value("--nri-plugin-index", "nri_plugin_index", env="NRI_PLUGIN_INDEX",
+           text="With it: the place among the plugins.  [default: 10]"),
+    _value("--nri-socket", "nri_socket", env="NRI_SOCKET",
+           text="With it: the engine's socket for plugins.  [default: /var/run/nri/nri.sock]"),
+    _value("--nri-namespace", "nri_namespace", env="NRI_NAMESPACE",
+           text="With it: nvct's own namespace."),
+    _value("--nri-management-cdi-device-namespaces", "nri_management_cdi_device_namespaces",
+           env="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES",
+           text="With it: further namespaces whose pods may have management devices."),
+]  # fmt: skip
+
 _WITHOUT_EFFECT: list[Adds] = [
-    _switch("--enable-nri-plugin", "-p", "nri", env="ENABLE_NRI_PLUGIN", hidden=True,
-            text="There is no such plugin yet."),
-    _value("--nri-plugin-index", "nri_index", env="NRI_PLUGIN_INDEX", hidden=True, text=""),
-    _value("--nri-socket", "nri_socket", env="NRI_SOCKET", hidden=True, text=""),
-    _value("--nri-namespace", "nri_namespace", env="NRI_NAMESPACE", hidden=True, text=""),
-    _value("--nri-management-cdi-device-namespaces", "nri_namespaces", hidden=True,
-           env="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", text=""),
     _switch("--use-legacy-config", "legacy_config", env="CONTAINERD_USE_LEGACY_CONFIG",
             hidden=True, text="The version of containerd's file is the file's own."),
     _value("--runtime-type", "runtime_type", env="CONTAINERD_RUNTIME_TYPE", hidden=True,
@@ -175,4 +186,4 @@ _WITHOUT_EFFECT: list[Adds] = [
            text="Has no effect in the incumbent's either."),
 ]  # fmt: skip
 
-options = all_of(*_GENERAL, *_TOOLKIT, *_ENGINE, *_WITHOUT_EFFECT)
+options = all_of(*_GENERAL, *_TOOLKIT, *_ENGINE, *_NRI, *_WITHOUT_EFFECT)

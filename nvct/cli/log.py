@@ -12,18 +12,14 @@ from collections.abc import Callable, Mapping
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import (
-    GoStyle,
-    container_names,
-    format_option,
-    need_host,
-    say,
-    say_if_inside,
-    settings_in_force,
-)
-from nvct.doctor import decisions
+from nvct.cli.context import say, settings_in_force
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import container_names, format_option, need_host, say_if_inside
+from nvct.compile import live_host
+from nvct.doctor import decisions, one_container
 from nvct.doctor.containers import SHORT, Containers
 from nvct.doctor.decisions import container_of, subject
+from nvct.doctor.model import date
 from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
@@ -104,9 +100,6 @@ def _show(
 
 
 def _ids(word: str) -> tuple[str, ...]:
-    from nvct.compile import live_host
-    from nvct.doctor import one_container
-
     try:
         return one_container.ids(live_host.roots_of(settings_in_force()), word, os.environ)
     except NvctError:
@@ -126,9 +119,4 @@ def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None)
         what = "; ".join(part for part in parts if part)
     steps = f": {record['steps']}" if "steps" in record else ""
     took = f" ({record['took']}{steps})" if "took" in record else ""
-    return printable(f"{when(record)} {record['outcome']:<8}{about}: {what}{took}")
-
-
-def when(record: Mapping[str, str]) -> str:
-    """Return the local date and time of a record."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
+    return printable(f"{date(float(record['time']))} {record['outcome']:<8}{about}: {what}{took}")

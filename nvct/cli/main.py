@@ -15,10 +15,10 @@ from nvct.cli.ending import INCUMBENT
 from nvct.cli.gostyle import LazyGroup, global_options
 from nvct.errors import UsageError
 
-OWN = "nvct.cli.main"
+OWN, CDI = "nvct.cli.main", "nvct.cli.cdi.commands"
 CONFIGURE, STATUS = "nvct.cli.runtime.configure", "nvct.cli.runtime.status"
 CTK_COMMANDS = {
-    "cdi": ("nvct.cli.cdi.group", "cdi", "Make, list and check CDI specifications."),
+    "cdi": (OWN, "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": (OWN, "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
     "runtime": (OWN, "runtime_ctk", "Register the runtime with an engine."),
@@ -28,7 +28,7 @@ NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
     "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
-    "convert": ("nvct.cli.convert", "convert", "Turn old manifests into those of today."),
+    "convert": ("nvct.cli.cluster", "convert", "Turn old manifests into those of today."),
     "demo": ("nvct.cli.sim", "demo", "Run the main job on a simulated node."),
     "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
@@ -63,6 +63,23 @@ PROGRAMS = {
     ),
 }  # fmt: skip
 
+cdi = LazyGroup(
+    "cdi",
+    {
+        "check": (CDI, "check", "Compare specifications with this host."),
+        "diff": (CDI, "diff", "Compare two CDI specifications, or one with the host."),
+        "generate": (CDI, "generate", "Write a CDI specification of this host's GPUs."),
+        "list": (CDI, "list_devices", "Print the name of every CDI device."),
+        "transform": (OWN, "transform", "Change CDI specifications."),
+        "validate": (CDI, "validate", "Check CDI specification files."),
+    },
+    "Make, list and check CDI specifications.",
+)
+transform = LazyGroup(
+    "transform",
+    {"root": (CDI, "root", "Move paths from one root to another.")},
+    "Change CDI specifications.",
+)
 runtime_ctk = LazyGroup(
     "runtime",
     {"configure": (CONFIGURE, "configure_ctk", "Register the runtime nvidia with an engine.")},
@@ -113,11 +130,7 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
 
 
 def _invoke(name: str, group: click.Group) -> int:
-    """Run a group of commands; return the exit status.
-
-    Raises:
-        UsageError: the command line is wrong.
-    """
+    """Run a group of commands; return the exit status."""
     try:
         status = group.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
@@ -146,7 +159,6 @@ def _refused(name: str, error: click.ClickException) -> UsageError:
 
 
 def _similar(message: str, context: click.Context | None) -> list[str]:
-    """Return the commands of a group that a word which is none may have meant."""
     import difflib
 
     word = re.match(r"No such command '(.{1,40})'", message, re.I)

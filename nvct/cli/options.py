@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that commands share: lists of words, --format; and the names of `nvct.cli.context`."""
+"""Options that commands share: lists of words, --format."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TypeAlias
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli.context import flat, say, settings_in_force, tell
-from nvct.cli.gostyle import Adds, Command, GoStyle
+from nvct.cli.context import say
+from nvct.cli.gostyle import Adds, Command
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
 else:
     ParamType = click.ParamType  # not generic before click 8.4
-
-__all__ = [
-    "Adds",
-    "Command",
-    "GoStyle",
-    "Words",
-    "all_of",
-    "container_names",
-    "driver_roots",
-    "drop_in_option",
-    "flat",
-    "format_option",
-    "need_host",
-    "say",
-    "say_if_inside",
-    "settings_in_force",
-    "tell",
-    "words",
-]
-
 
 JSON = "nvct.json"
 
@@ -85,6 +69,34 @@ def need_host(command: str) -> None:
     inside.need_host(os.environ, command)
 
 
+def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
+    """Return /status of this node's agent, and why the driver is being replaced.
+
+    The first is None if there is no agent, or it may not be asked; the second "" if it is not.
+    """
+    from nvct.doctor import agent_status
+
+    try:
+        from nvct.agent.core import instance
+
+        if not os.path.isdir(instance.FOLDER):  # as on most hosts
+            return None, ""
+        from nvct.agent.nvml import release
+        from nvct.cli.agent import status_of_agent
+    except ImportError:  # what an agent needs is not installed
+        return None, ""
+    try:
+        document = status_of_agent()
+    except HostError:
+        return None, release.of_file(instance.FOLDER, time.monotonic())
+    return document, agent_status.released(document)
+
+
+def driver_release() -> str:
+    """Return why the driver is being replaced, "" if it is not."""
+    return agent_and_release()[1]
+
+
 def all_of(*options: Adds) -> Adds:
     """Return a decorator that adds options, which --help lists in this order."""
 
@@ -118,6 +130,12 @@ def drop_in_option(env: str | None = None) -> Adds:
         help='The file beside it to write; "" edits the main file.  '
         "[default: what suits the engine]",
     )  # fmt: skip
+
+
+def show(form: str, document: object, lines: Iterable[str]) -> None:
+    """Print a document as JSON, or its lines, which others than nvct must not have chosen."""
+    for line in [json.dumps(document, indent=2)] if form == "json" else lines:
+        click.echo(line)
 
 
 def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:

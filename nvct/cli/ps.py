@@ -11,35 +11,48 @@ from collections.abc import Sequence
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, need_host, say_if_inside
 from nvct.doctor import gpu_users
 from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 
-HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
+HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER", "SINCE")
+"""The last one only where the NRI plugin has recorded it."""
+FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "UUID", "USED BY")
 PAUSE_S = 2.0
 
 
 @click.command(cls=GoStyle)
 @click.option("--watch", is_flag=True, help="Look again every two seconds.")
+@click.option("--free", is_flag=True, help="List the devices instead, and which are free.")
 @format_option("text")
-def ps(*, watch: bool, form: str) -> None:
+def ps(*, watch: bool, free: bool, form: str) -> None:
     """Show which processes, containers and pods use which GPU or MIG device.
 
     A process uses a device that it has open. A container that has a device, and no process that
     uses it, is shown without a process. Containers are those of Docker, Podman, containerd, CRI-O
     and Kubernetes. Root sees all processes, others their own.
 
+    With --free: a device is free if a container with NVIDIA_VISIBLE_DEVICES=free:1 could get it,
+    as no process computes on it, no container has it, and nobody has leased it.
+
     Example: sudo nvct ps
     """
-    from nvct.cli.options import settings_in_force
+    from nvct.cli.context import settings_in_force
     from nvct.compile import live_host
 
     need_host("ps")
     roots = live_host.roots_of(settings_in_force())
     while True:
+        if free:
+            _show_free(roots, form)
+            if not watch:
+                return
+            time.sleep(PAUSE_S)
+            continue
         uses = uses_of_host(roots)
         if form == "json":
             click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
@@ -52,9 +65,34 @@ def ps(*, watch: bool, form: str) -> None:
         time.sleep(PAUSE_S)
 
 
+def _show_free(roots: Roots, form: str) -> None:
+    from nvct.container import leases
+    from nvct.doctor import free_gpus
+
+    found = free_gpus.of_host(roots, leases.folder_of(os.environ))
+    if form == "json":
+        click.echo(json.dumps([one.to_dict() for one in found], indent=2))
+        return
+    rows = [
+        (
+            str(one.device.gpu),
+            one.device.instance or "-",
+            one.profile or "-",
+            f"{one.memory >> 20} MiB",
+            one.uuid,
+            ", ".join(one.users) or "free",
+        )
+        for one in found
+    ]
+    click.echo("\n".join(screen.table([FREE_HEADER, *rows], screen.columns())))
+
+
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
     """Return the lines of a table; others than root are told that they do not see everything."""
-    lines = [*screen.table([HEADER, *map(_row, uses)], screen.columns())]
+    rows = [HEADER, *map(_row, uses)]
+    if not any(use.since for use in uses):
+        rows = [row[:-1] for row in rows]
+    lines = [*screen.table(rows, screen.columns())]
     if not uses:
         lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
     return lines if is_root else [*lines, "Only root sees everything: run it with sudo."]
@@ -70,6 +108,7 @@ def _row(use: Use) -> tuple[str, ...]:
         memory,
         use.command or "-",
         where or "-",
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(use.since)) if use.since else "-",
     )
 
 
@@ -80,6 +119,7 @@ def uses_of_host(roots: Roots) -> list[Use]:
         DriverNotFoundError: there is no NVML.
         NvmlError: NVML does not answer.
     """
+    from nvct.host import gpu_record
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.host.nvml.session import shared_session
@@ -90,4 +130,5 @@ def uses_of_host(roots: Roots) -> list[Use]:
         samples = session.ask("samples", NvmlSamples)
     except NvmlError:
         samples = None  # the memory of processes is not shown then
-    return gpu_users.users(roots, state, samples)
+    record = gpu_record.read()
+    return gpu_users.users(roots, state, samples, recorded=record.holdings if record else ())

@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sized
 
 import click
 
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
+from nvct.cli.cdi.commands import generate
+from nvct.cli.cdi.generate import write
+from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import driver_release, words
+from nvct.compile import live_host, published_spec
+from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
+from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Plan
-
+from nvct.doctor import refusals
+from nvct.doctor.model import count
+from nvct.errors import DriverNotFoundError, HostError
+from nvct.farm import of_host
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 OUTPUT_ENV = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
@@ -42,7 +47,8 @@ def refresh(kind: str) -> None:
     if kind in ("all", "registry"):
         plan = compiled.registry_plan(config, folder)
         click.echo(
-            f"registry: {_count(plan['devices'], 'device')} in {_count(plan['specs'], 'spec')}"
+            f"registry: {count(len(plan['devices']), 'device')} in "
+            f"{count(len(plan['specs']), 'spec')}"
         )
         for problem in plan["problems"]:
             say(f"warning: {problem}")
@@ -57,14 +63,7 @@ def refresh(kind: str) -> None:
         _rebuild_extras(config, folder)
 
 
-def _count(items: Sized, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
 def _rebuild_extras(config: str, folder: str) -> None:
-    """Recompile the plans of features besides GPUs that containers have requested."""
-    from nvct.compile import mode_plans as extras
-
     for feature, plan, error in extras.rebuild(config, folder):
         if plan is not None:
             click.echo(f"{feature}: {len(plan['devices'])} device names")
@@ -72,12 +71,10 @@ def _rebuild_extras(config: str, folder: str) -> None:
             say(f"warning: {feature}: {error} (it is compiled when it is asked for)")
 
 
-def _print_layout(config: str, plan: Plan) -> None:
+def _print_layout(config: str, plan: model.Plan) -> None:
     """Print the layout that containers get, so that hosts of a fleet do not differ silently."""
     settings = load(config)
     if settings.wants_view:
-        from nvct.farm import of_host
-
         tell(f"own: {of_host.describe_layout(settings, plan.get('farm'))}")
 
 
@@ -86,9 +83,6 @@ def _maintain_farm(config: str, folder: str) -> None:
     settings = load(config)
     if not settings.wants_view:
         return
-    from nvct.compile import live_host
-    from nvct.farm import of_host
-
     needed = of_host.needs_in_force(settings, live_host.roots_of(settings), folder)
     for sentence in of_host.verify_and_collect(settings, needed):
         say(f"warning: {sentence}")
@@ -128,10 +122,6 @@ def publish(
 
     Example: nvct publish --devices 1,2 --output /etc/cdi/nvidia.yaml
     """
-    from nvct.compile import published_spec
-    from nvct.container.plan import fingerprints
-    from nvct.errors import HostError
-
     output = published_spec.output_path(output)
     if withdraw:
         removed = published_spec.withdraw(output)
@@ -152,8 +142,9 @@ def publish(
         watched = published_spec.watched_fingerprints(settings)
         try:
             _publish(ctx, output, argv, is_staged=bool(staged))
-        except HostError:  # an installation in progress may still add the file
+        except HostError as error:  # an installation in progress may still add the file
             if fingerprints.broken(watched) is None:
+                error.hint = refusals.waiting(error.hint, driver_release)
                 raise
         if fingerprints.broken(watched) is None:
             return
@@ -161,13 +152,10 @@ def publish(
 
 
 def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:
-    from nvct.cli.cdi.commands import generate
-    from nvct.compile import published_spec
-    from nvct.errors import DriverNotFoundError
-
     published_spec.check_replaceable(output)
+    context = generate.make_context("generate", argv, parent=ctx)
     try:
-        generate.invoke(generate.make_context("generate", argv, parent=ctx))
+        write(lambda text: say(refusals.waiting(text, driver_release)), **context.params)
     except DriverNotFoundError as error:
         if is_staged:
             say(f"{error}: no specification")

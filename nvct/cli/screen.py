@@ -64,9 +64,6 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     The last column is broken to the width, in lines below it, or if it has no room there, below
     the row. The others are never broken: their words are to be copied. If they do not fit
     together, each row is a paragraph that names its columns.
-
-    Args:
-        width: of a line; 0 for no limit.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import click
 
 from nvct import paths
+from nvct.cli.context import say
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import format_option, say
+from nvct.cli.options import format_option, show
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import attach, node_changes, process, profile, rootfs, run_folder, tree
@@ -28,18 +28,11 @@ CHANGES = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHA
 
 
 def _nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of nodes, for a shell's completion."""
     del param
     parent = ctx.parent.params if ctx.parent else {}
     base = parent.get("base") or tree.default_base(os.environ, os.geteuid())
     names = (node.name for node in tree.list_nodes(Path(base)))
     return [name for name in names if name.startswith(incomplete)]
-
-
-def _changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the changes of a node, for a shell's completion."""
-    del ctx, param
-    return [name for name in node_changes.CHANGES if name.startswith(incomplete)]
 
 
 NODE = click.argument("name", shell_complete=_nodes)
@@ -74,20 +67,15 @@ def create(base: Path, name: str, kind: str, driver_version: str | None, plain: 
 @click.option("--profiles", is_flag=True, help="The profiles instead of the nodes.")
 @format_option("text")
 @click.pass_obj
-def show(base: Path, *, profiles: bool, form: str) -> None:
+def list_(base: Path, *, profiles: bool, form: str) -> None:
     """List the nodes."""
     rows = [
         {"name": node.name, "profile": node.profile, "driver": node.installed,
          "gpus": len(node.state().find("gpu")), "folder": str(node.tree)}
         for node in (() if profiles else tree.list_nodes(base))
     ]  # fmt: skip
-    if form == "json":
-        click.echo(json.dumps(profile.names() if profiles else rows, indent=2))
-        return
-    for name in profile.names() if profiles else ():
-        click.echo(name)
-    for row in rows:
-        click.echo("{name}\t{profile}\t{driver}\t{gpus} GPUs\t{folder}".format(**row))
+    lines = ["{name}\t{profile}\t{driver}\t{gpus} GPUs\t{folder}".format(**row) for row in rows]
+    show(form, profile.names() if profiles else rows, profile.names() if profiles else lines)
 
 
 @sim.command()
@@ -100,7 +88,12 @@ def destroy(base: Path, name: str) -> None:
 
 @sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{CHANGES}")
 @NODE
-@click.argument("change", shell_complete=_changes)
+@click.argument(
+    "change",
+    shell_complete=lambda _ctx, _param, word: [
+        name for name in node_changes.CHANGES if name.startswith(word)
+    ],
+)
 @click.argument("arguments", nargs=-1, metavar="[ARGUMENTS]...")
 @click.pass_obj
 def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) -> None:

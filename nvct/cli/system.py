@@ -11,20 +11,18 @@ from collections.abc import Sequence
 
 import click
 
-from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import (
-    GoStyle,
-    driver_roots,
-    flat,
-    format_option,
-    say,
-    settings_in_force,
-    words,
-)
-from nvct.host import device_nodes
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.gostyle import GoGroup, GoStyle
+from nvct.cli.options import driver_roots, format_option, words
+from nvct.compile import live_host
+from nvct.host import capabilities as capability_sets
+from nvct.host import dev_char, device_nodes, listing
 from nvct.host.device_nodes import Kind
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
+from nvct.host.snapshot import document, record
+from nvct.kernel.calls import KERNEL
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."
@@ -125,8 +123,6 @@ def create_dev_char_symlinks(
 
 def _roots(driver_root: str, dev_root: str | None) -> Roots:
     """Return the roots of the options; config.toml names those of /proc and /sys."""
-    from nvct.compile import live_host
-
     settings = settings_in_force().replaced(
         driver_root=os.path.abspath(driver_root),
         dev_root=os.path.abspath(dev_root) if dev_root else "",
@@ -144,8 +140,6 @@ def _load(driver_root: str, *, dry_run: bool) -> None:
 
 
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
-    from nvct.kernel.calls import KERNEL
-
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, kinds, findings)
     if not dry_run:
@@ -161,9 +155,6 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
 
 
 def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
-    from nvct.host import dev_char
-    from nvct.kernel.calls import KERNEL
-
     findings = Findings()
     planned = dev_char.plan_links(roots, folder, findings, create_all=create_all)
     if not dry_run:
@@ -182,7 +173,6 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
 
 
 def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
-    """Print the commands of a step in a dry run, else a sentence about the step."""
     for command in commands if dry_run else ():
         click.echo(command)
     if sentence and not dry_run:
@@ -218,10 +208,6 @@ def snapshot(
 
     Example: nvct snapshot -o bug.tar.gz
     """
-    from nvct.compile import live_host
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.snapshot import document, record
-
     settings = settings_in_force(None, driver_root, dev_root)
     options = DiscoveryOptions(
         stat_node=live_host.stat_node(settings),
@@ -269,10 +255,6 @@ def inventory(
 
     Example: nvct list --capabilities compute,utility --format bind
     """
-    from nvct.compile import live_host
-    from nvct.host import capabilities as capability_sets
-    from nvct.host.discovery_options import DiscoveryOptions
-
     settings = settings_in_force(config, driver_root, dev_root)
     needs = capability_sets.parse(flat(capabilities))
     options = DiscoveryOptions(compat32="compat32" in needs)
@@ -283,8 +265,6 @@ def inventory(
 
 
 def _print_inventory(discovered: Inventory, form: str, *, everything: bool) -> None:
-    from nvct.host import listing
-
     if form == "bind":
         lines, impossible = listing.as_binds(discovered)
         click.echo("".join(f"{line}\n" for line in lines), nl=False)

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import click
 
-from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import GoStyle, all_of, say
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoGroup, GoStyle
+from nvct.cli.options import all_of
 from nvct.doctor import driver as drivers
 from nvct.doctor import refusals
 from nvct.doctor.driver import Driver
@@ -117,22 +118,17 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
     if skip_validation:
         say("warning: not validated, as --skip-validation says")
     else:
-        _until(_ask_smi, pause_s if with_wait else None)
+
+        def try_once() -> None:
+            if finding := drivers.in_this_container(os.environ):
+                raise refusals.to_error(finding)
+
+        _until(try_once, pause_s if with_wait else None)
     say(f"wrote {ready.write(output_dir, ready.TOOLKIT)}")
 
 
-def _ask_smi() -> None:
-    """Raise a HostError unless this container can use a GPU."""
-    if finding := drivers.in_this_container(os.environ):
-        raise refusals.to_error(finding)
-
-
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
-    """Return the result of a function; with a pause, retry until the function succeeds.
-
-    Raises:
-        NvctError: the function failed, and there is no pause.
-    """
+    """Return the result of a function; with a pause, retry until the function succeeds."""
     last = ""
     while True:
         try:
@@ -148,11 +144,7 @@ def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
 
 
 def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
-    """Write the status files of a driver container's other modules.
-
-    Raises:
-        HostError: a module is not loaded yet.
-    """
+    """Write the status files of a driver container's other modules."""
     for name, finding in found.items():
         ready.remove(output_dir, name)
         if finding.is_fault:
@@ -176,7 +168,11 @@ def find_driver(
     places = drivers.Places(host_here=host_here, driver=driver_root, driver_here=driver_here)
     found = drivers.find(places, "", HostPrograms)
     if isinstance(found, drivers.Driver):
-        _make_links(found, places)
+        try:  # without these, systemd takes GPUs from running containers
+            if not found.wsl:
+                drivers.make_links(found, places, say)
+        except HostError as error:
+            say(f"warning: {error.message}")
     else:
         context = f" ({found.context})" if found.context else ""
         is_host = drivers.has_smi(host_here) or not (
@@ -193,13 +189,3 @@ def find_driver(
         "DRIVER_ROOT_CTR_PATH": here[found.root],
         "DEV_ROOT_CTR_PATH": here[found.dev_root],
     }
-
-
-def _make_links(found: drivers.Driver, places: drivers.Places) -> None:
-    """Make the links in /dev/char without which systemd takes GPUs from running containers."""
-    if found.wsl:
-        return
-    try:
-        drivers.make_links(found, places, say)
-    except HostError as error:
-        say(f"warning: {error.message}")

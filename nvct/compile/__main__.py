@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 
 from nvct.compile import refresh
 from nvct.errors import NvctError, UsageError, to_dict, unexpected
@@ -39,10 +40,10 @@ def answer(args: list[str]) -> dict[str, object]:
     raise UsageError(f"nvct.compile does not know {' '.join(args)!r}")
 
 
-def main() -> int:
+def main(ask: Callable[[list[str]], dict[str, object]] = answer) -> int:
     """Write the answer to stdout and return the exit status."""
     try:
-        text = jsontext.dumps(answer(sys.argv[1:]))
+        text = jsontext.dumps(ask(sys.argv[1:]))
         status = 0
     except NvctError as error:
         text = jsontext.dumps({"error": to_dict(error)})

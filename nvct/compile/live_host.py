@@ -21,7 +21,7 @@ from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import Inventory
-from nvct.host.roots import Roots, join
+from nvct.host.roots import WSL_LIBRARIES, Roots, join
 from nvct.linux import device_nodes
 
 _ROOT = "nvidia-container-cli.root in config.toml"
@@ -172,7 +172,7 @@ def own_fingerprints(
         return [
             fingerprints.take("node", f"{roots.dev}/dxg"),
             fingerprints.take("list", join(roots.driver_root, wsl.STORES)),
-            fingerprints.take("list", join(roots.driver_root, modes.WSL_LIBRARIES)),
+            fingerprints.take("list", join(roots.driver_root, WSL_LIBRARIES)),
         ]
     return []
 

@@ -237,9 +237,6 @@ def by_name(
     """Return the properties of GPUs by each name of a device in a plan.
 
     A MIG device has the properties of its GPU.
-
-    Args:
-        properties: of GPUs, by UUID.
     """
     named: dict[str, GpuProperties] = {}
     for gpu in inventory.gpus:

@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler of plans: CDI specs, of any vendor, to OCI fragments.
+"""The compiler of plans: CDI specs, of any vendor, and this host's inventory to OCI fragments.
 
 Cold. `nvct.container.plan.model` describes the result. A spec that no longer fits the host is
 compiled too, with the reason to refuse it: a create that needs the spec fails with that reason.
+nvct's own plan is in parts, one per capability: a create combines those that are asked for.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, cast
 
 from nvct.cdi.check import mounted
+from nvct.cdi.make import edits as cdi_edits
+from nvct.cdi.make import generate, injection
+from nvct.cdi.make import hooks as cdi_hooks
+from nvct.cdi.make.generate import Job, Options
+from nvct.cdi.make.injection import Injection
 from nvct.cdi.make.oci_edits import fragments
 from nvct.cdi.read.registry import Registry
-from nvct.cdi.types import ContainerEdits, Spec
+from nvct.cdi.types import ContainerEdits, Device, Spec
 from nvct.container.plan import fingerprints, hook_command, model
+from nvct.container.plan.model import merge
+from nvct.container.rootfs.libraries import is_library, order
 from nvct.errors import NvctError
-from nvct.host import procfs
+from nvct.host import capabilities, procfs
+from nvct.host.model import DriverFile, Inventory
 from nvct.host.roots import Roots
 
 
@@ -27,8 +38,6 @@ class Part(NamedTuple):
 
     Attributes:
         edits: of a spec; in nvct's own plan without its hook.
-        work: of that hook, None if there is none.
-        cache: the linker's entries for mounted libraries (nvct.container.plan.model).
     """
 
     edits: ContainerEdits
@@ -51,6 +60,37 @@ class Own(NamedTuple):
     hook: model.Program
 
 
+class Known:
+    """The compiled edits of devices of specs, for whoever compiles again what has not changed.
+
+    A device is known by its object: whoever reads a file again gets another one. Those that the
+    last compilation did not need are forgotten.
+    """
+
+    __slots__ = ("_former", "_made")
+
+    def __init__(self) -> None:
+        self._former: dict[int, tuple[Device, model.Edits, str]] = {}
+        self._made: dict[int, tuple[Device, model.Edits, str]] = {}
+
+    def begin(self) -> None:
+        """Begin a compilation."""
+        self._former, self._made = self._made, {}
+
+    def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
+        """Return a device's edits, and a text that only equal ones have.
+
+        Raises:
+            NvctError: they are malformed.
+        """
+        known = self._former.get(id(device))
+        if known is None or known[0] is not device:
+            compiled = fragments(device.get("containerEdits") or {}, source)
+            known = device, compiled, json.dumps(compiled)
+        self._made[id(device)] = known
+        return known[1:]
+
+
 def empty(config: str) -> model.Plan:
     """Return a plan without devices."""
     return {
@@ -66,27 +106,44 @@ def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
 
 
 def compile_registry(
-    registry: Registry, config: str, roots: Roots | None = None, *, sees_files: bool = True
+    registry: Registry,
+    config: str,
+    roots: Roots | None = None,
+    *,
+    sees_files: bool = True,
+    known: Known | None = None,
 ) -> model.Plan:
     """Compile the specs of the CDI folders.
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
-        config: path of the config.toml in force, the plan's key.
         sees_files: whether mount sources and hooks can be looked for; else they count as there.
+        known: has what was compiled before.
     """
-    roots = roots or Roots()
+    roots, known = roots or Roots(), known or Known()
+    known.begin()
     plan = empty(config)
     plan["problems"] = [error.message for error in registry.errors.values()]
     spec_numbers: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    nodes: dict[str, fingerprints.Fingerprint] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
         path = spec_file.path
         if path not in spec_numbers:
             spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
             plan["specs"].append(_spec(plan, path, common, roots, sees_files=sees_files))
-        edits, spec = _alone(device.get("containerEdits")), spec_numbers[path]
-        _add_device(plan, [name], edits, spec=spec, path=path, sees_files=sees_files)
+        parts = _alone(device.get("containerEdits"))
+        entry = _entry(plan, parts, spec_numbers[path], nodes, sees_files=sees_files)
+        compiled, text = model.no_edits(), ""
+        try:
+            compiled, text = known.edits(device, path)
+        except NvctError as error:
+            entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
+        entry["edits"] = numbers.setdefault(text, len(plan["edits"]))
+        if entry["edits"] == len(plan["edits"]):
+            plan["edits"].append(compiled)
+        plan["devices"][name] = entry
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
@@ -142,21 +199,30 @@ def _spec(
     return compiled
 
 
-def _add_device(
+def _entry(
     plan: model.Plan,
-    names: Sequence[str],
     parts: Mapping[str, Part],
-    *,
     spec: int,
-    path: str,
+    known: dict[str, fingerprints.Fingerprint],
+    *,
     sees_files: bool = True,
-) -> None:
-    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
+) -> model.Device:
+    """Return a device without its edits; `known` keeps the fingerprints of nodes."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
-    for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        entry["facts"].append(fingerprints.take("node", host_path))
+    for path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
+        if path not in known:
+            known[path] = fingerprints.take("node", path)
+        entry["facts"].append(known[path])
     entry["refuse"] = _missing(plan, parts) if sees_files else ""
+    return entry
+
+
+def _add_device(
+    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
+) -> None:
+    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
+    entry = _entry(plan, parts, spec, {})
     compiled = model.no_edits()
     try:
         compiled = _with_parts(plan, parts, path)
@@ -215,7 +281,6 @@ def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fin
 
 
 def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
-    """Return a problem with a mount source or hook program, "" if there is none."""
     for part in parts.values():
         for mount in part.edits.get("mounts", ()):
             if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
@@ -228,3 +293,111 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
         programs.append((plan["hook"]["path"], plan["hook"]["env"]))
     problems = (mounted.hook_problem(path, env) for path, env in programs)
     return next((problem[1] for problem in problems if problem), "")
+
+
+def in_parts(inventory: Inventory, options: Options) -> Own:
+    """Return the edits by capability: key "" has those of every container.
+
+    Each other key has the edits that its capability adds.
+
+    Raises:
+        UsageError, UnknownDeviceError, HostError: as `generate`.
+    """
+    job = generate.prepare(inventory, options)
+    return Own(
+        kind=job.kind,
+        common=_parts(job, injection.for_every_container(inventory), is_common=True),
+        devices=[
+            (device.names, _parts(job, _joined(device.injections), is_common=False))
+            for device in job.devices
+        ],
+        hook=cdi_hooks.program(options.hook_path),
+    )
+
+
+def _joined(injections: tuple[Injection, ...]) -> Injection:
+    nodes, files, links = zip(*injections, strict=True)
+    return Injection(
+        tuple(dict.fromkeys(chain(*nodes))),
+        tuple(dict.fromkeys(chain(*files))),
+        tuple(dict.fromkeys(chain(*links))),
+    )
+
+
+def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
+    """Return the parts of the capabilities that have any entry; "" is always included."""
+    nodes = capabilities.nodes_by_capability(content.nodes)
+    files = capabilities.files_by_capability(content.files)
+    default_files = capabilities.files_of(content.files, capabilities.DEFAULT)
+    all_files = capabilities.files_of(content.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in all_files if file not in default_files)
+    shares = {name: Injection(nodes[name], files[name]) for name in nodes}
+    shares[""] = shares[""]._replace(links=content.links)
+    shares = {name: share for name, share in shares.items() if any(share) or not name}
+    works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
+    merged = merge(list(works.values()))
+    return {
+        name: Part(
+            edits=_edits(job, name, share, is_common=is_common),
+            work=works[name] if any(works[name].values()) else None,
+            cache=linker_entries(share.files, merged),
+        )
+        for name, share in shares.items()
+    }
+
+
+def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> model.Work:
+    if is_common and not name:
+        return cdi_hooks.common_work(job.inventory, job.hooks, share.files)
+    return cdi_hooks.work_of(job.hooks, share.files, share.links)
+
+
+def _edits(job: Job, name: str, share: Injection, *, is_common: bool) -> ContainerEdits:
+    env = []
+    if is_common:
+        env = [*generate.libcuda_env(job, share.files), *([] if name else [generate.VOID_ENV])]
+    return cast("ContainerEdits", cdi_edits.tidy(generate.edits(job, share, env=env), {}))
+
+
+def linker_entries(files: Iterable[DriverFile], work: model.Work) -> list[list[str]]:
+    """Return (machine, name, container path) of each library that is mounted by itself.
+
+    By these entries of ld.so.cache a container's dynamic linker finds the driver's libraries. The
+    names are those that the hook computes in a container (nvct.container.rootfs.libraries): the
+    SONAME, and `libX.so` if `work` makes such a link. Computed in advance, they save a read of the
+    mounted files.
+    """
+    links: dict[str, dict[str, str]] = {}
+    for target, path in work["links"]:
+        folder, name = os.path.split(path)
+        links.setdefault(folder, {})[name] = target
+    names: dict[tuple[str, str, str], str] = {}
+    for file in files:
+        folder, name = os.path.split(file.container_path)
+        if not file.machine or folder not in work["folders"] or not is_library(name):
+            continue
+        soname = os.path.basename(file.soname) or name
+        beside = _leading_to(name, links.get(folder, {}))
+        key = file.machine, folder, soname
+        if soname == name or soname in beside:
+            names[key] = soname
+        elif key not in names or order(names[key]) <= order(name):
+            names[key] = name
+        for link in beside:
+            if link.endswith(".so") and soname.startswith(link):
+                names[file.machine, folder, link] = link
+    return [
+        [machine, name, f"{folder}/{file}"]
+        for (machine, folder, name), file in sorted(names.items())
+    ]
+
+
+def _leading_to(name: str, links: dict[str, str]) -> list[str]:
+    leading: list[str] = []
+    queue = [name]
+    while queue:
+        target = queue.pop()
+        new = [link for link, text in links.items() if text == target and link not in leading]
+        queue += new
+        leading += new
+    return leading

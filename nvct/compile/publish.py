@@ -36,7 +36,6 @@ class Request:
     """The options of `nvidia-ctk cdi generate`, under their names there.
 
     Attributes:
-        output: a file, "-" for stdout.
         form: None means by the ending of `output`.
         driver_root, dev_root: as the command line names them; the settings have them, too.
         staged: the folder to write to; all else is as for `output`.
@@ -138,7 +137,6 @@ def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
 
 
 def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) -> bool:
-    """Return whether the specification may mount a view."""
     layout = request.layout or settings.layout
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r} is unknown", hint=f"use {', '.join(LAYOUTS)}")
@@ -263,7 +261,6 @@ def _view(
     given: Inventory,
     needs: frozenset[Capability],
 ) -> generate.MountedView | None:
-    """Return the view that the spec mounts, None for a mount per file."""
     from nvct.farm import of_host  # not loaded for the classic layout
 
     view, why = of_host.view_of_spec(
@@ -278,7 +275,6 @@ def _view(
 
 
 def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
-    """Return a warning about the hook program of a spec, "" if there is none."""
     if not has_hooks(spec):
         return ""
     if os.access(path, os.X_OK):

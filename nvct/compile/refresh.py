@@ -16,7 +16,7 @@ from dataclasses import replace
 from nvct import paths
 from nvct.cdi.make import generate, naming, store
 from nvct.cdi.read import registry
-from nvct.compile import live_host, parts
+from nvct.compile import live_host
 from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
@@ -92,7 +92,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     facts += live_host.own_fingerprints(settings, discovery, mode)
     inventory, driver = discover_with_fingerprints(roots, _finder(settings, discovery, mode))
     spec_options = _options(settings, discovery, which)
-    own = parts.in_parts(inventory, spec_options)
+    own = compiler.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_own(own, spec_path, config_path, roots)
     plan["facts"] = facts + driver

@@ -32,8 +32,8 @@ OUTCOMES = ("allow", "ignore", "deny")
 BY = ("env", "image-env", "annotation", "mount", "cdi-name", "engine")
 ENGINE = "engine-devices"
 ASKS_FOR = (
-    "all", "none", "devices", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed",
-    "gdrcopy", "nvswitch",
+    "all", "none", "devices", "free", "management", "mig-config", "mig-monitor", "imex", "gds",
+    "mofed", "gdrcopy", "nvswitch",
 )  # fmt: skip
 WORDS = {"by": BY, "asks-for": ASKS_FOR}
 PATTERNS = ("devices", "namespaces", "cgroups")

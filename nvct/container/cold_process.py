@@ -41,6 +41,7 @@ ACTIVITIES = {
     "own": "looking at the driver",
     "own-csv-all": "looking at the driver",
     "own-none": "looking at the driver",
+    "free": "looking for a free GPU",
     "properties": "asking NVML about the GPUs",
 }
 OTHER_ACTIVITY = "looking for what the container asks for besides GPUs"
@@ -52,9 +53,14 @@ KEPT_NS = 5_000_000_000
 
 
 def run(
-    cold: str, args: list[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+    cold: str,
+    args: list[str],
+    env: Mapping[str, str],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    module: str = "nvct.compile",
 ) -> dict[str, jsontext.Json]:
-    """Run `nvct.compile` with the cold interpreter and return its answer.
+    """Run a module with the cold interpreter and return its answer.
 
     Raises:
         NvctError: the error in the answer of the cold side.
@@ -63,32 +69,34 @@ def run(
     cold_env = {k: v for k, v in env.items() if k in KEPT_VARIABLES or k.startswith("NVIDIA_CTK_")}
     cold_env.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
     activity = ACTIVITIES.get(args[0], OTHER_ACTIVITY)
-    data, status = spawn([cold, "-I", "-m", "nvct.compile", *args], cold_env, activity, timeout_s)
+    argv = [cold, "-I", "-m", module, *args]
+    data, status = spawn(argv, cold_env, activity, timeout_s)
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
     except NvctError as error:
-        raise _crashed(cold, args, activity, status) from error
+        raise _crashed(argv, activity, status) from error
     if not isinstance(answer, dict):
-        raise _crashed(cold, args, activity, status)
+        raise _crashed(argv, activity, status)
     failure = answer.get("error")
     if isinstance(failure, dict):
         raise errors.from_dict(failure)
     return answer
 
 
-def _crashed(cold: str, args: list[str], activity: str, status: int) -> HostError:
+def _crashed(argv: list[str], activity: str, status: int) -> HostError:
+    cold = argv[0]
     if status == NOT_STARTED << 8:
         return HostError(
             f"{activity} failed: {cold} cannot be started", hint="run nvct launchers install again"
         )
     if status & 0x7F:
         return HostError(
-            f"{activity} failed: {cold} -m nvct.compile died of signal {status & 0x7F}",
+            f"{activity} failed: {cold} -m {argv[3]} died of signal {status & 0x7F}",
             hint="nvct refresh shows whether it does again",
         )
     return HostError(
-        f"{activity} failed: {cold} -m nvct.compile gave no answer",
-        hint=f"{' '.join([cold, '-I', '-m', 'nvct.compile', *args])} shows why",
+        f"{activity} failed: {cold} -m {argv[3]} gave no answer",
+        hint=f"{' '.join(argv)} shows why",
     )
 
 

@@ -37,10 +37,14 @@ class Decision:
         origin: of the container, with the results of the policy's rules; None without rules.
         layout: the changes of the root before the container starts; None if there are none.
         removal: of devices that the engine gave and the policy ignores; None if there are none.
+        leases: the folder of leases and the program of the hook that keeps them, if the request
+            was for free devices.
         engine: the devices that the engine gave, by name, where the policy is asked about them.
     """
 
-    __slots__ = ("edits", "engine", "error", "layout", "notes", "origin", "removal", "request")
+    __slots__ = (
+        "edits", "engine", "error", "layout", "leases", "notes", "origin", "removal", "request",
+    )  # fmt: skip
 
     def __init__(self, request: Request | None) -> None:
         self.request = request
@@ -50,6 +54,7 @@ class Decision:
         self.layout: Layout | None = None
         self.removal: Removal | None = None
         self.engine: list[str] = []
+        self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -74,6 +79,10 @@ class Decision:
             self.notes.append(self.layout.summary)
         if self.request is not None:
             inject.apply(bundle, self.edits)
+        if self.leases and self.request is not None:
+            from nvct.container import leases
+
+            leases.add_hook(bundle, *self.leases, self.request.ids)
 
 
 def decide(
@@ -99,6 +108,8 @@ def decide(
     try:
         if request is None:
             _ask(decision, bundle, config, host, trouble)
+        elif request.free is not None:
+            _choose(decision, request, bundle, config, host)
         if decision.request is not None:
             if accept is not None:
                 accept(decision.request)
@@ -122,7 +133,11 @@ def _ask(
     decision.request, decision.notes = resolve.resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
         origin=decision.origin, defined=host.defines,
+        choose=lambda request: _choose(decision, request, bundle, config, host),
     )  # fmt: skip
+    if decision.leases and (decision.request is None or decision.request.free is None):
+        host.give_back()  # a rule ignores the request
+        decision.leases = None
     if config.engine_devices == CHECKED and (config.policy or trouble is not None):
         from nvct.container import engine_devices  # only where config.toml says so
 
@@ -130,6 +145,34 @@ def _ask(
             bundle, config, host, decision.origin, decision.request,
             devices=decision.engine, notes=decision.notes, trouble=trouble,
         )  # fmt: skip
+
+
+def _choose(
+    decision: Decision, request: Request, bundle: Bundle, config: Config, host: Host
+) -> None:
+    """Put free devices into a request for some, and lease them to the container.
+
+    Raises:
+        RequestError: too few are free, or the container belongs to a pod.
+        HostError: no lease can be made.
+    """
+    from nvct.container import leases
+    from nvct.container.request.case import Case
+    from nvct.container.request.origin import Origin
+
+    want = request.free
+    if want is None:
+        return
+    origin = Origin(bundle, None)
+    case = Case(request, request.source, bundle.annotations, config, origin, privileged=False)
+    if case.kubernetes:
+        raise RequestError(
+            f"{request.source} asks for {want.word} in a pod, where the kubelet chooses",
+            hint="ask for it in resources.limits",
+        )
+    request.ids, program = host.choose(want, request.source)
+    decision.leases = leases.folder_of(host.env), program
+    request.notes.append(f"{want.word} is {', '.join(request.ids)}")
 
 
 def _answer(

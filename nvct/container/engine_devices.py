@@ -53,16 +53,14 @@ class Access:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
         is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
         control: the major of nvidia-uvm, whose nodes all are control nodes.
-        known: `nodes`, and the numbers that distinguish this host's MIG devices.
-        capabilities: the same numbers of MIG devices.
+        capabilities: the numbers that distinguish this host's MIG devices.
         majors: of NVIDIA's drivers.
         shared: what gives such devices, and others that cannot be told from them: mounted folders
             where no control group refuses their nodes, and properties of the container's unit.
     """
 
     __slots__ = (
-        "_exact", "_rules", "capabilities", "control", "is_wide", "known", "majors", "nodes",
-        "shared",
+        "_exact", "_rules", "capabilities", "control", "is_wide", "majors", "nodes", "shared",
     )  # fmt: skip
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
@@ -70,7 +68,6 @@ class Access:
         self.majors = {NVIDIA_MAJOR, *ours.values()}
         self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
         self.nodes: Nodes = {}
-        self.known: set[Number] = set()
         self.capabilities: set[Number] = set()
         self.shared = [
             f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
@@ -103,10 +100,9 @@ class Access:
                     self._exact.add(number)
 
     def _add(self, number: Number | None, path: str) -> None:
-        if number is None or number[1] in self.control:
-            return
-        if number[1] in self.majors and number not in self.nodes:
-            self.nodes.update(device_numbers.without_control({number: path}))
+        if number is not None and number[1] in self.majors - self.control:
+            for kept in device_numbers.without_control({number: path}):
+                self.nodes.setdefault(kept, path)
 
     def _add_mounts(self, bundle: Bundle) -> None:
         for mount in bundle.mounts:
@@ -227,11 +223,9 @@ def _remaining(
     try:
         access.keep_known(plans.gpus())
         access.capabilities.update(*(device.capabilities for device in plans.devices()))
-        access.known |= access.capabilities
         same = plans.injected(request) if request is not None else {}
     except NvctError:
         same = {}
-    access.known |= set(access.nodes)
     return {n: path for n, path in access.nodes.items() if n not in same}, set(same)
 
 
@@ -240,11 +234,14 @@ def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Nu
 
     A MIG device is one whose capability is among them, even if an allowed request gives its GPU.
     """
-    numbers, names, named = set(nodes), [], set()
+    numbers, names, named, seen = set(nodes), [], set(), []
     try:
         for device in plans.devices():
             own = device.gpus | (device.capabilities if device.is_mig else set())
+            if own in seen:  # of another kind
+                continue
             if own & numbers and own <= numbers | requested and not device.is_all:
+                seen.append(own)
                 names.append(device.names[0].partition("=")[2])
                 named |= own
     except NvctError:
@@ -305,23 +302,25 @@ class Removal:
         if self._access.shared:
             raise _inseparable(self._access.shared[0])
         for path, goes in (
-            (("linux", "devices"), self._goes),
+            (("linux", "devices"), self._is_device),
             (("mounts",), self._is_node),
             (RULES, self._is_rule),
         ):
-            elements = bundle.document.elements(path)
-            left = [e for e in elements if not (isinstance(e.value, dict) and goes(e.value))]
-            if len(left) < len(elements):
-                bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
+            gone = [value for value in bundle.objects(path) if goes(value)]
+            bundle.document.replace(path, gone.__contains__, [])
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
         held = {number[1] for number in self._kept} | self._access.control
         refused = []
         if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
             refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
-            others = [n for n in self._access.known - self._kept if n[1] in held]
+            known = {*self._access.nodes, *self._access.capabilities}
+            others = [n for n in known - self._kept if n[1] in held]
             refused += [template % ("false", n[1], f',"minor":{n[2]}') for n in sorted(others)]
         kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
         bundle.document.append(RULES, refused + kept)
+
+    def _is_device(self, node: Mapping[str, object]) -> bool:
+        return self._goes(number_of(node))
 
     def _is_rule(self, rule: Mapping[str, object]) -> bool:
         """Report whether a rule gives devices that go.
@@ -336,22 +335,19 @@ class Removal:
             return False
         if major == ANY and ("r" in access or "w" in access):
             raise _inseparable("a device rule for every major")
-        return self._goes({"type": "c", "major": major, "minor": minor})
+        return self._goes(("c", major, max(minor, 0)))
 
-    def _goes(self, node: Mapping[str, object]) -> bool:
-        number = number_of(node)
-        if number is None or number[1] not in self._access.majors or number in self._kept:
+    def _goes(self, number: Number | None) -> bool:
+        if number is None or number[0] != "c" or number[1] not in self._access.majors:
+            return False
+        if number in self._kept:
             return False
         return not self._kept or number in device_numbers.without_control({number: ""})
 
     def _is_node(self, mount: Mapping[str, object]) -> bool:
-        try:
-            status = posix.stat(str(mount.get("source")))
-        except (OSError, ValueError):
-            return False
-        is_device = status.st_mode & device_numbers.S_IFMT == device_numbers.S_IFCHR
-        major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        return is_device and self._goes({"type": "c", "major": major, "minor": minor})
+        nodes: Nodes = {}
+        device_numbers.add_mounted(nodes, str(mount.get("source")), 0)
+        return any(map(self._goes, nodes))
 
 
 def _inseparable(source: str) -> NotPermittedError:

@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
+import posix
 import time
 
 from nvct import paths
 from nvct.config.model import path_from
-from nvct.errors import NvctError
+from nvct.errors import NvctError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Plan
     from nvct.container.plan.store import Store
+    from nvct.container.request.model import Want
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs."""
+    """Run directory, environment, interpreter of the cold side, and procfs.
 
-    __slots__ = ("cold", "config_path", "env", "proc_root", "store")
+    Attributes:
+        keeper: number of the process that keeps leases of free devices; at first this one.
+    """
+
+    __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
 
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
@@ -26,6 +32,7 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
+        self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
 
@@ -71,6 +78,52 @@ class Host:
         if plan is None or plan.get("config") != self.config_path or not is_current(plan):
             return None
         return plan  # type: ignore[return-value]  # what our own compiler wrote
+
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
+        """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+
+        And the path of the program of hooks.
+
+        Raises:
+            RequestError: too few are free; who has the others.
+            HostError: they cannot be looked for, or no lease can be made.
+        """
+        from nvct.container import leases
+
+        found, program = self.free(want, source)
+        folder = leases.folder_of(self.env)
+        return leases.claim(folder, want, found, self.keeper), program
+
+    def free(self, want: Want, source: str) -> tuple[list[str], str]:
+        """Return the UUIDs of the devices that fit and that nobody uses, the emptiest first.
+
+        And the path of the program of hooks.
+
+        Raises:
+            RequestError: they are fewer than wanted; who uses the others.
+            HostError: the cold side does not answer.
+        """
+        from nvct.container import cold_process, leases
+
+        folder = leases.folder_of(self.env)
+        args = ["free", self.config_path, folder, str(want.memory), want.profile]
+        answer = cold_process.run(self.cold, args, self.env, module="nvct.doctor.free_gpus")
+        devices: list[str] = answer["devices"]  # type: ignore[assignment]  # from our cold side
+        used: list[str] = answer["used"]  # type: ignore[assignment]
+        asks = f"{source} asks for {want.word}"
+        if len(devices) >= want.count:
+            return devices, str(answer["hook"])
+        if not answer["fitting"]:
+            kind = "MIG device" if want.profile else "GPU"
+            raise RequestError(f"{asks}, and no {kind} fits", hint=leases.HINT)
+        free = f"{len(devices) or 'none'} of {answer['fitting']} is free"
+        raise RequestError(f"{asks}, and {free}: {'; '.join(used)}", hint=leases.HINT)
+
+    def give_back(self) -> None:
+        """End the leases of `keeper`."""
+        from nvct.container import leases
+
+        leases.release(leases.folder_of(self.env), self.keeper)
 
     def defines(self, name: str) -> bool:
         """Report whether a CDI spec defines a device; False if the specs cannot be read."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root in a container can reach of the host: control groups to move to, processes to enter.
+"""What root in a container can reach of the host: control groups, processes, kernel settings.
 
 Hot; loaded only where config.toml has rules and says engine-devices = "checked". Sources of mounts
 are opened, so that neither a link nor a volume hides what they show. The launcher asks the same,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PROC = "/proc"
 LIMIT = 16 << 20
 CGROUP_TYPES = ("cgroup", "cgroup2")
+KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
+SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
 UNIFIED = "/sys/fs/cgroup"
 
 
@@ -35,17 +37,17 @@ def leaves_cgroup(bundle: Bundle) -> bool:
 
     Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
     version 2 with a read-only one, too (clone3 with CLONE_INTO_CGROUP asks for no write access);
-    with the host's /proc (sys/kernel/core_pattern names a program that the kernel starts), and by
-    /proc/PID/root of a host process: of its own user or, after a change of fsuid, of any other.
+    with files that name a program for the kernel to start (sys/kernel/core_pattern in /proc,
+    kernel/uevent_helper in /sys, binfmt_misc); and by /proc/PID/root of a host process: of its own
+    user or, after a change of fsuid, of any other. All these files are of the host's root.
     """
-    if CAP_SYS_ADMIN in bundle.bounding:
-        return True
-    is_admin = CAP_SYS_ADMIN in bundle.capabilities  # of a user namespace: it can remount
-    if is_admin and _maps_root(bundle):
+    if bundle.has_user_namespace() and not _maps_root(bundle):
+        return False
+    if CAP_SYS_ADMIN in bundle.capabilities:
         return True
     try:
         mounts = _mounts()
-        if _has_hierarchy(bundle, mounts) or _has_processes(bundle):
+        if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
             return True
         sees_processes = _shares(bundle, "pid")
         for source, options, covered in _sources(bundle):
@@ -57,9 +59,7 @@ def leaves_cgroup(bundle: Bundle) -> bool:
                     continue
                 sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
                 is_held = "rro" in options or (_is_read_only(options) and not is_below)
-                if is_admin or mount.fstype == "cgroup2":
-                    is_held = False
-                if not is_held and ("rw" in mount.options or mount.fstype == "cgroup2"):
+                if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
                     return True
         return sees_processes and not bundle.has_user_namespace()
     except (OSError, ValueError, DocumentError):
@@ -68,23 +68,38 @@ def leaves_cgroup(bundle: Bundle) -> bool:
 
 def _maps_root(bundle: Bundle) -> bool:
     """Report whether a user of a container's namespace is the host's root, or may be."""
+    namespaces = bundle.objects(("linux", "namespaces"))
+    joins = any(n.get("type") == "user" and n.get("path") for n in namespaces)
     mappings = bundle.objects(("linux", "uidMappings"))
-    return not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
+    return joins or not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
 
 
-def _has_processes(bundle: Bundle) -> bool:
-    """Report whether a container gets a /proc that no runtime masks, at another place."""
-    return any(
-        mount.get("type") == "proc" and mount_target(str(mount.get("destination"))) != "/proc"
-        for mount in bundle.mounts
-    )
+def _writes_settings(bundle: Bundle) -> bool:
+    """Report whether a mount that the runtime makes has settings that it does not protect."""
+    held = bundle.document.value(("linux", "readonlyPaths"))
+    is_held = isinstance(held, list) and "/proc/sys" in held
+    for mount in bundle.mounts:
+        if mount.get("type") in KERNEL_TYPES:
+            return True
+        if mount.get("type") == "proc" and (
+            mount_target(str(mount.get("destination"))) != "/proc"
+            or not (is_held or _is_read_only(_options(mount)))
+        ):
+            return True
+    return False
 
 
 def _mounts() -> list[Mount]:
-    """Return the mounts of processes and of control groups."""
+    """Return the mounts of what the kernel shows; of sysfs, the folder with its settings."""
     text = read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
-    lines = [line for line in text.split("\n") if " - proc " in line or " - cgroup" in line]
-    return parse("\n".join(lines))
+    lines = text.split("\n")
+    mounts = parse(
+        "\n".join([s for s in lines if s.partition(" - ")[2].split(" ")[0] in SHOWN_TYPES])
+    )
+    for mount in mounts:
+        if mount.fstype == "sysfs" and mount.root == "/":
+            mount.target += "/kernel"
+    return mounts
 
 
 def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:

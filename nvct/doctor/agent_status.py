@@ -35,9 +35,6 @@ REASONS = {
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
     """Yield what keeps pods from GPUs, or one finding "ok".
 
-    Args:
-        document: /status of the agent that serves the node.
-
     Raises:
         LookupError, TypeError, AttributeError, ValueError: the document has another form.
     """
@@ -91,7 +88,6 @@ def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
 
 
 def _devices(resources: Sequence[Json]) -> Finding:
-    """Return the finding on the devices of listed resources."""
     if not resources:
         return Finding(Reason.ResourceNotListed, "error", "the kubelet is offered no device")
     total = sum(resource["devices"] for resource in resources)

@@ -45,12 +45,7 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What goes into an archive.
-
-    Attributes:
-        documents: name of a JSON file -> its content.
-        hangs: whether NVML hangs, and is not asked.
-    """
+    """What goes into an archive."""
 
     node: Node
     documents: Mapping[str, Any] = field(default_factory=dict)
@@ -119,7 +114,6 @@ def _about() -> dict[str, str]:
 
 
 def _names(env: Mapping[str, str]) -> list[str]:
-    """Return the names of this host, with and without its domain, and of its user."""
     host = platform.node()
     return [host, host.partition(".")[0], *(env.get(name, "") for name in USER_VARIABLES)]
 

@@ -24,7 +24,6 @@ from nvct.doctor import (
     agent_status,
     containers,
     docker,
-    fabric,
     gpu_health,
     hardware,
     image_needs,
@@ -69,9 +68,7 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        agent: /status of the agent that serves this node, None if none does.
-        released: why the driver is to be left alone, though no agent serves, "" if it is not.
-        image: a folder with an unpacked image to look at, "" for none.
+        released: why the driver is being replaced, "" if it is not.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
 
@@ -164,7 +161,6 @@ class Check:
     """A check.
 
     Attributes:
-        name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
     """
 
@@ -234,13 +230,14 @@ def _engines(node: Node) -> Part:
 
 
 def _docker(node: Node) -> Part:
-    """Check `docker run --gpus`, if dockerd runs here."""
     if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
         return Part.absent("no dockerd runs here")
     host = docker_host.look(Files(), node.roots, node.env)
     found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
     cause = docker.the_cause(found)
     if cause is None:
+        if hidden := [one for one in found if one.reason is Reason.EngineNotRunning]:
+            return Part.absent(hidden[0])
         unknown = any(finding.severity == "unknown" for finding in found)
         seen = " that can be seen" if unknown else ""
         return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
@@ -274,7 +271,7 @@ CHECKS = (
     Check("health", "Does every GPU work?", _health),
     Check("mig", "Is every MIG mode in force?", lambda node: hardware.mig(node.nvml[1])),
     Check("fabric", "Is the NVLink fabric complete?",
-          lambda node: fabric.check(node.roots, node.readiness)),
+          lambda node: hardware.fabric(node.roots, node.readiness)),
     Check("daemon", "Are GPUs kept initialized?", _daemon),
     Check("links", "Does systemd find the device nodes?",
           lambda node: hardware.character_links(node.roots, booted=node.booted)),

@@ -14,14 +14,14 @@ was set later.
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nvct.doctor.model import Finding, Part, count, unseen
 from nvct.doctor.reasons import Reason
+from nvct.engine.engine_files import docker_folder, podman_names, read_object
 from nvct.host import procfs
 from nvct.host.procfs import CONTAINER_ID
 from nvct.host.roots import Roots
@@ -33,7 +33,6 @@ USERS = re.compile(r"/user\.slice/user-[1-9]\d*\.slice/")
 LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
 """POD_NAMESPACE_CONTAINER-ID.log: pkg/kubelet/kuberuntime/legacy.go of Kubernetes."""
 KUBELET = "var/log/containers"
-DOCKER = "var/lib/docker/containers"
 PODMAN = tuple(
     f"var/lib/containers/storage/{driver}-containers/{name}.json"
     for driver in ("overlay", "vfs", "btrfs", "zfs")
@@ -48,11 +47,11 @@ class Containers:
     """The containers of one host."""
 
     def __init__(self, root: str = "/") -> None:
-        """Keep the folder where the host's /proc and /var are."""
         self._root = root
         self._kubelet: dict[str, Labels] = {}
         self._podman: dict[str, dict[str, str]] = {}
         self._docker: dict[str, str] = {}
+        self._docker_folder = f"{docker_folder(root)}/containers"
         self._read: dict[str, tuple[int, ...]] = {}
 
     def refresh(self) -> None:
@@ -67,7 +66,7 @@ class Containers:
         }
         for path in PODMAN:
             if self._has_changed(path):
-                self._podman[path] = _podman_names(self._path(path))
+                self._podman[path] = podman_names(self._path(path))
         if len(self._docker) > CACHED:
             self._docker.clear()
 
@@ -96,7 +95,7 @@ class Containers:
         """Return the names of all containers by id, as `name_of_id`, whether they run or not."""
         podman = [id_ for names in self._podman.values() for id_ in names]
         try:
-            docker = sorted(os.listdir(self._path(DOCKER)))
+            docker = sorted(os.listdir(self._docker_folder))
         except OSError:
             docker = []
         found = {id_: self.name_of_id(id_) for id_ in (*self._kubelet, *podman, *docker)}
@@ -135,8 +134,7 @@ class Containers:
 
     def _docker_name(self, id_: str) -> str:
         if id_ not in self._docker:
-            document = _json(self._path(f"{DOCKER}/{id_}/config.v2.json"))
-            name = document.get("Name") if isinstance(document, dict) else None
+            name = read_object(f"{self._docker_folder}/{id_}/config.v2.json").get("Name")
             if not isinstance(name, str):
                 return ""
             self._docker[id_] = name.lstrip("/")
@@ -160,25 +158,6 @@ def joined(labels: Labels) -> str:
     """Return the name of a container, as namespace/pod/container; "" if none is known."""
     parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
     return "/".join(part for part in parts if part)
-
-
-def _podman_names(path: str) -> dict[str, str]:
-    """Return the name of each container by its id, from the list of containers/storage."""
-    document = _json(path)
-    names = {}
-    for entry in document if isinstance(document, list) else ():
-        given = entry.get("names") if isinstance(entry, dict) else None
-        if isinstance(given, list) and given and isinstance(given[0], str):
-            names[str(entry.get("id"))] = given[0]
-    return names
-
-
-def _json(path: str) -> Any:  # noqa: ANN401 - JSON data
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")

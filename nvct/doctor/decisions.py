@@ -16,7 +16,7 @@ from nvct.container.plan.store import run_dir
 from nvct.container.recorder import ASKED, NAME, OLD, RECORD
 from nvct.doctor.model import count
 from nvct.linux.files import read_all
-from nvct.paths import AGENT_DIR, RUN_DIR, RUN_DIR_ENV
+from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR, RUN_DIR_ENV
 
 Record: TypeAlias = dict[str, str]
 Signature: TypeAlias = tuple[tuple[int, ...], ...]
@@ -28,7 +28,7 @@ START = b'{"time":"'
 """Of each record. After one that was cut off, by a full disk, the next is in the same line."""
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OTHERS_MAY_READ = 0o022
-"""Permissions that others must not have in the agent's folder, which the kubelet makes."""
+"""Permissions that others must not have in the folders that the kubelet makes for pods of nvct."""
 NO_OTHERS = 0o077
 
 
@@ -37,7 +37,6 @@ class Ring:
     """The records of one folder.
 
     Attributes:
-        problems: sentences about what cannot be read or written.
         is_whole: whether no record has been overwritten since the folder was made.
     """
 
@@ -61,7 +60,7 @@ def read_ring(folder: str) -> Ring:
         return _unreadable(ring, "it is no folder: nothing is recorded")
     if not os.access(folder, os.R_OK | os.X_OK):
         return _unreadable(ring, "only root can read it: run it with sudo")
-    forbidden = OTHERS_MAY_READ if folder == AGENT_DIR else NO_OTHERS
+    forbidden = OTHERS_MAY_READ if folder in (AGENT_DIR, NRI_DIR) else NO_OTHERS
     if status.st_uid == os.geteuid() and status.st_mode & forbidden:
         mode = f"{status.st_mode & 0o7777:o}"
         ring.problems.append(
@@ -102,7 +101,6 @@ def _why(error: OSError) -> str:
 
 
 def _read_file(ring: Ring, name: str) -> None:
-    """Add the records of a file, and what is wrong with it."""
     path = f"{ring.folder}/{name}"
     try:
         fd = os.open(path, FLAGS)
@@ -152,7 +150,6 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the record of a line; None if it is damaged."""
     if len(line) > RECORD:
         return None
     try:
@@ -166,7 +163,6 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _writing(folder: str) -> list[str]:
-    """Return why nothing can be written to a folder."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -189,9 +185,6 @@ class Filter:
     Attributes:
         container: a part of the bundle's path, such as a container's id, or of the resource,
             claim or device that the agent decided about; "" for all.
-        ids: of containers that are shown as well.
-        outcome: given, ignored, refused or changed; "" for all.
-        since_s: seconds since the epoch.
     """
 
     container: str = ""
@@ -209,10 +202,10 @@ class Filter:
 
 
 def folders(env: Mapping[str, str]) -> list[str]:
-    """Return where records are: the user's run directory, root's, and the agent's folder."""
+    """Return where records are: the user's run directory, root's, and those of nvct's pods."""
     own = run_dir(env)
     shared = [] if env.get(RUN_DIR_ENV) else [RUN_DIR]
-    return list(dict.fromkeys([own, *shared, AGENT_DIR]))
+    return list(dict.fromkeys([own, *shared, AGENT_DIR, NRI_DIR]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

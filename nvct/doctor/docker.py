@@ -9,14 +9,16 @@ PATH. There are seven causes that users report, and three related ones. No side 
 
 from __future__ import annotations
 
-from nvct.doctor import docker_daemon
-from nvct.doctor.model import Finding, Severity, count
+from nvct.doctor import engine_access
+from nvct.doctor.engine_access import Access
+from nvct.doctor.model import Finding, Severity, count, date
 from nvct.doctor.reasons import Reason
-from nvct.engine.docker_host import WSL_DESKTOP, Client, Daemon, DockerHost
+from nvct.engine import running
+from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
+from nvct.engine.docker_host import HOOKS, KIND, WSL_DESKTOP, Client, Daemon, DockerHost, Program
 from nvct.engine.model import without_var
-
-MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
-
+from nvct.engine.status import is_nvidia
+from nvct.host.procfs import CLOCK_TICK_S
 
 CAUSES = {
     Reason.ClientIsPodman: "podman",
@@ -38,11 +40,12 @@ CAUSES = {
 """The reasons, by the names that `nvct runtime explain` prints."""
 
 
-def why_docker_cannot(host: DockerHost) -> list[Finding]:
-    """Return a finding for every cause; the first that is an error is to be mended first.
+OF_RUNTIMES = ("does not know", "as the default runtime")
+"""Words of `nvct.engine.running.differences` about runtimes; its other ones are about CDI."""
 
-    If the client talks to a daemon of another host, the other causes cannot be judged.
-    """
+
+def why_docker_cannot(host: DockerHost) -> list[Finding]:
+    """Return a finding for every cause that can be seen; the first error is mended first."""
     findings = [_podman(host.client), _desktop(host.client), _other_host(host.client)]
     if the_cause(findings):
         return findings
@@ -51,7 +54,7 @@ def why_docker_cannot(host: DockerHost) -> list[Finding]:
     if daemon is None:
         findings.append(_no_daemon(host))
     else:
-        findings += docker_daemon.findings(host, daemon)
+        findings += of_daemon(host, daemon)
     return [*findings, _no_driver(host)]
 
 
@@ -62,24 +65,26 @@ def the_cause(findings: list[Finding]) -> Finding | None:
 
 def command_of(finding: Finding) -> str:
     """Return the command that fails because of a finding."""
-    is_runtime = finding.reason is Reason.EngineNotReloaded
-    return "docker run --runtime" if is_runtime else "docker run --gpus"
+    if finding.reason is not Reason.EngineNotReloaded:
+        return "docker run --gpus"
+    is_runtime = any(words in finding.evidence for words in OF_RUNTIMES)
+    return "docker run --runtime" if is_runtime else "docker run --device"
 
 
 def daemon_of(host: DockerHost) -> Daemon | None:
     """Return the daemon that the client talks to, None if it is not visible."""
-    socket = _socket(host.client.endpoint)
+
+    def path(endpoint: str) -> str:
+        return without_var(endpoint.removeprefix("unix://"))
+
+    socket = path(host.client.endpoint)
     near = [daemon for daemon in host.daemons if not daemon.apart]
     for daemon in near:
-        if daemon.engine.socket and _socket(daemon.engine.socket) == socket:
+        if daemon.engine.socket and path(daemon.engine.socket) == socket:
             return daemon
     user = socket.removeprefix("/run/user/").partition("/")[0]
     uid = int(user) if socket.startswith("/run/user/") and user.isdecimal() else 0
     return next((daemon for daemon in near if daemon.engine.uid == uid), None)
-
-
-def _socket(endpoint: str) -> str:
-    return without_var(endpoint.removeprefix("unix://"))
 
 
 def _podman(client: Client) -> Finding:
@@ -138,3 +143,208 @@ def _no_daemon(host: DockerHost) -> Finding:
     if host.hidden:
         return Finding(Reason.EngineNotRunning, "unknown", f"{seen}: {host.hidden}", advice)
     return Finding(Reason.EngineNotRunning, "error", seen, advice)
+
+
+RUNTIME_HOOK, CDI_HOOK = HOOKS
+ASKS_AMD = (29, 3)
+"""From here on dockerd, with CDI on, answers for AMD where it knows nothing of NVIDIA."""
+SNAP_ADVICE = (
+    "snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
+    "serves --runtime=nvidia"
+)
+INSTALL = "install nvct or nvidia-container-toolkit, then run: "
+
+
+def of_daemon(host: DockerHost, daemon: Daemon) -> list[Finding]:
+    """Return a finding for every cause that lies in the daemon and its programs."""
+    return [
+        _not_installed(host, daemon),
+        _snap(daemon),
+        _rootless(host, daemon),
+        _not_on_path(host, daemon),
+        _not_restarted(daemon),
+        _cdi(daemon),
+        _not_reloaded(daemon),
+        _not_registered(daemon),
+    ]
+
+
+def _needed(daemon: Daemon) -> tuple[str, ...]:
+    """Return the programs for `--gpus`; one of them is enough."""
+    numbers = daemon.engine.numbers
+    return HOOKS if numbers and numbers >= GPUS_BY_CDI else (RUNTIME_HOOK,)
+
+
+def _found(daemon: Daemon) -> Program | None:
+    """Return the needed program on the daemon's PATH that was installed first, or None."""
+    programs = [daemon.programs[name] for name in _needed(daemon) if name in daemon.programs]
+    return min(programs, key=lambda program: program.arrived, default=None)
+
+
+def _elsewhere(host: DockerHost, daemon: Daemon) -> Program | None:
+    return next((host.programs[name] for name in _needed(daemon) if name in host.programs), None)
+
+
+def _restart(daemon: Daemon) -> str:
+    engine = daemon.engine
+    if engine.restart:
+        return " ".join(engine.restart)
+    if _is_snap(daemon):
+        return "snap restart docker"
+    if not engine.unit and not _is_rootless(daemon):
+        return f"end dockerd (process {engine.pid}) and start it again"
+    user = "--user " if engine.user_unit or _is_rootless(daemon) else ""
+    return f"systemctl {user}restart {engine.unit.removesuffix('.service') or 'docker'}"
+
+
+def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
+    found = _found(daemon) or _elsewhere(host, daemon)
+    if found:
+        return Finding(Reason.HookNotInstalled, "ok", f"{found.path} is there")
+    seen = f"{' or '.join(_needed(daemon))} is nowhere on this host"
+    if daemon.engine.numbers >= ASKS_AMD:
+        seen += "; dockerd then asks for AMD's: no known GPU vendor found"
+    if CDI_HOOK in host.programs:
+        # The package nvidia-container-toolkit-base has the CDI hook alone.
+        seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
+    return Finding(Reason.HookNotInstalled, "error", seen, INSTALL + _restart(daemon))
+
+
+def _is_snap(daemon: Daemon) -> bool:
+    return daemon.engine.binary.startswith("/snap/") or "snap" in daemon.engine.platform
+
+
+def _is_rootless(daemon: Daemon) -> bool:
+    return daemon.engine.uid != 0 or "rootless" in daemon.engine.platform
+
+
+def _snap(daemon: Daemon) -> Finding:
+    reason = Reason.SnapWithoutHook
+    if not _is_snap(daemon):
+        return Finding(reason, "ok", f"dockerd is {daemon.engine.binary}, no snap's")
+    if found := _found(daemon):
+        return Finding(reason, "ok", f"dockerd is a snap's and finds {found.path}")
+    seen = f"dockerd is a snap's: it does not see the host's {' or '.join(_needed(daemon))}"
+    return Finding(reason, _judged(daemon), seen, SNAP_ADVICE)
+
+
+def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
+    if not _is_rootless(daemon):
+        return Finding(Reason.RootlessWithoutHook, "ok", "dockerd is root's")
+    seen = f"dockerd is rootless (uid {daemon.engine.uid}) and reads {daemon.engine.config}"
+    severity: Severity = "ok"
+    late = _is_late(daemon)
+    registered = daemon.state.handlers if daemon.state else {}
+    missing = [name for name in host.system_runtimes if name not in registered]
+    if late or _found(daemon) is None:
+        why = "came after its start" if late else "is not on its PATH"
+        severity, seen = _judged(daemon), f"{seen}; {' or '.join(_needed(daemon))} {why}"
+    elif missing:
+        # --gpus works; --runtime does not.
+        severity, seen = "note", f"{seen}, not /etc/docker/daemon.json with {', '.join(missing)}"
+    advice = f"as that user: nvct runtime configure --config {daemon.engine.config}, then "
+    return Finding(Reason.RootlessWithoutHook, severity, seen, advice + _restart(daemon))
+
+
+def _judged(daemon: Daemon) -> Severity:
+    """Return "error" if the daemon's PATH is known: a program that is not found is missing."""
+    return "unknown" if daemon.path is None else "error"
+
+
+def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
+    found, other = _found(daemon), _elsewhere(host, daemon)
+    if found and daemon.path is not None:
+        return Finding(Reason.HookNotOnPath, "ok", f"{found.path} is on dockerd's PATH")
+    if daemon.path is None:
+        seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
+        return Finding(Reason.HookNotOnPath, "unknown", seen, "run this as root")
+    advice = f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}"
+    if other:
+        seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
+        return Finding(Reason.HookNotOnPath, "error", seen, advice)
+    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+    return Finding(Reason.HookNotOnPath, "ok", seen, advice)
+
+
+def _is_late(daemon: Daemon) -> bool:
+    found = _found(daemon)
+    if found is None or daemon.started is None:
+        return False
+    return found.arrived > daemon.started + CLOCK_TICK_S
+
+
+def _not_restarted(daemon: Daemon) -> Finding:
+    reason, found = Reason.EngineNotRestarted, _found(daemon)
+    if found is None:
+        return Finding(reason, "ok", "no program is found that could have come later")
+    if daemon.started is None:
+        return Finding(reason, "unknown", "when dockerd started cannot be told")
+    start = f"dockerd (process {daemon.engine.pid}) started {date(daemon.started)}"
+    if not _is_late(daemon):
+        return Finding(reason, "ok", f"{start}, {found.path} was there before")
+    came = f"{found.path} came or was replaced {date(found.arrived)}"
+    seen = f"{start}, {came}; dockerd looks for it at its start only"
+    return Finding(reason, "error", seen, _restart(daemon))
+
+
+def _cdi(daemon: Daemon) -> Finding:
+    """Check CDI; what it lacks is an error only if nvidia-cdi-hook alone could serve --gpus."""
+    on = _cdi_is_on(daemon)
+    if daemon.problem or on is None:
+        seen = daemon.problem or "which release dockerd is cannot be told"
+        return Finding(Reason.EngineCdiDisabled, "unknown", seen)
+    if on and daemon.specs:
+        seen = f"CDI is on, with {', '.join(daemon.specs)}"
+        return Finding(Reason.EngineCdiDisabled, "ok", seen)
+    if on:
+        reason = Reason.SpecificationMissing
+        seen = f"no CDI spec for {KIND} is in {', '.join(daemon.spec_dirs)}"
+        advice = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+    else:
+        reason = Reason.EngineCdiDisabled
+        seen = f"dockerd {daemon.engine.version} has CDI off"
+        is_set = daemon.state and daemon.state.cdi
+        configure = "" if is_set else "nvct runtime configure --enable-cdi, then "
+        advice = configure + _restart(daemon)
+    alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
+    if daemon.engine.numbers >= GPUS_BY_CDI and alone:
+        return Finding(reason, "error", f"{seen}, and {CDI_HOOK} alone serves --gpus", advice)
+    return Finding(reason, "note", f"{seen}: --device {KIND}=0 needs it, --gpus does not", advice)
+
+
+def _cdi_is_on(daemon: Daemon) -> bool | None:
+    """Return whether CDI is on, by the daemon's own report or else its file and release."""
+    said = daemon.state.cdi if daemon.state else None
+    reported = daemon.running.state.cdi if daemon.running and daemon.running.state else None
+    return cdi_is_on(daemon.engine.numbers, said=said) if reported is None else reported
+
+
+def _not_reloaded(daemon: Daemon) -> Finding:
+    told, state = daemon.running, daemon.state
+    if told is None or told.state is None or state is None:
+        why = (told and told.problem) or daemon.problem or "dockerd is not asked"
+        return Finding(Reason.EngineNotReloaded, "unknown", why)
+    ours = [name for name, path in state.handlers.items() if is_nvidia(name, path)]
+    said = running.differences(daemon.engine, state, told, ours)
+    if not said:
+        seen = f"dockerd has in force what {daemon.engine.config} says"
+        return Finding(Reason.EngineNotReloaded, "ok", seen)
+    only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
+    advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
+    return Finding(Reason.EngineNotReloaded, "error", "; ".join(said), advice)
+
+
+def _not_registered(daemon: Daemon) -> Finding:
+    """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
+    hook, reported = daemon.programs.get(RUNTIME_HOOK), daemon.running and daemon.running.state
+    access = Access(
+        runtimes=engine_access.nvidia_handlers(reported or daemon.state),
+        cdi=_cdi_is_on(daemon) and bool(daemon.specs),
+        device=f"{KIND}=all",
+        why=f"CDI is off, or no specification of {KIND} is there",
+        hook=hook.path if hook else "",
+        is_known=bool(reported or daemon.state),
+    )
+    if finding := engine_access.finding(daemon.engine, access, is_needed=False):
+        return finding
+    return Finding(Reason.EngineNotConfigured, "ok", f"dockerd knows {', '.join(access.runtimes)}")

@@ -50,7 +50,6 @@ class Places:
         host_here: the same root, as a path of this process.
         driver: the root of a driver container, as a path of the host.
         driver_here: the same root, as a path of this process.
-        sys: the mount point of sysfs.
         init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
     """
 

@@ -39,13 +39,10 @@ class Access:
     """How containers of an engine can get GPUs.
 
     Attributes:
-        runtimes: registered runtimes of NVIDIA's.
         cdi: whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen.
         device: the qualified name of one that it gives, "" if none is known.
         why: why CDI gives none, "" if it does.
         remedy: what makes a specification of this host readable, "" if another thing is wrong.
-        hook: the hook by which Docker serves `--gpus`, "" if there is none.
-        is_known: whether the engine's configuration could be read.
     """
 
     runtimes: tuple[str, ...] = ()
@@ -107,7 +104,6 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
 
 
 def _consequence(engine: Engine, access: Access) -> str:
-    """Return what works and what fails without a registered runtime."""
     fails = "a RuntimeClass nvidia" if engine.engine in PODS else "`--runtime=nvidia`"
     if access.gives_gpus:
         ways = ["`--gpus` by its hook"] if access.hook else []
@@ -139,7 +135,6 @@ def _configure(engine: Engine) -> str:
 
 
 def _by_cdi(status: Status, registry: Registry) -> Access:
-    """Return whether an engine gives CDI devices of NVIDIA's, and why not."""
     engine, state = status.engine, status.in_force
     is_on = state.cdi if state else None
     if state and engine.engine == "docker":
@@ -168,7 +163,6 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def _by_specs(status: Status, registry: Registry) -> Access:
-    """Return whether a specification of NVIDIA's GPUs is where the engine reads it."""
     engine, folders = status.engine, spec_folders(status)
     name = CDI_NAMES.get(engine.engine, engine.engine)
     refused: list[tuple[str, SpecFile]] = []

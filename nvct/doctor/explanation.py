@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvct import paths
+from nvct.compile import live_host
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.decide import decide, wants_view
@@ -25,11 +26,15 @@ from nvct.container.request.model import (
     BY_ENGINE,
     VISIBLE_DEVICES,
     Request,
+    Want,
 )
 from nvct.container.request.resolve import parse_env
-from nvct.doctor import decisions, outcome
+from nvct.container.shim.main import MODES
+from nvct.doctor import decisions, outcome, parts, refusals
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, line
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import warning_kind
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
@@ -69,12 +74,7 @@ class Clock:
 
 
 class Reader(Host):
-    """The host as the create lane sees it, without writes.
-
-    Attributes:
-        used: the plans that were requested, in order.
-        scratch: the store of newly compiled plans.
-    """
+    """The host as the create lane sees it, without writes."""
 
     __slots__ = ("clock", "config", "notes", "scratch", "used")
 
@@ -106,12 +106,25 @@ class Reader(Host):
         self.used.append(plan)
         return plan
 
-    def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
-        """Return a plan that is compiled aside.
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
+        """Return the devices that the shim would choose now; nothing is leased.
 
         Raises:
-            NvctError: it cannot be compiled.
+            RequestError: too few are free.
+            HostError: they cannot be looked for.
         """
+        before = self.clock.end(then="free GPUs")
+        try:
+            found, program = self.free(want, source)
+            return found[: want.count], program
+        finally:
+            self.clock.end("looked for", then=before)
+
+    def give_back(self) -> None:
+        """Do nothing: nothing was leased."""
+
+    def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
+        """Return a plan that is compiled aside."""
         host = Host(self.scratch, self.env, self.cold)
         host.config_path = self._compile_from()
         plan = host.plan(name, fresh=fresh)
@@ -130,15 +143,14 @@ class Reader(Host):
         return f"{self.scratch.path}/config.toml"
 
 
-def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
+def explain(
+    bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
+) -> dict[str, Any]:
     """Return what the shim would do with a container, as plain data.
 
     Args:
-        program: the shim's name, which may set the mode.
-        env: the environment, which names config.toml and the run directory.
+        released: returns why the driver is being replaced, "" if it is not.
     """
-    from nvct.container.shim.main import MODES
-
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None
@@ -159,8 +171,12 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
         scratch = Store(folder)
         try:
             reader = Reader(config, kept, scratch, dict(env), clock)
-            _decide(told, bundle, config, reader, trouble=trouble, program=program)
-            told["notes"] += reader.notes
+            refused = _decide(told, bundle, config, reader, trouble=trouble)
+            if refused is not None:
+                refused.hint = refusals.waiting(refused.hint, released)
+            told["error"] = refused and _error(refused, program)
+            notes = [*told["notes"], *reader.notes]
+            told["notes"] = [refusals.waiting(note, released) for note in notes]
             told["steps"] = clock.to_dicts()
             where, places = _folder(bundle), decisions.folders(env)
             told["recorded"] = decisions.last(places, where) if where else None
@@ -171,7 +187,6 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
 
 
 def _as_classic(config: Config) -> str:
-    """Return a configuration as TOML, with layout classic and without the policy."""
     flat: dict[str, object] = {**config.to_dict(), "layout": "classic"}
     for name in load.COMMA_LISTS:
         flat[name] = ",".join(getattr(config, name))
@@ -217,9 +232,8 @@ def _decide(
     reader: Reader,
     *,
     trouble: NvctError | None,
-    program: str,
-) -> None:
-    """Make the shim's decision and add its outcome to `told`."""
+) -> NvctError | None:
+    """Make the shim's decision, add its outcome to `told`, and return why it is refused."""
     folder, clock = _folder(bundle), reader.clock
 
     def accept(_request: Request) -> None:
@@ -254,18 +268,14 @@ def _decide(
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
     lacking = _lacking(config) if told["outcome"] == "GPU" else []
     told["notes"] = [*decision.notes, *warning, *lacking]
-    told["error"] = None if error is None else _error(error, program)
+    return error
 
 
 def _folder(bundle: Bundle) -> str | None:
-    """Return the folder of a bundle; None if there is only a request."""
     return None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
 
 
 def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
-    """Return why the container gets no GPU."""
-    from nvct.doctor import refusals
-
     if error is None:
         return [refusals.of_no_request(notes).to_dict()]
     otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
@@ -274,10 +284,6 @@ def _findings(notes: list[str], error: NvctError | None, config: Config) -> list
 
 def _lacking(config: Config) -> list[str]:
     """Return the effects of missing driver files; NVML, which may hang, is not asked."""
-    from nvct.compile import live_host
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import warning_kind
-
     try:
         inventory = live_host.discover(config, DiscoveryOptions(nvml=None))
     except NvctError:
@@ -287,8 +293,6 @@ def _lacking(config: Config) -> list[str]:
 
 def _lack(config: Config) -> Reason:
     """Return what the host lacks, which errors of code `host` do not tell."""
-    from nvct.doctor import parts
-
     part, _ = parts.driver(config)
     reasons = (finding.reason for finding in part.findings)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)

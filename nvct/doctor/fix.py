@@ -30,11 +30,7 @@ CHANGED = "somebody else changed it since"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of --fix.
-
-    Attributes:
-        plan: returns the state that each path is to get.
-    """
+    """One step of --fix."""
 
     name: str
     plan: Callable[[], Mapping[str, PathState]]
@@ -48,7 +44,12 @@ class Transaction:
         self.roots = roots
         self.say = say
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
-        self.paths = PathChanges(self.journal, Files(), follow=False, refused=_refused)
+        self.paths = PathChanges(
+            self.journal,
+            Files(),
+            follow=False,
+            refused=lambda error, path: HostError(f"{path} cannot be written: {error.strerror}"),
+        )
 
     def settle(self) -> None:
         """Take back what a killed run left; without such a run, write nothing.
@@ -111,7 +112,6 @@ class Transaction:
     # Steps.
 
     def _carry_out(self, step: Step, done: Record | None, entries: list[Entry]) -> None:
-        """Carry out a step, and add its paths to `entries`."""
         self.say(f"running: {step.name}")
         first = len(entries)
         for path, after in step.plan().items():
@@ -130,7 +130,6 @@ class Transaction:
     def _undo_failed(
         self, step: Step, done: Record | None, entries: list[Entry], error: BaseException
     ) -> None:
-        """Take everything back after a failure, and say so."""
         text = "it was interrupted"
         if isinstance(error, NvctError):
             text = f"{error.message}; {error.hint}" if error.hint else error.message
@@ -190,7 +189,6 @@ class Transaction:
 
     @staticmethod
     def _rest(record: Record, left: Sequence[Entry]) -> Record | None:
-        """Return what is still to be taken back; None if nothing is."""
         return replace(record, entries=tuple(left)) if left else None
 
     def _boot(self) -> str:
@@ -201,7 +199,3 @@ class Transaction:
 
     def _save(self, page: Page) -> None:
         self.paths.save(self.page_path, page)
-
-
-def _refused(error: OSError, path: str) -> HostError:
-    return HostError(f"{path} cannot be written: {error.strerror}")

@@ -91,7 +91,6 @@ def _values(state: MigState | None, reported: NvmlConditions | None) -> Iterator
 
 
 def _messages(log: Log) -> Iterable[Finding]:
-    """Return the latest message of each kind about each GPU, of the last hour."""
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     table = XidTable(rows=faults.read())
     found: dict[tuple[str, str], Finding] = {}

@@ -2,8 +2,9 @@
 """Who uses the GPUs of this host: processes and containers, for `nvct ps`. Cold; changes nothing.
 
 A process uses a device that it has open. A container has a device that is among its device nodes,
-whether or not a process of it has the device open. Contract: a process that ends meanwhile is left
-out; without root, those of other users are not seen.
+whether or not a process of it has the device open. What the NRI plugin has recorded of a container
+is not looked for in /proc again, and it says since when. Contract: a process that ends meanwhile
+is left out; without root, those of other users are not seen.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from typing import NamedTuple
 
 from nvct.doctor.containers import Containers
 from nvct.host import procfs
+from nvct.host.gpu_record import Holding
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
 from nvct.mig import holders
-
-Names = dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
 
 FOLDERS = ("dev", "dev/nvidia-caps")
 
@@ -45,6 +45,7 @@ class Use:
         memory: bytes of the GPU's memory; None if NVML does not report it.
         unit: the systemd service, "" if it is in none.
         labels: of the container: container, namespace, pod; empty if it is in none.
+        since: when the container got it, in seconds since 1970; 0.0 if that is not known.
     """
 
     device: Device
@@ -53,6 +54,7 @@ class Use:
     memory: int | None = None
     unit: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    since: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
         """Return the use as JSON has it."""
@@ -64,21 +66,28 @@ class Use:
             "memory": self.memory,
             "unit": self.unit,
             **{name: self.labels.get(name, "") for name in ("container", "namespace", "pod")},
+            "since": self.since or None,
         }
 
 
 def users(
-    roots: Roots, state: MigState, samples: NvmlSamples | None = None, host: str = "/"
+    roots: Roots,
+    state: MigState,
+    samples: NvmlSamples | None = None,
+    host: str = "/",
+    recorded: Sequence[Holding] = (),
 ) -> list[Use]:
     """Return who uses the GPUs, by device and process."""
     containers = Containers(host)
     containers.refresh()
+    known = {each.id: each for each in recorded}
     memory = _memory(samples)
     indices = {gpu.uuid: gpu.index for gpu in state.gpus}
     found = []
     for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots)):
         device = _device(holder.device, holder.instance, indices)
         whole = Device(device.gpu, "")  # an old driver does not tell the instance
+        holding = known.get(containers.id_of(holder.pid))
         found.append(
             Use(
                 device=device,
@@ -86,17 +95,21 @@ def users(
                 command=holder.command,
                 memory=memory.get((device, holder.pid), memory.get((whole, holder.pid))),
                 unit=holder.unit,
-                labels=containers.labels(holder.pid),
+                labels=holding.labels if holding else containers.labels(holder.pid),
+                since=holding.since if holding else 0.0,
             )
         )
     busy = {(use.device, tuple(sorted(use.labels.items()))) for use in found}
     names = holders.device_numbers(roots, state.gpus, None)
-    for _, pid in containers.first_processes(roots.proc):
-        labels = containers.labels(pid)
-        for name, instance in _nodes(roots, pid, names):
+    held = [(each.labels, each.since, each.numbers) for each in recorded]
+    for id_, pid in containers.first_processes(roots.proc):
+        if id_ not in known:
+            held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid))))
+    for labels, since, numbers in held:
+        for name, instance in dict.fromkeys(names[each] for each in numbers if each in names):
             device = _device(name, instance, indices)
             if (device, tuple(sorted(labels.items()))) not in busy:
-                found.append(Use(device=device, labels=labels))
+                found.append(Use(device=device, labels=labels, since=since))
     key = operator.attrgetter("device", "pid")
     return sorted(without_ways(found), key=key)
 
@@ -132,10 +145,8 @@ def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
     return total
 
 
-def _nodes(
-    roots: Roots, pid: int, names: Names
-) -> Iterator[tuple[str, tuple[str, int, int] | None]]:
-    """Yield the devices that have a node in the /dev of a process."""
+def _nodes(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the driver's nodes in the /dev of a process."""
     for folder in FOLDERS:
         path = f"{roots.proc}/{pid}/root/{folder}"
         for name in procfs.list_directory(path):
@@ -145,6 +156,5 @@ def _nodes(
                 status = os.stat(f"{path}/{name}", follow_symlinks=False)
             except OSError:
                 continue
-            numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
-            if stat.S_ISCHR(status.st_mode) and numbers in names:
-                yield names[numbers]
+            if stat.S_ISCHR(status.st_mode):
+                yield os.major(status.st_rdev), os.minor(status.st_rdev)

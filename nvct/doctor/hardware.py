@@ -7,17 +7,26 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 
 from nvct.doctor.gpu_health import Log
-from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.reasons import Reason
 from nvct.doctor.refusals import refused
+from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import dev_char, modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.sample_model import (
+    COMPLETED,
+    IN_PROGRESS,
+    NOT_STARTED,
+    GpuReadiness,
+    NvmlReadiness,
+)
 from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
@@ -26,6 +35,7 @@ SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
 EVERYBODY = stat.S_IROTH | stat.S_IWOTH
 GROUP = stat.S_IRGRP | stat.S_IWGRP
 """What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
+WORDS = {True: "on", False: "off"}
 PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
 SLOW_S = 1.0
 """NVML answers within 0.2 s if the GPUs are initialized, and after 1 to 3 s per GPU if not."""
@@ -66,16 +76,12 @@ def mig(state: MigState | None) -> Part:
         return Part.absent("no GPU that NVML reports can do MIG")
     on = sum(gpu.enabled for gpu in capable)
     waiting = [
-        f"GPU {gpu.bus_id} has MIG {_word(gpu.enabled)}, and {_word(gpu.pending)} after a reset"
+        f"GPU {gpu.bus_id} has MIG {WORDS[gpu.enabled]}, and {WORDS[gpu.pending]} after a reset"
         for gpu in capable
         if gpu.enabled != gpu.pending
     ]
     found = Finding.each(Reason.MigModePending, "warning", waiting)
     return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
-
-
-def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
-    return "on" if on else "off"
 
 
 def persistence(
@@ -84,7 +90,6 @@ def persistence(
     """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
 
     Args:
-        readiness: the GPUs' persistence mode, None if NVML does not answer.
         first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
             the GPUs that nothing else uses; so it is short if something uses them.
     """
@@ -232,3 +237,115 @@ def _build_log(root: str, release: str) -> str:
         if release in (procfs.read_text(path) or ""):
             return f"/{LOG}/{version}/build/make.log"
     return ""
+
+
+# The NVLink fabric of NVSwitches. Until it is complete, CUDA fails with 802: system not yet
+# initialized. A fabric manager of another release than the driver ends at its start.
+
+PROGRAM = "nv-fabricmanager"
+NAME = PROGRAM[:15]
+"""As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
+FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin")
+TIMEOUT_S = 1.0
+RELEASE = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
+STATES = {NOT_STARTED: "Not Started", IN_PROGRESS: "In Progress", COMPLETED: "Completed"}
+"""In the words of `nvidia-smi -q`."""
+SHOWN = 4
+
+
+def fabric(
+    roots: Roots,
+    readiness: NvmlReadiness | None,
+    run: Run = command.run,
+    folders: Sequence[str] = FOLDERS,
+) -> Part:
+    """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
+    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
+    gpus = readiness.gpus if readiness else ()
+    waiting = _waiting(gpus, has_switches=bool(switches))
+    members = [gpu for gpu in gpus if gpu.fabric in STATES]
+    if not switches and not members:
+        return Part.absent("no NVSwitch that this host has to manage")
+    found = _manager(roots, len(switches), run, folders) if switches else []
+    found += waiting
+    if wrong := [finding for finding in found if finding.severity != "ok"]:
+        return Part.of(*wrong)
+    return Part.of(", ".join((*(one.evidence for one in found), *_registered(members))))
+
+
+def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
+    """Yield how many GPUs are registered, and how many of a virtual machine wait for its host."""
+    done = sum(gpu.fabric == COMPLETED for gpu in members)
+    if done:
+        yield f"{count(done, 'GPU')} registered"
+    if len(members) > done:
+        yield f"{count(len(members) - done, 'GPU')} without a fabric to register with"
+
+
+def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
+    things = f"{switches} NVSwitch{'' if switches == 1 else 'es'}"
+    pid = _process(roots.proc)
+    release = _other_release(roots, pid, run, folders)
+    if pid:
+        text = f"{things}, and the fabric manager runs"
+        running = Finding(Reason.FabricManagerNotRunning, "ok", text)
+        return release or [running]
+    text = f"{things}, and no process {PROGRAM}"
+    if hidden := procfs.hidden_processes(roots.proc):
+        text += f" that can be seen: {hidden}"
+    severity: Severity = "unknown" if hidden else "error"
+    return [*release, Finding(Reason.FabricManagerNotRunning, severity, text)]
+
+
+def _process(proc: str) -> int:
+    for pid in procfs.processes(proc):
+        with contextlib.suppress(OSError):
+            owners = (0, os.geteuid())  # any user can give a process this name
+            if procfs.command(proc, pid) == NAME and os.stat(f"{proc}/{pid}").st_uid in owners:
+                return pid
+    return 0
+
+
+def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> list[Finding]:
+    driver = procfs.driver_version(roots)
+    here = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((path for path in here if os.access(path, os.X_OK)), "")
+    if not program or not driver or (pid and not _sees(f"{roots.proc}/{pid}", program)):
+        return []
+    printed = run([program, "--version"], TIMEOUT_S)
+    match = RELEASE.search(printed.out) if printed.status == 0 else None
+    if match is None or match[1] == driver:
+        return []
+    text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
+    return [Finding(Reason.FabricManagerOtherRelease, "error", text)]
+
+
+def _sees(folder: str, program: str) -> bool:
+    """Return whether a process sees this program: one in a container has a program of its own."""
+    try:
+        return os.path.samefile(f"{folder}/root{program}", program)
+    except OSError:
+        return False
+
+
+def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Finding]:
+    """Return the findings about GPUs that are not registered with the fabric, by their state.
+
+    Without NVSwitches of its own, a host cannot complete the fabric, for example a virtual
+    machine: then it is a warning.
+    """
+    states: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if gpu.fabric == COMPLETED and gpu.fabric_status:
+            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(
+                gpu.bus_id
+            )
+        elif gpu.fabric == IN_PROGRESS or (gpu.fabric == NOT_STARTED and has_switches):
+            states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
+    severity: Severity = "error" if has_switches else "warning"
+    found = []
+    for state, bus_ids in states.items():
+        names = [procfs.canonical_bus_id(name) or name for name in bus_ids]
+        text = f"GPU{'' if len(names) == 1 else 's'} {listed(names, SHOWN)}: the fabric is {state}"
+        found.append(Finding(Reason.FabricNotReady, severity, text))
+    return found

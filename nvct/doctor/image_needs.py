@@ -45,12 +45,7 @@ UNPACK = "docker export CONTAINER | tar -x -C FOLDER unpacks it"
 
 
 def check(folder: str, inventory: Inventory | None) -> Part:
-    """Check an unpacked image against the driver of this host.
-
-    Args:
-        folder: the root file system of the image; "" for none.
-        inventory: what containers of this host get, None without a driver.
-    """
+    """Check an unpacked image against the driver of this host."""
     if not folder:
         return Part.absent("no --image to look at")
     if inventory is None:
@@ -79,7 +74,6 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
 
 
 def _no_libc(folder: str, tree: ImageTree) -> Finding:
-    """Return the finding about an image without glibc."""
     if tree.unread:
         text = f"{tree.unread[0]} in {folder} cannot be read: {LIBC} was not found"
         return Finding(Reason.ImageIncomplete, "unknown", text)
@@ -95,7 +89,6 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
 
 
 def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding]:
-    """Return a finding for each library, and each version of one, that the image lacks."""
     given = names_of(libraries)
     missing: dict[str, list[DriverFile]] = {}
     old: dict[tuple[str, str], list[DriverFile]] = {}
@@ -153,7 +146,6 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
     """Return the finding about something that the image lacks.
 
     Args:
-        files: the driver's libraries that need it.
         unread: a path of the image that could not be read, so that it may be there.
     """
     names = [os.path.basename(file.host_path) for file in files]
@@ -169,7 +161,6 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
 
 
 def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
-    """Yield a finding for each file of the image that names a library of another driver."""
     given = names_of(libraries)
     for folder, pattern in ICD_FOLDERS:
         for path, text in tree.texts(folder, pattern):
@@ -250,7 +241,6 @@ class ImageTree:
         return (data or b"").decode("utf-8", "replace")
 
     def _folders(self, machine: str) -> Iterator[str]:
-        """Yield the linker's folders, each once."""
         seen: set[str] = set()
         usual = (*machine_directories(machine), *USUAL)
         for folder in (*self._configured(CONFIG, set()), *usual):

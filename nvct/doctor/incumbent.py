@@ -63,7 +63,6 @@ def check(host: str = "/") -> Part:
 
 
 def _versions(root: str) -> set[tuple[str, str]]:
-    """Return where a release is, and which."""
     paths = (path for pattern in LIBRARIES for path in glob.glob(f"{root}/{pattern}"))
     found = {(path[len(root) :], match[1]) for path in paths if (match := IN_NAME.search(path))}
     try:

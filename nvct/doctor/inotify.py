@@ -36,7 +36,6 @@ class Used:
 
     Attributes:
         counted, unseen: processes that were counted, and those that could not be.
-        in_time: whether all processes were reached.
     """
 
     instances: int = 0
@@ -57,11 +56,7 @@ class Used:
 
 
 def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
-    """Check that root has instances and watches of inotify left.
-
-    Args:
-        uid: of root, another one in tests only.
-    """
+    """Check that root has instances and watches of inotify left."""
     instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
     if instances is None or watches is None:
         return Part.absent(f"no limits in {proc}/{LIMITS}")
@@ -128,11 +123,7 @@ def count(proc: str, uid: int, budget_s: float) -> Used:
 
 
 def _inotify(folder: str) -> Iterator[str]:
-    """Yield the descriptors of inotify of a process.
-
-    Raises:
-        OSError: the process has ended, or is not accessible.
-    """
+    """Yield the descriptors of inotify of a process."""
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
         try:

@@ -56,8 +56,6 @@ def check(
 
     Args:
         gpus: the number of GPUs that NVML reports; 0 if it does not answer.
-        host: the folder with var and run.
-        inventory: the GPUs, None if they cannot be found.
     """
     root = host.rstrip("/")
     running = processes(proc)
@@ -95,7 +93,6 @@ def processes(proc: str) -> list[int]:
 
 
 def _not_running(proc: str, base: str) -> Part:
-    """Return the part of a host without a process of a kubelet, or with one that is not seen."""
     text = f"no process of a kubelet runs, though /{base} exists"
     if hidden := procfs.hidden_processes(proc):
         text = f"{text}; or it is not seen: {hidden}"
@@ -130,7 +127,6 @@ class Record:
 
 
 def _record(path: str, root: str) -> Record | str:
-    """Return the record, or why it cannot be seen."""
     try:
         data = json.loads(read_bytes(path, LIMIT))["Data"]
         registered = data["RegisteredDevices"] or {}

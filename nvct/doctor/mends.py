@@ -57,18 +57,12 @@ class Mend:
     reasons: tuple[Reason, ...]
 
     def __str__(self) -> str:
-        """Return the command as a user types it."""
         return " ".join(("nvct", *self.words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What mends look at.
-
-    Attributes:
-        output: path of the specification that `nvct publish` writes.
-        options: of the program nvct, before a command's words.
-    """
+    """What mends look at."""
 
     roots: Roots
     settings: Config
@@ -163,11 +157,7 @@ def _link_folder(host: Host) -> str:
 
 
 def _specification(host: Host) -> States:
-    """Have `nvct publish` write to a folder of its own; return what it wrote.
-
-    Raises:
-        HostError: it failed.
-    """
+    """Have `nvct publish` write to a folder of its own; return what it wrote."""
     output = published_spec.output_path(os.path.abspath(host.output))
     with tempfile.TemporaryDirectory(prefix="nvct-doctor-") as folder:
         words = [*PUBLISH, f"--output={output}", f"--staged={folder}"]
@@ -186,11 +176,7 @@ def _specification(host: Host) -> States:
 
 
 def _target(path: str) -> str:
-    """Return the file that links at a path lead to.
-
-    Raises:
-        HostError: it is a link or another user's file, in a folder that others can write to.
-    """
+    """Return the file that links at a path lead to."""
     for _ in range(LINK_LIMIT):
         folder = os.path.dirname(path)
         if not os.path.lexists(path):

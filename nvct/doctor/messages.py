@@ -41,10 +41,7 @@ class Message(NamedTuple):
     """A message.
 
     Attributes:
-        name: of the entry; it never changes.
-        pattern: a regular expression that is found in it.
         step: what to do next; "" for the remedy of the reason.
-        reason: of the catalogue, None if there is none.
         is_general: it has many causes.
     """
 
@@ -143,7 +140,6 @@ def _matches(lines: list[str]) -> Iterator[tuple[Message, int, int]]:
 
 
 def _flat(lines: list[str], joint: str) -> tuple[str, list[int]]:
-    """Return lines as one, and where each begins."""
     starts, at = [], 0
     for line in lines:
         starts.append(at)

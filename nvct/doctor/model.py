@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -22,9 +23,7 @@ class Finding:
     Attributes:
         severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
             holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
-        evidence: what was seen, one sentence with the value and the path.
         remedy: for this host; "" if there is none more exact than the reason's.
-        context: more that was seen, "" if nothing.
     """
 
     reason: Reason
@@ -58,6 +57,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def date(seconds: float) -> str:
+    """Return a time as local date and time; it is in seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
 def listed(words: Sequence[str], most: int) -> str:
     """Return the first words of a list, and how many more there are."""
     rest = f" and {len(words) - most} more" if len(words) > most else ""
@@ -76,7 +80,6 @@ class Part:
         name: the check's; `checks.result` sets it.
         health: "absent" if the part does not exist, which is not a fault.
         lines: sentences, the first one a summary.
-        findings: the content of the lines, as values.
     """
 
     name: str = ""

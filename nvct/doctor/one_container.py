@@ -32,8 +32,6 @@ class Found:
     """A running container.
 
     Attributes:
-        id: of the engine, "" for a process in no container.
-        pid: of its first process.
         has_group: whether its control group names it, by which its processes are found.
     """
 
@@ -50,12 +48,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the containers are explained by.
-
-    Attributes:
-        env: of this process, which names the run directory and the user's own engines.
-        host: the folder that has the engines' state and /proc.
-    """
+    """What the containers are explained by."""
 
     roots: Roots
     settings: Config
@@ -118,12 +111,7 @@ def ended(word: str, around: Surroundings) -> list[Found]:
 
 
 def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tuple[str, ...]:
-    """Return the ids of the containers that a word means; of those that do not run, by name.
-
-    Args:
-        env: of this process, for containers of the user's own engines.
-        host: the folder that has the engines' state and /proc.
-    """
+    """Return the ids of the containers that a word means; of those that do not run, by name."""
     try:
         running = find(roots, word, host, env)
     except UsageError:

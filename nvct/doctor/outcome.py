@@ -50,7 +50,6 @@ def left_out(
 
 
 def _contents(edits: model.Edits) -> set[str]:
-    """Return the mounts of edits and the paths of their device nodes."""
     return {text for _, text in edits["mounts"]} | {node["path"] for node in edits["nodes"]}
 
 
@@ -108,7 +107,6 @@ def requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, ob
 
 
 def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
-    """Return the known properties of the requested GPUs, without duplicates."""
     found: list[dict[str, str]] = []
     for plan in plans:
         known: dict[str, dict[str, str]] = plan.get("gpus", {})  # type: ignore[assignment]  # one plan alone has them

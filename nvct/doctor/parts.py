@@ -23,7 +23,7 @@ from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
 from nvct.doctor import refusals, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
-from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.reasons import Reason
 from nvct.doctor.refusals import refused
 from nvct.engine.status import Status
@@ -42,6 +42,8 @@ START = re.compile(r"argv\[\]=(.*?) ;")
 """A command line, as `systemctl show` prints ExecStart."""
 OWN_START = "nvct publish"
 SYSTEMCTL_TIMEOUT_S = 5
+NAMED = 4
+"""Devices that a line names; the others are counted."""
 STALE = "; the next container replaces it"
 
 
@@ -60,14 +62,18 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
         *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
         *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
-    missing = [] if path is None else low_level_runtime(settings, path)
+    missing = []
+    try:
+        if path is not None:
+            shim.find_runtime(settings.runtimes, path)
+    except RuntimeNotFoundError as error:
+        missing = [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     if settings.path or findings:
         return Part.of(settings.path or "the defaults", *findings, *missing)
     return Part.of("no config.toml: the defaults hold", *missing, health="absent")
 
 
 def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
-    """Return which devices of engines the policy does not see."""
     if not settings.policy:
         return []
     if settings.engine_devices == UNCHECKED:
@@ -89,15 +95,6 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
         capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
     except ConfigError as error:
         yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
-
-
-def low_level_runtime(settings: Config, path: str) -> list[Finding]:
-    """Return a finding if none of the configured low-level runtimes is installed."""
-    try:
-        shim.find_runtime(settings.runtimes, path)
-    except RuntimeNotFoundError as error:
-        return [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
-    return []
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
@@ -134,15 +131,17 @@ def specs(settings: Config, report: Report) -> Part:
         return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
+    names = [name.partition(" (")[0] for name in report.held_back]
+    text = f"held back, as `nvct publish --devices` says: {listed(names, NAMED)}"
+    held = [text] if names else []
     if not report.drift:
-        return Part.of(f"{things}, no difference from the host")
+        return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")
     line = (
         f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
     )
-    return Part.of(
-        line, *specifications.lines(report.drift), findings=specifications.findings(report)
-    )
+    lines = [*specifications.lines(report.drift), *held]
+    return Part.of(line, *lines, findings=specifications.findings(report))
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:

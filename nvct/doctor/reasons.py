@@ -16,7 +16,6 @@ class Reason(Enum):
 
     Attributes:
         question: what a check asks; the answer "no" means that the reason holds.
-        evidence: what the check reads.
         remedy: one sentence with the command; a finding may have a more exact one.
     """
 

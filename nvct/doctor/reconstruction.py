@@ -9,7 +9,6 @@ still has. What none of them tells is named as unknown.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
 from nvct.doctor import explanation, outcome
 from nvct.doctor.decisions import Log
-from nvct.doctor.model import count
+from nvct.doctor.model import count, date
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
 from nvct.oci.bundle import Bundle
@@ -41,7 +40,6 @@ class Evidence:
 
     Attributes:
         bundle: its config.json as it is now; None if there is none.
-        records: of runtime, hooks and agent about the container, the oldest first.
         log: all records, whose folders may not be whole.
         started_s: when its first process started, in seconds since the epoch; None if unknown.
     """
@@ -56,11 +54,7 @@ class Evidence:
 def reconstructed(
     evidence: Evidence, settings: Config, env: Mapping[str, str]
 ) -> dict[str, object]:
-    """Return how a container was created, as JSON data.
-
-    Args:
-        env: that names the run directory.
-    """
+    """Return how a container was created, as JSON data."""
     record = _record(evidence.records)
     unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
     if record.get("asked", "").endswith(CUT):
@@ -144,7 +138,6 @@ def _policy(record: Mapping[str, str]) -> list[str]:
 
 
 def _resolved(record: Mapping[str, str]) -> list[str]:
-    """Return how the request was understood, and what became of it."""
     found = [f"mode {record['mode']}"] if "mode" in record else []
     if "capabilities" in record:
         found.append(f"driver capabilities {record['capabilities'].replace(',', ', ') or 'none'}")
@@ -158,7 +151,6 @@ def _resolved(record: Mapping[str, str]) -> list[str]:
 
 
 def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
-    """Return what was put into the container, and what its config.json has now."""
     found = [record["result"]] if "result" in record else []
     if record.get("nodes"):
         return [*found, record["nodes"]]
@@ -169,7 +161,6 @@ def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
 
 
 def _driver(record: Mapping[str, str]) -> str:
-    """Return the version of the driver that a record's plans are of."""
     found = (one.partition("/")[2] for one in record.get("plan", "").split())
     return next((version for version in found if version != "0"), "")
 
@@ -224,7 +215,6 @@ def _names(record: Mapping[str, str], settings: Config) -> list[str]:
 
 
 def _without_request(evidence: Evidence) -> list[str]:
-    """Return that the request is lost, if it is."""
     bundle = evidence.bundle
     if bundle is None or INJECTED not in bundle.env or evidence.creation.env is not None:
         return []
@@ -246,7 +236,7 @@ def _without_record(evidence: Evidence) -> str:
     served = evidence.bundle is not None and INJECTED in evidence.bundle.env
     if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
         return (
-            f"what was decided: it started at {_clock(since)}, before the oldest record that is"
+            f"what was decided: it started at {date(since)}, before the oldest record that is"
             " kept; newer ones have taken the place of its record"
         )
     if served:
@@ -255,10 +245,6 @@ def _without_record(evidence: Evidence) -> str:
             " engine did that by CDI, or the record was removed"
         )
     return (
-        f"who decided: it started at {_clock(since)}, and none of {count(len(records), 'record')}"
+        f"who decided: it started at {date(since)}, and none of {count(len(records), 'record')}"
         " is about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not there"
     )
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

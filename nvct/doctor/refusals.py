@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding, Part
@@ -35,6 +35,8 @@ AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
 """What engines and logs write after an error, and a code that tells no reason."""
 LONGEST = 1000
 """Characters of an error."""
+LOADS = "modprobe nvidia"
+"""In the advice of what finds no loaded driver."""
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
 """For a code whose reason is not known."""
 OTHERS = {
@@ -64,8 +66,7 @@ def message_of(text: str) -> Message | None:
     """
     line = " ".join(plain(text).split())
     alone = line.removeprefix("[").removesuffix("]")
-    known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
-    about = {**known, **OTHERS}.get(alone)
+    about = codes().get(alone)
     if about:
         reason = REASONS.get(alone)
         return Message(alone, "nvct", "", about, "" if reason else ADVICE, reason)
@@ -81,10 +82,28 @@ def message_of(text: str) -> Message | None:
     return Message(code[1], "nvct", "", cause[-LONGEST:].strip(), reason=REASONS[code[1]])
 
 
+def codes() -> dict[str, str]:
+    """Return what each code of an error is about."""
+    known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
+    return {**known, **OTHERS}
+
+
 def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
     for error in base.__subclasses__():
         yield error
         yield from _classes(error)
+
+
+def waiting(text: str, released: Callable[[], str]) -> str:
+    """Return a text; where it says to load the driver, and that is being replaced, it says so.
+
+    Args:
+        released: returns why the driver is being replaced, "" if it is not.
+    """
+    why = released() if LOADS in text else ""
+    if not why:
+        return text
+    return f"wait: {why}" if text.startswith(LOADS) else text.replace(LOADS, why)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

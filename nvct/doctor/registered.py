@@ -34,8 +34,6 @@ def check(
 
     Args:
         has_gpu: whether this host has a driver with GPUs: without it nobody misses a runtime.
-        serves_pods: returns whether a kubelet runs here.
-        no_cgroups: config.toml's `no-cgroups`.
         hidden: why engines may run that are not seen, "" if all are.
     """
     local = [status for status in statuses if not status.engine.foreign]
@@ -53,7 +51,8 @@ def check(
     said += of_unread_files(local)
     said += _without_rules(local, accesses) if no_cgroups else ()
     said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
-    return Part.of(*said)
+    is_idle = not has_gpu and not any(access.gives_gpus for access in accesses)
+    return Part.of(*said, health="absent" if is_idle else "ok")
 
 
 def _needed(
@@ -98,7 +97,6 @@ def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: b
 
 
 def _engine(status: Status, access: Access, *, is_needed: bool) -> Iterator[str | Finding]:
-    """Yield what is said of one engine."""
     name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
     if access.runtimes:
         default = ", the default" if status.is_default else ""
@@ -172,11 +170,7 @@ def _registered(engine: Engine, path: str, files: Files) -> list[str]:
 
 
 def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
-    """Return the runtimes that one file has, with their programs.
-
-    Raises:
-        NvctError, OSError: it cannot be read.
-    """
+    """Return the runtimes that one file has, with their programs."""
     if engine != "crio":
         options = EngineOptions(engine=engine, handlers=(), config=path, drop_in="")
         return modules.of(engine).state(options, files).handlers

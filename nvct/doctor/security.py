@@ -20,7 +20,7 @@ from nvct.config.model import Config
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part, Severity, count, listed, unseen
 from nvct.doctor.reasons import Reason
-from nvct.engine.engine_files import read_list, read_object
+from nvct.engine.engine_files import docker_folder, read_list, read_object
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
@@ -158,26 +158,19 @@ def _open_capabilities(roots: Roots) -> Iterator[str]:
 # (Podman, CRI-O) in overlay-images. containerd keeps it among all other content, which is not
 # searched.
 
-DOCKER = "var/lib/docker/image/*"
 STORAGE = "var/lib/containers/storage/*-images"
-STATES = ("var/lib/docker/image", "var/lib/containers/storage")
 ASKS = "NVIDIA_VISIBLE_DEVICES=all"
 FILES = 2000
 NAMED = 3
 
 
 def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -> Part:
-    """Check whether an image alone could give a container all GPUs.
-
-    Args:
-        is_default: whether an engine starts every container by NVIDIA's runtime.
-        host: the folder with var.
-    """
+    """Check whether an image alone could give a container all GPUs."""
     root = host.rstrip("/")
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
-        for path in STATES:
-            if part := unseen(Reason.ImagesAskForAll, f"{root}/{path}"):
+        for path in (f"{docker_folder(root)}/image", f"{root}/var/lib/containers/storage"):
+            if part := unseen(Reason.ImagesAskForAll, path):
                 return part
         text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
         return Part.absent(text)
@@ -193,7 +186,7 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
 
 
 def _docker(root: str) -> Iterator[str]:
-    for folder in glob.glob(f"{root}/{DOCKER}"):
+    for folder in glob.glob(f"{docker_folder(root)}/image/*"):
         listed = read_object(f"{folder}/repositories.json").get("Repositories")
         names = {
             str(digest): str(name)

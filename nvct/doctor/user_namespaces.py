@@ -34,12 +34,7 @@ NAMESPACES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The user who asks.
-
-    Attributes:
-        name: "" if it is unknown.
-        runs_containers: whether Podman has containers or images of that user.
-    """
+    """The user who asks."""
 
     uid: int
     name: str = ""
@@ -47,7 +42,6 @@ class User:
     runs_containers: bool = False
 
     def __str__(self) -> str:
-        """Return the name or the number."""
         return f"{self.name} ({self.uid})" if self.name else f"{self.uid}"
 
 
@@ -61,8 +55,6 @@ def check(
     """Check the user who asks, this process's own user namespace, and those of containers.
 
     Args:
-        user: who asks; None for root.
-        uses_podman: whether Podman is installed, which users run without root.
         name_of: returns a container's name by the id of one of its processes, "" for a process
             that is in none.
     """
@@ -163,7 +155,6 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
 
 
 def _add_ids(user: User, listed: str) -> str:
-    """Return the command that adds ids which no other user has."""
     rows = (line.split(":") for line in listed.splitlines())
     ends = [
         int(row[1]) + int(row[2])
@@ -239,7 +230,6 @@ def _may_open(folder: str, node: os.stat_result) -> bool:
 
 
 def _ids(text: str, field: str) -> set[int]:
-    """Return the ids in a line of /proc/PID/status."""
     match = re.search(rf"^{field}:[ \t]*([\d \t]*)$", text, re.MULTILINE)
     return set(map(int, match[1].split())) if match else set()
 

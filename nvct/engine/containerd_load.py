@@ -15,19 +15,17 @@ settings are not migrated; settings of version 2 are migrated only if 2 is the l
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 from nvct.engine import toml_file
 from nvct.engine.model import EngineOptions, Files, text_of
+from nvct.engine.spans import Path
+from nvct.engine.toml_file import Table, find
 from nvct.errors import EngineConfigError
-
-Path: TypeAlias = tuple[str, ...]
-Table: TypeAlias = dict[str, object]
-Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
+from nvct.host.go_pattern import expand, matches
 
 CONFIG = "/etc/containerd/config.toml"
 CRI = {
@@ -44,9 +42,50 @@ VERSION_3 = (2, 0)
 """The first release that merges tables and reads version 3; it has none of version 1."""
 RUNC_TYPE = "io.containerd.runc.v2"
 LINUX_V1 = "io.containerd.runtime.v1.linux"  # the shim of containerd 1.0, gone with 2.0
-LEGACY_TABLE = "default_runtime"
+DEFAULT, LEGACY_TABLE = "default_runtime_name", "default_runtime"
 LEGACY_DEFAULT = "default"  # the name that containerd gives that table
 FILE_LIMIT = 256  # files that one configuration may have; containerd has no limit
+
+
+class Cri(NamedTuple):
+    """The CRI's table, of one file or of all together."""
+
+    table: Table
+    modern: bool  # of containerd 2
+
+    @property
+    def runtimes(self) -> dict[str, Table]:
+        """The table of each runtime by its name."""
+        tables = find(self.table, RUNTIMES)
+        if not isinstance(tables, dict):
+            return {}
+        return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+    @property
+    def default(self) -> str:
+        """The name of the default runtime, "" if it names none."""
+        name = LEGACY_DEFAULT if self.legacy else find(self.table, ("containerd", DEFAULT))
+        return name if isinstance(name, str) else ""
+
+    @property
+    def legacy(self) -> Table:
+        """The table `default_runtime` of containerd 1.x, {} if it sets nothing.
+
+        With a type it is the default runtime, whatever default_runtime_name says; without one, as
+        `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
+        """
+        table = {} if self.modern else find(self.table, ("containerd", LEGACY_TABLE))
+        return table if isinstance(table, dict) and table.get("runtime_type") else {}
+
+    def systemd_cgroup(self, runtime: Mapping[str, object]) -> bool:
+        """Report whether a runtime has the cgroup driver systemd.
+
+        Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
+        """
+        options = runtime.get("options")
+        if isinstance(options, dict):
+            return bool(options.get("SystemdCgroup"))
+        return runtime.get("runtime_type") == LINUX_V1 and bool(self.table.get("systemd_cgroup"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +105,13 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All files, root first, in containerd's order.
-
-    Attributes:
-        version: of the format, for all files.
-        modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
-        relative: whether a relative pattern surely starts at the folder of its file.
-        missing: files that are imported by name and do not exist.
-    """
+    """All files, root first, in containerd's order."""
 
     files: tuple[Loaded, ...]
-    version: int
-    modern: bool
-    relative: bool = False
-    missing: tuple[str, ...] = ()
+    version: int  # of the format, for all files
+    modern: bool  # whether this is containerd 2, which merges tables and reads no CRI of version 1
+    relative: bool = False  # whether a relative pattern surely starts at the folder of its file
+    missing: tuple[str, ...] = ()  # files that are imported by name and do not exist
 
     @property
     def root(self) -> Loaded:
@@ -94,40 +126,41 @@ class Config:
         newest = CRI[max(CRI)]
         if self.version > 2:
             return (newest,)
-        path = ("plugins", newest, "containerd", "runtimes")
-        has_newest = any(toml_file.find(loaded.document, path) for loaded in self.files)
+        path = ("plugins", newest, *RUNTIMES)
+        has_newest = any(find(loaded.document, path) for loaded in self.files)
         return (newest, CRI[2]) if has_newest else (CRI[2], newest)
 
-    def unread(self) -> list[tuple[str, str]]:
-        """Return the tables of runtimes that are not read: path of the file, name of the CRI."""
+    def unread(self, keys: Sequence[str] = ("containerd",)) -> list[tuple[Loaded, str]]:
+        """Return the files and names of CRI tables that are not read and have one of the keys."""
         names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
         return [
-            (loaded.path, name)
+            (loaded, name)
             for loaded in self.files
             for name in names
-            if toml_file.find(loaded.document, ("plugins", name, "containerd")) is not None
+            if isinstance(table := find(loaded.document, ("plugins", name)), dict)
+            and any(key in table for key in keys)
         ]
 
     def cri_path(self, loaded: Loaded) -> Path:
         """Return the path of the CRI's table in a file, whether that exists or not."""
         for name in self.names:
-            if isinstance(toml_file.find(loaded.document, ("plugins", name)), dict):
+            if isinstance(find(loaded.document, ("plugins", name)), dict):
                 return "plugins", name
         return "plugins", self.names[0]
 
     def cri(self, loaded: Loaded) -> Table | None:
         """Return the CRI's table of a file, None if it has none."""
-        table = toml_file.find(loaded.document, self.cri_path(loaded))
+        table = find(loaded.document, self.cri_path(loaded))
         return table if isinstance(table, dict) else None
 
-    def effective(self, without: str = "") -> Table:
+    def effective(self, without: str = "") -> Cri:
         """Return the CRI's table in force, of all files except one."""
         table: Table = {}
         for loaded in self.files:
             cri = self.cri(loaded)
             if cri is not None and loaded.path != without:
                 table = merged(table, cri) if self.modern else cri
-        return table
+        return Cri(table, self.modern)
 
     def is_without_cri(self) -> bool:
         """Report whether no file has a CRI table, so that a drop-in with one hides nothing."""
@@ -149,25 +182,10 @@ def load(options: EngineOptions, files: Files) -> Config:
     Raises:
         DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
     """
-    path = options.config or CONFIG
-    root = read_file(path, files)
-    version = _version(root, options.engine_version)
-    loaded_files = [root]
-    missing: list[str] = []
+    root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
-    pending = _imports(root, files, relative=relative)
-    while pending:
-        import_path = pending.pop(0)
-        if any(loaded.path == import_path for loaded in loaded_files):
-            continue
-        loaded = read_file(import_path, files)
-        if loaded.data is None:
-            missing.append(import_path)
-            continue
-        if len(loaded_files) == FILE_LIMIT:
-            raise EngineConfigError(f"{path} imports more than {FILE_LIMIT} files")
-        loaded_files.append(loaded)
-        pending += _imports(loaded, files, relative=relative)
+    loaded_files, missing = _with_imports(root, files, relative=relative)
+    version = _version(loaded_files[0], options.engine_version)
     newest = max(version, *(loaded.version for loaded in loaded_files))
     modern = options.engine_version >= VERSION_3 if options.engine_version else newest > 2
     config = Config(
@@ -178,11 +196,12 @@ def load(options: EngineOptions, files: Files) -> Config:
         missing=tuple(missing),
     )
     for loaded in loaded_files:
-        if (
-            modern
-        ):  # the parser of containerd 1.x accepts any byte (go-toml v1), that of 2 only UTF-8
+        if modern:  # its parser takes only UTF-8; that of containerd 1.x, go-toml v1, any byte
             toml_file.decode(loaded.data or b"", loaded.path)
-        _check_tables(loaded, config.cri_path(loaded))
+        # No other kind of value may be where containerd expects a table.
+        runtimes = (*config.cri_path(loaded), *RUNTIMES)
+        for name in toml_file.table(loaded.document, runtimes, loaded.path):
+            toml_file.table(loaded.document, (*runtimes, name), loaded.path)
     return config
 
 
@@ -191,25 +210,13 @@ def replaces(version: tuple[int, ...]) -> bool:
     return version < VERSION_3
 
 
-def read_file(path: str, files: Files) -> Loaded:
-    """Return one file, without its imports.
+def parsed(path: str, data: bytes | None) -> Loaded:
+    """Return one file of this content, without its imports.
 
     Raises:
-        DocumentError: it cannot be read, or is no TOML.
+        EngineConfigError: it is no TOML.
     """
-    return parsed(path, files.read(path))
-
-
-def parsed(path: str, data: bytes | None) -> Loaded:
-    """Return one file of this content; see `read_file`."""
     return Loaded(path=path, data=data, document=toml_file.parse(text_of(data or b""), path))
-
-
-def _check_tables(loaded: Loaded, cri: Path) -> None:
-    """Refuse a value of another kind where containerd expects a table."""
-    runtimes = (*cri, "containerd", "runtimes")
-    for name in toml_file.table(loaded.document, runtimes, loaded.path):
-        toml_file.table(loaded.document, (*runtimes, name), loaded.path)
 
 
 def _version(root: Loaded, engine: tuple[int, ...]) -> int:
@@ -225,7 +232,6 @@ def _version(root: Loaded, engine: tuple[int, ...]) -> int:
 
 
 def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
-    """Return the version of all files together."""
     versions = [loaded.version for loaded in files if loaded.version in CRI]
     if not modern:
         return versions[-1] if versions else root
@@ -233,11 +239,30 @@ def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> i
     return versions[-1] if versions else 3
 
 
-def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
-    paths: list[str] = []
-    for pattern in patterns(loaded, relative=relative):
-        paths += _glob(pattern, files) if "*" in pattern else [pattern]
-    return paths
+def _with_imports(root: str, files: Files, *, relative: bool) -> tuple[list[Loaded], list[str]]:
+    """Return a file and all that it imports, and the files that it names and that are missing."""
+    loaded_files: list[Loaded] = []
+    missing: list[str] = []
+
+    def names(folder: str) -> list[str]:
+        return [posixpath.basename(path) for path in files.names(folder, "")]
+
+    pending = [root]
+    while pending:
+        path = pending.pop(0)
+        if any(loaded.path == path for loaded in loaded_files):
+            continue
+        loaded = parsed(path, files.read(path))
+        if loaded.data is None and loaded_files:
+            missing.append(path)
+            continue
+        if len(loaded_files) == FILE_LIMIT:
+            raise EngineConfigError(f"{root} imports more than {FILE_LIMIT} files")
+        loaded_files.append(loaded)
+        for pattern in patterns(loaded, relative=relative):
+            # As Go's filepath.Glob, by folder and by name.
+            pending += expand(pattern, names) if "*" in pattern else [pattern]
+    return loaded_files, missing
 
 
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
@@ -256,35 +281,6 @@ def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
         posixpath.normpath(posixpath.join(folder if relative or "*" not in item else "/", item))
         for item in imports
     ]
-
-
-def _glob(pattern: str, files: Files) -> list[str]:
-    """Return the files that match, in the order of Go's filepath.Glob: by folder, by name."""
-    folders = ["/"]
-    for part in pattern.strip("/").split("/"):
-        children: list[str] = []
-        for folder in folders:
-            one = [posixpath.join(folder, part)]
-            paths = files.names(folder, "") if _is_pattern(part) else one
-            children += [path for path in paths if matches(posixpath.basename(path), part)]
-        folders = children
-    return folders
-
-
-def _is_pattern(part: str) -> bool:
-    return any(character in part for character in "*?[")
-
-
-def matches(path: str, pattern: str) -> bool:
-    """Report whether a pattern of `imports` matches a path; * does not match a slash."""
-    names, parts = path.split("/"), pattern.split("/")
-    if len(names) != len(parts):
-        return False
-    # Go's pattern has [^a] where Python's has [!a].
-    return all(
-        fnmatch.fnmatchcase(name, part.replace("[^", "[!"))
-        for name, part in zip(names, parts, strict=True)
-    )
 
 
 def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
@@ -309,14 +305,6 @@ def set_only(table: Mapping[str, object]) -> Table:
     return {key: value for key, value in inner.items() if value not in ("", 0, [], {})}
 
 
-def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
-    """Return the runtimes of a CRI table: name → its table."""
-    tables = toml_file.find(dict(cri), ("containerd", "runtimes"))
-    if not isinstance(tables, dict):
-        return {}
-    return {name: table for name, table in tables.items() if isinstance(table, dict)}
-
-
 def binary(runtime: Mapping[str, object]) -> str:
     """Return the program of a runtime; "" if the shim looks it up."""
     options = runtime.get("options")
@@ -325,35 +313,6 @@ def binary(runtime: Mapping[str, object]) -> str:
     # `Runtime` is what the shim of containerd 1.0 (io.containerd.runtime.v1.linux) reads.
     program = options.get("BinaryName") or options.get("Runtime")
     return program if isinstance(program, str) else ""
-
-
-def default(cri: Mapping[str, object], *, modern: bool = False) -> str:
-    """Return the name of a CRI table's default runtime, "" if it names none."""
-    if legacy_default(cri) and not modern:
-        return LEGACY_DEFAULT
-    name = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
-    return name if isinstance(name, str) else ""
-
-
-def legacy_default(cri: Mapping[str, object]) -> Table:
-    """Return the table `default_runtime` of containerd 1.x, {} if it sets nothing.
-
-    With a type it is the default runtime, whatever default_runtime_name says; without one, as
-    `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
-    """
-    table = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
-    return table if isinstance(table, dict) and table.get("runtime_type") else {}
-
-
-def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> bool:
-    """Report whether a runtime has the cgroup driver systemd.
-
-    Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
-    """
-    options = runtime.get("options")
-    if isinstance(options, dict):
-        return bool(options.get("SystemdCgroup"))
-    return runtime.get("runtime_type") == LINUX_V1 and bool(cri.get("systemd_cgroup"))
 
 
 def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
@@ -369,3 +328,25 @@ def is_imported(path: str, config: Config) -> bool:
         for loaded in config.files
         for pattern in patterns(loaded, relative=config.relative)
     )
+
+
+def cri_of_dump(dump: str) -> Cri:
+    """Return the CRI's table of a dump, an empty one if there is none.
+
+    Raises:
+        EngineConfigError: it is no TOML.
+    """
+    document = toml_file.parse(dump, "containerd config dump")
+    version = document.get("version", 1)
+    known = version if isinstance(version, int) else 1
+    table = find(document, ("plugins", CRI.get(known, CRI[4])))
+    return Cri(_without_empty_options(table) if isinstance(table, dict) else {}, known > 2)
+
+
+def _without_empty_options(table: Table) -> Table:
+    """Return a table without the empty `options` that containerd prints if there are none."""
+    inner = {
+        key: _without_empty_options(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if (key, value) != ("options", {})}

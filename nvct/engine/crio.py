@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
 from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table, decode, edit, find, parse
+from nvct.engine.toml_file import Table, decode, edit, find, parse, string
 from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
@@ -71,8 +71,8 @@ def state(options: EngineOptions, files: Files) -> State:
     merged = _merge(layers)
     return State(
         files=tuple(layers),
-        handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
-        default=_text(merged.keys, "default_runtime"),
+        handlers={name: string(table, "runtime_path") for name, table in merged.runtimes.items()},
+        default=string(merged.keys, "default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
         spec_dirs=merged.list("cdi_spec_dirs", ()),
     )
@@ -105,9 +105,8 @@ def plan(options: EngineOptions, files: Files) -> Change:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     after = before
     if settings:
-        after = edit(
-            HEADER if before is None else decode(before, target), settings, target
-        ).encode()
+        text = HEADER if before is None else decode(before, target)
+        after = edit(text, settings, target).encode()
     return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
@@ -160,11 +159,6 @@ def _merge(layers: Mapping[str, Table]) -> _Merged:
     return merged
 
 
-def _text(table: Table, key: str) -> str:
-    value = table.get(key, "")
-    return value if isinstance(value, str) else ""
-
-
 def _template(merged: _Merged, files: Files) -> Table:
     """Return the table of the low-level runtime that ours calls, {} if no file has one.
 
@@ -173,15 +167,15 @@ def _template(merged: _Merged, files: Files) -> Table:
     """
     for name in (merged.low_level, "runc", "crun"):
         table = merged.runtimes.get(name)
-        if table is not None and _text(table, "runtime_type") in ("", "oci"):
+        if table is not None and string(table, "runtime_type") in ("", "oci"):
             # Without a path it is looked up by its name.
-            return table | {"runtime_path": _text(table, "runtime_path") or name}
-    default = merged.runtimes.get(_text(merged.keys, "default_runtime"), {})  # NVIDIA's alone
-    is_oci = _text(default, "runtime_type") in ("", "oci")
+            return table | {"runtime_path": string(table, "runtime_path") or name}
+    default = merged.runtimes.get(string(merged.keys, "default_runtime"), {})  # NVIDIA's alone
+    is_oci = string(default, "runtime_type") in ("", "oci")
     inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
     # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
     conmon = f"{BUNDLED}/conmon"
-    monitor = _text(merged.keys, "conmon") or inherited.get("monitor_path")
+    monitor = string(merged.keys, "conmon") or inherited.get("monitor_path")
     if monitor or conmon not in files.names(BUNDLED, "conmon"):
         return inherited
     return inherited | {"monitor_path": conmon}
@@ -196,11 +190,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
     if registered is not None and _is_up_to_date(registered, table):
         return []
     own_table = find(document, (*RUNTIMES, handler.name))
-    misleading = [key for key in MISLEADING if isinstance(own_table, dict) and key in own_table]
-    return [
-        (RUNTIMES, handler.name, table),
-        *((((*RUNTIMES, handler.name), key, ABSENT)) for key in misleading),
-    ]
+    keys = own_table if isinstance(own_table, dict) else ()
+    misleading = [((*RUNTIMES, handler.name), key, ABSENT) for key in MISLEADING if key in keys]
+    return [(RUNTIMES, handler.name, table), *misleading]
 
 
 def _is_up_to_date(registered: Table, table: Table) -> bool:
@@ -217,8 +209,7 @@ def _is_up_to_date(registered: Table, table: Table) -> bool:
 
 
 def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
-    """Yield the keys of crio.runtime that have to change."""
-    if options.default and _text(merged.keys, "default_runtime") != options.default:
+    if options.default and string(merged.keys, "default_runtime") != options.default:
         names = {handler.name for handler in options.handlers} | set(merged.runtimes)
         if options.default not in names:
             raise EngineConfigError(
@@ -264,7 +255,7 @@ def _low_level_note(template: Table, files: Files) -> Iterator[str]:
     runc cannot stop a container that crun created; and CRI-O's packages keep both outside of
     PATH.
     """
-    path = _text(template, "runtime_path")
+    path = string(template, "runtime_path")
     config = files.read(CONFIG_FILE)
     document = {} if config is None else parse(config, CONFIG_FILE)
     runtimes = find(document, ("nvidia-container-runtime", "runtimes"))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import command, crio, modules, platforms, processes, syntax, units
+from nvct.engine import command, crio, modules, platforms, processes, syntax
 from nvct.engine.model import Engine, Files
 from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
@@ -25,7 +24,6 @@ Ask: TypeAlias = Callable[[str, list[str]], str]
 
 PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
 VERSION_TIMEOUT_S = 5.0
-_VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)")
 
 
 def engines(
@@ -37,9 +35,8 @@ def engines(
 ) -> list[Engine]:
     """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
 
-    Args:
-        ask: runs a program and returns what it prints.
-        environ: of that user, for Podman, which has no daemon.
+    `ask` runs a program and returns what it prints; Podman, which has no daemon, is looked for in
+    the environment `environ` of the user `uid`.
     """
     running = [
         of_process(process, files, ask, proc=proc, uid=uid)
@@ -70,11 +67,8 @@ def of_process(
     A program of another user or file system is never run, and its files are not read: they may
     be an attack on the root user who runs this.
     """
-    other_file_system = process.root != "/"
-    other_user = process.uid not in (0, uid)
-    trusted = not other_file_system and not other_user
-    args = process.args[1:]
-    config = process.path(_config(process.engine, args, process.env, process.uid))
+    is_ours = process.root == "/"
+    trusted = is_ours and process.uid in (0, uid)
     engine = Engine(
         engine=process.engine,
         pid=process.pid,
@@ -84,18 +78,14 @@ def of_process(
         user_unit=process.user_unit,
         uid=process.uid,
         path=process.env.get("PATH", "") if process.env else None,
-        config=config,
-        config_dir=process.path(_config_dir(process.engine, args, process.env, config)),
-        root=process.root if other_file_system else files.root,
+        root=files.root if is_ours else process.root,
         leave=not trusted,
         foreign=not trusted,
-        advice=_advice(process, other_file_system=other_file_system, other_user=other_user),
+        advice=_advice(process, uid),
         notes=_notes(process),
     )
-    process_files = Files(process.root) if other_file_system else files
-    socket = _socket(engine, args, process_files if trusted else None, process.env)
-    engine = replace(engine, socket=process.path(socket))
-    return platforms.adapt(_with_drop_in(engine), process_files, process.env)
+    process_files = files if is_ours else Files(process.root)
+    return _with_files(engine, process.args[1:], process.env, process_files, process.path)
 
 
 def _binary(process: Process, files: Files) -> str:
@@ -104,10 +94,10 @@ def _binary(process: Process, files: Files) -> str:
     return program if os.access(files.at(program), os.X_OK) else process.exe
 
 
-def _advice(process: Process, *, other_file_system: bool, other_user: bool) -> tuple[str, ...]:
-    if other_user:
+def _advice(process: Process, uid: int) -> tuple[str, ...]:
+    if process.uid not in (0, uid):
         return sentences(platforms.OTHER_USER, uid=str(process.uid))
-    return sentences(platforms.OTHER_FILE_SYSTEM) if other_file_system else ()
+    return sentences(platforms.OTHER_FILE_SYSTEM) if process.root != "/" else ()
 
 
 def _notes(process: Process) -> tuple[str, ...]:
@@ -128,24 +118,37 @@ def of_unit(
     binary = next((path for path in candidates if os.access(files.at(path), os.X_OK)), "")
     if not binary:
         return None
-    unit = units.find(f"{name}.service", files)
+    unit = processes.unit_of(f"{name}.service", files)
     args = unit.args[1:] if unit else ()
     env = unit.env if unit else {}
     if name == "podman":
         env = environ  # it needs no unit
-    config = _config(name, args, env, uid if name == "podman" else 0)
     engine = Engine(
         engine=name,
         binary=binary,
         version=_ask(ask, files.at(binary), name),
         unit=unit.name if unit else "",
         uid=uid if name == "podman" else 0,
-        config=config,
-        config_dir=_config_dir(name, args, env, config),
         root=files.root,
     )
-    engine = replace(engine, socket=_socket(engine, args, files, env))
-    return platforms.adapt(_with_drop_in(engine), files, env)
+    return _with_files(engine, args, env, files)
+
+
+def _with_files(
+    engine: Engine,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    files: Files,
+    absolute: Callable[[str], str] = str,
+) -> Engine:
+    """Return an engine with the files and the socket of its command line and its platform."""
+    config = absolute(_config(engine.engine, args, env, engine.uid))
+    folder = absolute(_config_dir(engine.engine, args, env, config))
+    engine = replace(engine, config=config, config_dir=folder)
+    if engine.engine == "crio" and folder != crio.CONFIG_DIR:
+        engine = replace(engine, drop_in=f"{folder}/{posixpath.basename(crio.DROP_IN)}")
+    socket = _socket(engine, args, None if engine.foreign else files, env)
+    return platforms.adapt(replace(engine, socket=absolute(socket)), files, env)
 
 
 def run(program: str, argv: list[str]) -> str:
@@ -155,8 +158,8 @@ def run(program: str, argv: list[str]) -> str:
 
 def version(printed: str) -> str:
     """Return the version in what a program printed, "" if there is none."""
-    match = _VERSION.search(printed)
-    return match[1] if match else ""
+    match = command.VERSION.search(printed)
+    return match[0].removeprefix("v") if match else ""
 
 
 def _ask(ask: Ask | None, program: str, name: str) -> str:
@@ -165,18 +168,18 @@ def _ask(ask: Ask | None, program: str, name: str) -> str:
 
 
 def _config(name: str, args: Sequence[str], env: Mapping[str, str], uid: int) -> str:
-    """Return the main file that an engine reads with a command line and an environment."""
-    rootless = uid != 0 or ROOTLESS in env
-    home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    default = modules.CONFIG[name]
+    if name in ("docker", "podman") and (uid != 0 or ROOTLESS in env):
+        home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+        file = "docker/daemon.json" if name == "docker" else "containers/containers.conf"
+        default = f"{home}/{file}"
+    if name == "podman":
+        return env.get("CONTAINERS_CONF") or default
     if name == "docker":
-        default = f"{home}/docker/daemon.json" if rootless else modules.CONFIG[name]
         return option(args, "config-file") or default
-    if name == "containerd":
-        return option(args, "config", "c") or modules.CONFIG[name]
     if name == "crio":
-        return option(args, "config", "c") or env.get("CONTAINER_CONFIG", modules.CONFIG[name])
-    default = f"{home}/containers/containers.conf" if rootless else modules.CONFIG[name]
-    return env.get("CONTAINERS_CONF") or default
+        default = env.get("CONTAINER_CONFIG", default)
+    return option(args, "config", "c") or default
 
 
 def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: str) -> str:
@@ -184,13 +187,6 @@ def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: 
         option_value = option(args, "config-dir", "d")
         return option_value or env.get("CONTAINER_CONFIG_DIR", crio.CONFIG_DIR)
     return f"{config}.d" if name == "podman" else ""
-
-
-def _with_drop_in(engine: Engine) -> Engine:
-    """Return an engine; CRI-O with the drop-in in its own folder, if that is not the usual one."""
-    if engine.engine != "crio" or engine.config_dir == crio.CONFIG_DIR:
-        return engine
-    return replace(engine, drop_in=f"{engine.config_dir}/{posixpath.basename(crio.DROP_IN)}")
 
 
 def _socket(

@@ -129,11 +129,8 @@ def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
 
 def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
     """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
-    current, expected = (
-        [without_var(path) for path in folders]
-        for folders in (configured or paths.CDI_SPEC_DIRS, options)
-    )
-    return current == expected
+    current = configured or paths.CDI_SPEC_DIRS
+    return list(map(without_var, current)) == list(map(without_var, options))
 
 
 def _spec_dirs(document: Document) -> tuple[str, ...]:

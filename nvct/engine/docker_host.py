@@ -8,19 +8,20 @@ does not exist or is not accessible is None.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.engine import detect, docker, probe, processes, running
+from nvct.engine import detect, docker, processes, running
 from nvct.engine.detect import Ask
+from nvct.engine.engine_files import read_object
 from nvct.engine.model import Engine, EngineOptions, Files, State
-from nvct.engine.probe import Ask as Get
 from nvct.engine.processes import Process
+from nvct.engine.running import Ask as Get
 from nvct.engine.running import Running
+from nvct.engine.toml_file import string
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
 from nvct.host.gpu import pci
@@ -45,62 +46,42 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """The `docker` command of the calling user.
-
-    Attributes:
-        source: of the address: DOCKER_HOST, a context, or the default.
-    """
+    """The `docker` command of the calling user."""
 
     program: str = ""
     podman: bool = False
     endpoint: str = DEFAULT_ENDPOINT
-    source: str = "by default"
+    source: str = "by default"  # of the address: DOCKER_HOST, a context, or the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A running dockerd.
-
-    Attributes:
-        started: in seconds since the epoch; None if that is unknown.
-        path: its PATH; None if its environment may not be read.
-        programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
-        state: what its daemon.json says; None if that is malformed, and `problem` says why.
-        apart: whether it runs in a container with its own processes: no client here talks to it.
-        specs: the files there that describe GPUs of NVIDIA.
-        running: what it reports to have in force; None if it is not asked.
-    """
+    """A running dockerd."""
 
     engine: Engine
-    started: float | None = None
-    path: str | None = None
-    programs: Mapping[str, Program]
-    state: State | None = None
+    started: float | None = None  # in seconds since the epoch; None if that is unknown
+    path: str | None = None  # its PATH; None if its environment may not be read
+    programs: Mapping[str, Program]  # of HOOKS, those on that PATH now, or on the usual one
+    state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
-    apart: bool = False
+    apart: bool = False  # whether it has its own processes: no client here talks to it
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
-    specs: tuple[str, ...] = ()
-    running: Running | None = None
+    specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
+    running: Running | None = None  # what it reports to have in force; None if it is not asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerHost:
-    """The input of `nvct.doctor.docker.why_docker_cannot`.
-
-    Attributes:
-        programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
-        elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
-        hidden: why daemons may run that are not seen, "" if all are.
-    """
+    """The input of `nvct.doctor.docker.why_docker_cannot`."""
 
     client: Client = Client()
     daemons: tuple[Daemon, ...] = ()
-    programs: Mapping[str, Program]
+    programs: Mapping[str, Program]  # of HOOKS, those in the usual places or on the user's PATH
     gpus: int = 0
     driver: str = ""
-    elsewhere: str = ""
+    elsewhere: str = ""  # what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or ""
     system_runtimes: tuple[str, ...] = ()
-    hidden: str = ""
+    hidden: str = ""  # why daemons may run that are not seen, "" if all are
 
 
 def look(
@@ -110,11 +91,12 @@ def look(
     ask: Ask | None = None,
     proc: str = "/proc",
     *,
-    get: Get = probe.ask,
+    get: Get = running.ask,
 ) -> DockerHost:
     """Look at a host."""
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
     bound = pci.bound_elsewhere(roots)
+    system_state, _ = _state("", files.root)
     return DockerHost(
         client=client(files, environ),
         daemons=tuple(
@@ -124,10 +106,11 @@ def look(
         programs=_on_path(
             ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
         ),
-        gpus=_gpus(roots),
+        # The GPUs of WSL and Tegra are on no PCI bus.
+        gpus=len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml"),
         driver=procfs.driver_version(roots) or ("WSL" if modes.is_wsl(roots) else ""),
         elsewhere=bound[0].driver if bound else "",
-        system_runtimes=_system_runtimes(files),
+        system_runtimes=tuple(system_state.handlers) if system_state else (),
         hidden=procfs.hidden_processes(proc),
     )
 
@@ -144,35 +127,18 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
         real = real.removeprefix(files.root.rstrip("/"))
     base = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
     if environ.get("DOCKER_HOST"):
-        return _with_endpoint(base, environ["DOCKER_HOST"], "by DOCKER_HOST")
+        return replace(base, endpoint=environ["DOCKER_HOST"], source="by DOCKER_HOST")
     folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
-    name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
-                                                  "currentContext")  # fmt: skip
+    config = read_object(files.at(f"{folder}/config.json"))
+    name = environ.get("DOCKER_CONTEXT") or string(config, "currentContext")
     if name in ("", "default"):
         return base
     # docker names a context's folder by the hash of its name.
     context_digest = hashlib.sha256(name.encode()).hexdigest()
-    meta = _json(files, f"{folder}/contexts/meta/{context_digest}/meta.json")
+    meta = read_object(files.at(f"{folder}/contexts/meta/{context_digest}/meta.json"))
     endpoints = meta.get("Endpoints")
     endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    return _with_endpoint(base, _text(endpoint, "Host"), f"by the context {name}")
-
-
-def _with_endpoint(base: Client, endpoint: str, source: str) -> Client:
-    return Client(program=base.program, podman=base.podman, endpoint=endpoint, source=source)
-
-
-def _json(files: Files, path: str) -> dict[str, object]:
-    try:
-        document = json.loads(files.read(path) or b"{}")
-    except (NvctError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _text(table: object, key: str) -> str:
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, str) else ""
+    return replace(base, endpoint=string(endpoint, "Host"), source=f"by the context {name}")
 
 
 def _is_podman_script(path: str) -> bool:
@@ -187,7 +153,7 @@ def _is_podman_script(path: str) -> bool:
 
 def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
     root = _root(process, files, proc)
-    state, problem = _state(engine, root)
+    state, problem = _state(engine.config, root)
     path = process.env.get("PATH", "") if process.env else None
     option_dirs = processes.options(process.args, "cdi-spec-dir")
     apart = process.container or _has_own_processes(process.pid, proc)
@@ -223,30 +189,22 @@ def _has_own_processes(pid: int, proc: str) -> bool:
         return False
 
 
-def _state(engine: Engine, root: str) -> tuple[State | None, str]:
-    options = EngineOptions(engine="docker", handlers=(), config=engine.config)
+def _state(config: str, root: str) -> tuple[State | None, str]:
+    options = EngineOptions(engine="docker", handlers=(), config=config)
     try:
         return docker.state(options, Files(root)), ""
     except NvctError as error:
         return None, error.message
 
 
-def _system_runtimes(files: Files) -> tuple[str, ...]:
-    try:
-        return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
-    except NvctError:
-        return ()
-
-
 def _on_path(path: str, root: str) -> dict[str, Program]:
     """Return the programs of HOOKS that a PATH leads to in a file system."""
+    folders = [folder for folder in path.split(":") if folder.startswith("/")]
     programs = {}
     for name in HOOKS:
-        for folder in path.split(":"):
-            program = _program(f"{folder}/{name}", root) if folder.startswith("/") else None
-            if program:
-                programs[name] = program
-                break
+        found = (_program(f"{folder}/{name}", root) for folder in folders)
+        if program := next(filter(None, found), None):
+            programs[name] = program
     return programs
 
 
@@ -267,14 +225,11 @@ def _program(path: str, root: str) -> Program | None:
 
 
 def _which(name: str, path: str, files: Files) -> str:
-    for folder in path.split(":"):
-        if folder.startswith("/") and _program(f"{folder}/{name}", files.at("/")):
-            return f"{folder}/{name}"
-    return ""
+    paths = (f"{folder}/{name}" for folder in path.split(":") if folder.startswith("/"))
+    return next((path for path in paths if _program(path, files.at("/"))), "")
 
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
-    """Return the CDI specs that have GPUs of NVIDIA."""
     from nvct.cdi.read import registry  # YAML is loaded only if there are specs in that format
 
     tree = root.rstrip("/")
@@ -284,8 +239,3 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
         for file in scanned.specs
         if file.spec.get("kind") == KIND and file.spec.get("devices")
     )
-
-
-def _gpus(roots: Roots) -> int:
-    # The GPUs of WSL and Tegra are on no PCI bus.
-    return len(procfs.gpus(roots)) or pci.count(roots) or int(modes.detect(roots) != "nvml")

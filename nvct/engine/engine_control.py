@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nvct.engine import command, containerd_switches, crio, modules, probe, reload, writing
+from nvct.engine import command, containerd, crio, modules, reload, running, writing
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
@@ -26,48 +26,87 @@ from nvct.linux import constants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineControl:
-    """The control of one engine.
-
-    Attributes:
-        program: the engine's, which checks its files; "" skips that.
-        socket: the engine's API as a path of this process; "" if it cannot be probed.
-        must_be_healthy: an engine that was not well before the reload has to be well after it.
-    """
+    """The control of one engine."""
 
     options: EngineOptions
-    program: str
+    program: str  # the engine's, which checks its files; "" skips that
     reloader: Reloader
-    socket: str = ""
+    socket: str = ""  # the engine's API as a path of this process; "" if it cannot be probed
     run: Run = command.run
     root: str = "/"
     files: Files = field(default_factory=Files)
     removing: bool = False
-    must_be_healthy: bool = False
-    timeout_s: float = probe.TIMEOUT_S
+    must_be_healthy: bool = False  # after the reload, even if it was not well before
+    timeout_s: float = running.TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
         """Have the engine read files that are not in place yet; return notes.
 
         Raises:
-            EngineError: it refuses them.
+            EngineError: it refuses them, although it accepts the present files or is to be
+                reloaded; or it accepts them, but the options do not take effect.
         """
+        engine, config, root = self.options.engine, self.options.config, self.root.rstrip("/")
+        not_checked = f"not checked by {engine} itself:"
+        options = self._engine_options()
         if not self.program:
             return []
-        engine, config = self.options.engine, self.options.config
-        options = self._engine_options()
         if options is None:
-            return [f"not checked by {engine} itself: where it has {config} is unknown"]
-        engine_edits = [replace(e, path=options.config) if e.path == config else e for e in edits]
-        return check_files(
-            options, self.program, engine_edits, self.run, root=self.root,
-            opt_out=self.reloader.opt_out(), removing=self.removing,
-        )  # fmt: skip
+            return [f"{not_checked} where it has {config} is unknown"]
+        after = {options.config if e.path == config else e.path: e.after for e in edits}
+        has_file_now = os.path.exists(root + options.config)
+        has_file = after.get(options.config) is not None or (
+            has_file_now and options.config not in after
+        )
+        args = check_argv(options, self.program, has_file=has_file)
+        if not args:
+            return []
+        if not self._is_runnable():
+            return [f"{not_checked} {os.path.basename(self.program)} is not here"]
+        try:
+            completed = _try(args, {root + path: data for path, data in after.items()}, self.run)
+        except OSError as error:
+            return [f"{not_checked} no private mounts here ({error.strerror})"]
+        if completed.status == 0 and not self.removing:
+            _refuse_without_effect(options, completed.out, "nothing was changed")
+        if completed.status == command.NOT_FOUND:
+            return [f"{not_checked} {completed.reason}"]
+        if completed.status == 0 or _has_no_such_command(completed):
+            return []
+        args = check_argv(options, self.program, has_file=has_file_now)
+        return self._refused(_reason(completed), self.run(args, TIMEOUT_S) if args else None)
+
+    def _refused(self, reason: str, present: Completed | None) -> list[str]:
+        """Refuse new files that the engine refuses, or note that it refuses the present ones, too.
+
+        An engine that refuses its files must not be restarted, whoever wrote them.
+        """
+        engine, opt_out = self.options.engine, self.reloader.opt_out()
+        if present is None or present.status == 0:
+            raise EngineError(
+                f"{engine} refuses the new configuration: {reason}", hint="nothing was changed"
+            )
+        already = f"{engine} refuses its files already as they are: {_reason(present)}"
+        if opt_out:
+            hint = f"correct them, or do not reload it ({opt_out}); nothing was changed"
+            raise EngineError(already, hint=hint)
+        return [already]
+
+    def _check_in_force(self, options: EngineOptions) -> None:
+        """Let containerd print its present configuration, and refuse one without the options."""
+        if options.engine == "containerd" and self._is_runnable():
+            completed = self.run(check_argv(options, self.program, has_file=True), TIMEOUT_S)
+            if completed.status == 0:
+                _refuse_without_effect(options, completed.out)
+
+    def _is_runnable(self) -> bool:
+        """Report whether the program is there, as far as that is known before it is run."""
+        return self.root != "/" or shutil.which(self.program) is not None
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
 
-        Args:
-            restored: the files are the former ones again.
+        The files may be `restored`, which are the former ones again.
 
         Raises:
             EngineError: the engine is not well with its files.
@@ -75,7 +114,7 @@ class EngineControl:
         removing = restored or self.removing
         options = self._engine_options()
         if self.program and options and not removing:
-            check_in_force(options, self.program, self.run, root=self.root)
+            self._check_in_force(options)
         decision = self.reloader.choose(restart=restart, removing=removing and restart)
         notes = [decision.note] if decision.note else []
         if not decision.action:
@@ -101,9 +140,7 @@ class EngineControl:
     def _engine_path(self, path: str, usual: str) -> str:
         """Return a path of this process as the engine knows it; "" if that is unknown.
 
-        Args:
-            path: below the engine's root, or mounted here.
-            usual: where such a file lies on most hosts.
+        It lies below the engine's root, or is mounted here, on most hosts at the `usual` place.
         """
         root = self.root.rstrip("/")
         if not root:
@@ -123,7 +160,7 @@ class EngineControl:
     def _problem(self) -> str:
         if not self.socket:
             return "it has no socket"
-        return probe.find_problem(self.options.engine, self.socket, (), self._ask)
+        return running.find_problem(self.options.engine, self.socket, (), self._ask)
 
     def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
@@ -133,15 +170,15 @@ class EngineControl:
             return "" if self.reloader.is_running() else f"{engine} does not run after its restart"
 
         def not_reloaded() -> str:
-            took = engine != "docker" or probe.reloaded(self.socket, since)
+            took = engine != "docker" or running.reloaded(self.socket, since)
             return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
 
         def not_well() -> str:
-            problem = probe.find_problem(engine, self.socket, names, self._ask)
+            problem = running.find_problem(engine, self.socket, names, self._ask)
             return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
 
         for step in (not_running if action == "restart" else not_reloaded, not_well):
-            problem = probe.wait(step, self.timeout_s)
+            problem = running.wait(step, self.timeout_s)
             if problem:
                 log_error = self.reloader.last_error(self.run)
                 raise EngineError(f"{problem}: {log_error}" if log_error else problem)
@@ -161,7 +198,7 @@ class EngineControl:
         """Return a note on runtimes that dockerd keeps: a reload removes none."""
         names = {handler.name for handler in self.options.handlers}
         try:
-            remaining = sorted(names & probe.runtimes(self.socket))
+            remaining = sorted(names & running.runtimes(self.socket))
         except OSError:
             return []
         return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []
@@ -189,85 +226,8 @@ def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[
     return commands.get(options.engine, []) if has_file else []
 
 
-def check_files(
-    options: EngineOptions,
-    program: str,
-    edits: Sequence[FileEdit],
-    run: Run,
-    *,
-    root: str = "/",
-    opt_out: str = "",
-    removing: bool = False,
-) -> list[str]:
-    """Let the engine read the files as they will be; return notes.
-
-    Args:
-        opt_out: the option that prevents a reload of the engine; "" if there will be none. An
-            engine that refuses its files must not be restarted, whoever wrote them.
-
-    Raises:
-        EngineError: it refuses them, although it accepts the present files or is to be reloaded;
-            or it accepts them, but the options do not take effect.
-    """
-    engine = options.engine
-    after = {edit.path: edit.after for edit in edits}
-    has_file_now = os.path.exists(root.rstrip("/") + options.config)
-    has_file_after = after[options.config] is not None if options.config in after else has_file_now
-    args = check_argv(options, program, has_file=has_file_after)
-    if not args:
-        return []
-    if not _is_runnable(program, root):
-        return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
-    try:
-        content = {root.rstrip("/") + path: data for path, data in after.items()}
-        completed = _try(args, content, run)
-    except OSError as error:
-        return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
-    if completed.status == 0 and not removing:
-        _refuse_without_effect(options, completed.out, "nothing was changed")
-    if completed.status == command.NOT_FOUND:
-        return [f"not checked by {engine} itself: {completed.reason}"]
-    if completed.status == 0 or _has_no_such_command(completed):
-        return []
-    args = check_argv(options, program, has_file=has_file_now)
-    present = run(args, TIMEOUT_S) if args else None
-    if present and present.status != 0:
-        already = f"{engine} refuses its files already as they are: {_reason(present)}"
-        if not opt_out:
-            return [already]
-        raise EngineError(
-            already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
-        )
-    raise EngineError(
-        f"{engine} refuses the new configuration: {_reason(completed)}",
-        hint="nothing was changed",
-    )
-
-
-def check_in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
-    """Let an engine that can do so print its present configuration, and compare it.
-
-    Raises:
-        EngineError: the options are not in it.
-    """
-    args = check_argv(options, program, has_file=True) if options.engine == "containerd" else []
-    if args and _is_runnable(program, root):
-        completed = run(args, TIMEOUT_S)
-        if completed.status == 0:
-            _refuse_without_effect(options, completed.out)
-
-
-def _is_runnable(program: str, root: str) -> bool:
-    """Report whether a program is there, as far as that is known before it is run."""
-    return root != "/" or shutil.which(program) is not None
-
-
 def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:
-    missing = (
-        containerd_switches.missing_in_dump(options, dump)
-        if options.engine == "containerd"
-        else ""
-    )
+    missing = containerd.missing_in_dump(options, dump) if options.engine == "containerd" else ""
     if missing:
         raise EngineError(
             f"containerd reads {options.config} without {missing}: see its version and imports,"
@@ -277,7 +237,6 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
 
 
 def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
-    """Run a program; it alone sees files with other content."""
     with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
         return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
 
@@ -295,7 +254,8 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
     folders = sorted({_nearest_folder(path) for path in changed})
     for number, folder in enumerate(folders):
         # An overlay over a part of an overlay adds a layer, and the kernel has only two.
-        if not any(_is_below(folder, parent) for parent in folders):
+        others = [parent.rstrip("/") + "/" for parent in folders if parent != folder]
+        if not folder.startswith(tuple(others)):
             _overlay(folder, f"{stage}/{number}", kernel)
     for path, data in changed.items():
         _write_content(path, data)
@@ -304,10 +264,6 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
 def _nearest_folder(path: str) -> str:
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
-
-
-def _is_below(folder: str, parent: str) -> bool:
-    return folder != parent and folder.startswith(parent.rstrip("/") + "/")
 
 
 def _overlay(folder: str, stage: str, kernel: Kernel) -> None:

@@ -39,19 +39,13 @@ GPU_WORDS = ("NVIDIA_", "nvidia.com/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What an engine was asked to create.
-
-    Attributes:
-        env: variables of image and user; None if no file has them as they were asked.
-        image_env: those of the image; None if they are not known.
-        words: what else asked for a GPU, such as `--gpus device=2`.
-    """
+    """What an engine was asked to create."""
 
     engine: str = ""
     image: str = ""
-    env: Sequence[str] | None = None
-    image_env: Sequence[str] | None = None
-    words: Sequence[str] = field(default=())
+    env: Sequence[str] | None = None  # of image and user; None if no file has it as asked
+    image_env: Sequence[str] | None = None  # those of the image; None if they are not known
+    words: Sequence[str] = field(default=())  # else that asked for a GPU: --gpus device=2
 
     def who_set(self, name: str) -> str:
         """Return who set a variable: "the image", "the user", or "" if that is not known."""
@@ -71,16 +65,14 @@ class Creation:
 def creation_of(
     id_: str, env: Mapping[str, str], annotations: Mapping[str, str], host: str = "/"
 ) -> Creation:
-    """Return what is known about the creation of a container.
+    """Return what is known about the creation of a container with an engine's id.
 
-    Args:
-        id_: of the engine.
-        env: of this process, whose user may have engines of his own.
-        annotations: of the container's config.json.
-        host: the folder that has the engines' state.
+    `env` is that of this process, whose user may have engines of his own; `annotations` are those
+    of the container's config.json, `host` is the folder that has the engines' state.
     """
-    for data in (f"{host.rstrip('/')}/var/lib", *_own_data(env)):
-        found = _docker(data, id_) or _podman(data, id_)
+    places = [(docker_folder(host), f"{host.rstrip('/')}/var/lib")]
+    for docker, data in (*places, *((f"{data}/docker", data) for data in _own_data(env))):
+        found = _docker(docker, id_) or _podman(data, id_)
         if found is not None:
             return found
     for key in IMAGE_ANNOTATIONS:
@@ -99,11 +91,26 @@ def own_names(env: Mapping[str, str]) -> dict[str, str]:
         for path in glob.glob(
             f"{glob.escape(data)}/containers/storage/*-containers/*tainers.json"
         ):
-            for entry in read_list(path):
-                listed = entry.get("names") if isinstance(entry, dict) else None
-                if isinstance(listed, list) and listed:
-                    names[str(entry.get("id"))] = str(listed[0])
+            names |= podman_names(path)
     return names
+
+
+def podman_names(path: str) -> dict[str, str]:
+    """Return the name of each container in a list of containers/storage, by its id."""
+    names = {}
+    for entry in read_list(path):
+        given = entry.get("names") if isinstance(entry, dict) else None
+        if isinstance(given, list) and given and isinstance(given[0], str):
+            names[str(entry.get("id"))] = given[0]
+    return names
+
+
+def docker_folder(host: str = "/") -> str:
+    """Return the folder of the containers and images of root's dockerd: its data-root."""
+    root = host.rstrip("/")
+    named = read_object(f"{root}/etc/docker/daemon.json").get("data-root")
+    is_path = isinstance(named, str) and named.startswith("/")
+    return f"{root}{named if is_path else '/var/lib/docker'}"
 
 
 def bundle_of(id_: str, env: Mapping[str, str], host: str = "/") -> str:
@@ -123,14 +130,14 @@ def _own_data(env: Mapping[str, str]) -> list[str]:
     return [env.get("XDG_DATA_HOME") or f"{home}/.local/share"]
 
 
-def _docker(data: str, id_: str) -> Creation | None:
-    folder = f"{data}/docker/containers/{id_}"
+def _docker(data_root: str, id_: str) -> Creation | None:
+    folder = f"{data_root}/containers/{id_}"
     document = read_object(f"{folder}/config.v2.json")
     config = document.get("Config")
     if not isinstance(config, dict):
         return None
     digest = str(document.get("Image", "")).rpartition(":")[2]
-    paths = glob.glob(f"{glob.escape(data)}/docker/image/*/imagedb/content/sha256/{digest}")
+    paths = glob.glob(f"{glob.escape(data_root)}/image/*/imagedb/content/sha256/{digest}")
     return Creation(
         engine="Docker",
         image=str(config.get("Image", "")),

@@ -20,6 +20,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from nvct import typed
@@ -45,19 +46,13 @@ class DamagedJournalError(DocumentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One path of a change.
+    """One path of a change."""
 
-    Attributes:
-        path: as the engine knows it.
-        folders: that the change creates for it, the outermost first.
-        identity: of the node or link that the change made; "" while it is not made.
-    """
-
-    path: str
+    path: str  # as the engine knows it
     before: PathState
     after: PathState
-    folders: tuple[str, ...] = ()
-    identity: str = ""
+    folders: tuple[str, ...] = ()  # that the change creates for it, the outermost first
+    identity: str = ""  # of the node or link that the change made; "" while it is not made
 
     def __post_init__(self) -> None:
         """Refuse what a damaged journal may hold."""
@@ -68,19 +63,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A change of some paths.
+    """A change of some paths."""
 
-    Attributes:
-        options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
-        reloaded: the engine was, or is being, made to read its files.
-        boot: id of the boot in which --fix made nodes and links.
-    """
-
+    # what was last configured; the handlers are all that ever were. NOTHING of --fix.
     options: EngineOptions = NOTHING
     entries: tuple[Entry, ...]
     restart: bool = False
-    reloaded: bool = False
-    boot: str = ""
+    reloaded: bool = False  # the engine was, or is being, made to read its files
+    boot: str = ""  # id of the boot in which --fix made nodes and links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +128,7 @@ class Journal:
             return _page(data)
         except (ValueError, RecursionError) as error:  # the latter of json, if nested deeply
             raise DamagedJournalError(
-                f"the journal {path} is damaged: {error}",
-                hint=self.damage_hint,
+                f"the journal {path} is damaged: {error}", hint=self.damage_hint
             ) from error
 
     def save(self, path: str, page: Page) -> None:
@@ -160,25 +149,14 @@ class Journal:
         Raises:
             OSError: it cannot be renamed.
         """
-        aside = f"{path}.damaged"
-        number = 1
-        while os.path.lexists(aside):
-            number += 1
-            aside = f"{path}.damaged{number}"
+        names = (f"{path}.damaged{number if number > 1 else ''}" for number in count(1))
+        aside = next(name for name in names if not os.path.lexists(name))
         folder, name = files.split(path)
         with opened(folder, self.kernel) as fd:
             new_name = os.path.basename(aside)
             self.kernel.rename(name, new_name, source_dir_fd=fd, target_dir_fd=fd)
             self.kernel.fsync(fd)
         return aside
-
-    def pages(self) -> dict[str, Page]:
-        """Return every page by its path.
-
-        Raises:
-            DocumentError: one is damaged.
-        """
-        return {path: self.load(path) for path in self.paths()}
 
     def paths(self) -> list[str]:
         """Return the paths of all pages.

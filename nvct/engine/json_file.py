@@ -27,8 +27,7 @@ Kind = TypeVar("Kind")
 EMPTY = "{}\n"
 HINT = "correct it by hand; nothing was changed"
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-INDENT = "    "
-"""Of a file that shows none, as the incumbent indents."""
+INDENT = "    "  # of a file that shows none, as the incumbent indents
 REASONS = {
     "Extra data": "something follows the end of the object",
     "Expecting ':' delimiter": "a colon is missing",

@@ -13,6 +13,7 @@ files.
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -39,59 +40,38 @@ class Handler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What to configure in an engine.
-
-    Attributes:
-        default: name of the handler to make the default; "" leaves the default as it is.
-        cdi: switch the engine's own CDI on, if it has such a switch.
-        spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
-        drop_in: the file to write instead; "" edits the main file; None is the choice of the
-            engine's module.
-        executable: of the engine; "" finds it on PATH.
-        hooks_dir: folder of hook files to name in the configuration; "" names none.
-        dump: the configuration in force as the engine printed it; "" if its files are read.
-        engine_version: of the running engine, as (28, 5, 2); () if it is unknown.
-        arguments: of the running engine: Docker refuses a setting that is also in its file.
-        container_annotations: patterns of container annotations that containerd passes to the
-            handlers; () leaves them as they are.
-        runtime_type: of containerd's handlers, if the runtime that they are modeled on has none.
-    """
+    """What to configure in an engine."""
 
     engine: str
     handlers: tuple[Handler, ...]
-    default: str = ""
-    cdi: bool = False
-    spec_dirs: tuple[str, ...] = ()
+    default: str = ""  # name of the handler to make the default; "" leaves the default as it is
+    cdi: bool = False  # switch the engine's own CDI on, if it has such a switch
+    spec_dirs: tuple[str, ...] = ()  # CDI folders that it is to read; () leaves them
     config: str = ""
-    drop_in: str | None = None
-    executable: str = ""
-    hooks_dir: str = ""
-    dump: str = ""
-    engine_version: tuple[int, ...] = ()
-    arguments: tuple[str, ...] = ()
-    container_annotations: tuple[str, ...] = ()
+    drop_in: str | None = None  # "" edits the main file; None is the engine module's choice
+    executable: str = ""  # of the engine; "" finds it on PATH
+    hooks_dir: str = ""  # folder of hook files to name in the configuration; "" names none
+    dump: str = ""  # the configuration in force as the engine printed it; "" if its files are read
+    engine_version: tuple[int, ...] = ()  # of the running engine, as (28, 5, 2), or ()
+    arguments: tuple[str, ...] = ()  # of the running one; Docker refuses them in its file, too
+    container_annotations: tuple[str, ...] = ()  # patterns; () leaves containerd's
     pod_annotations: tuple[str, ...] = ()
+    # of containerd's handlers, if the runtime that they are modeled on has none
     runtime_type: str = "io.containerd.runc.v2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What an engine's files say.
-
-    Attributes:
-        version: of the configuration's format (containerd), 0 if it has none.
-        handlers: name → path of every registered runtime, ours or not; the path is "" if the
-            engine looks the program up.
-        cdi: whether CDI is on; None if that depends on the engine's version.
-        spec_dirs: CDI folders that are named; () for the engine's defaults.
-    """
+    """What an engine's files say."""
 
     files: tuple[str, ...] = ()
-    version: int = 0
+    version: int = 0  # of the configuration's format (containerd), 0 if it has none
+    # name → path of every registered runtime, ours or not; the path is "" if the engine looks the
+    # program up
     handlers: Mapping[str, str]
     default: str = ""
-    cdi: bool | None = None
-    spec_dirs: tuple[str, ...] = ()
+    cdi: bool | None = None  # whether CDI is on; None if that depends on the engine's version
+    spec_dirs: tuple[str, ...] = ()  # CDI folders that are named; () for the engine's defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +85,11 @@ class FileEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Edits that belong together.
-
-    Attributes:
-        edits: in the order of writing; only files that differ.
-        restart: a reload without a restart is not enough.
-    """
+    """Edits that belong together."""
 
     engine: str
-    edits: tuple[FileEdit, ...] = ()
-    restart: bool = False
+    edits: tuple[FileEdit, ...] = ()  # in the order of writing; only files that differ
+    restart: bool = False  # a reload without a restart is not enough
     notes: tuple[str, ...] = ()
 
 
@@ -175,6 +150,14 @@ class Files:
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
 
+    def text(self, path: str) -> str | None:
+        """Return a file's text, "" if it cannot be read, None if there is none."""
+        try:
+            data = self.read(path)
+        except DocumentError:
+            return ""
+        return None if data is None else data.decode(errors="replace")
+
     def names(self, folder: str, suffix: str) -> list[str]:
         """Return the paths of a folder's files with a suffix, sorted; [] if there is no folder."""
         try:
@@ -184,49 +167,60 @@ class Files:
         return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(suffix)]
 
 
+class EditedFiles(Files):
+    """The files with some edits applied."""
+
+    def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
+        super().__init__(files.root)
+        self._files = files
+        self._edits = {edit.path: edit.after for edit in edits}
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's bytes, None if there is none.
+
+        Raises:
+            DocumentError: as Files.
+        """
+        return self._edits[path] if path in self._edits else self._files.read(path)
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        """Return the paths of a folder's files with a suffix, sorted."""
+        paths = set(self._files.names(folder, suffix))
+        for path, data in self._edits.items():
+            if data is None:
+                paths.discard(path)
+            elif posixpath.dirname(path) == folder.rstrip("/") and path.endswith(suffix):
+                paths.add(path)
+            elif path.startswith(f"{folder.rstrip('/')}/"):  # a folder on the way to a new file
+                part = path[len(folder.rstrip("/")) + 1 :].split("/")[0]
+                paths.add(f"{folder.rstrip('/')}/{part}")
+        return sorted(paths)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine of this host.
-
-    Attributes:
-        pid: of its process, 0 if it does not run.
-        binary: the program's path, in its own file system.
-        version: such as "1.7.24", "" if the program is not run.
-        unit: the systemd unit that runs it, or would start it; "" for none.
-        path: the variable PATH of its process; None if that is unknown.
-        config: the main file that it reads, whether it exists or not.
-        config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
-            file names them.
-        root: the root directory of these paths, as a path of this process: "/" or /proc/PID/root.
-        platform: what set it up, "" for the distribution or the administrator; see `platforms`.
-        edit: the file to edit in place of `config`, "" for `config` itself.
-        drop_in: the drop-in to write; None for the engine module's choice, "" for none.
-        leave: its files must not be edited; `advice` says what to do instead.
-        restart: the command that makes it read its files again, () for its unit's restart.
-        advice: sentences for users who want to change its configuration.
-        foreign: it belongs to another user or file system, and cannot be trusted.
-    """
+    """One engine of this host."""
 
     engine: str
-    pid: int = 0
-    binary: str = ""
-    version: str = ""
-    unit: str = ""
+    pid: int = 0  # of its process, 0 if it does not run
+    binary: str = ""  # the program's path, in its own file system
+    version: str = ""  # such as "1.7.24", "" if the program is not run
+    unit: str = ""  # the systemd unit that runs it, or would start it; "" for none
     user_unit: bool = False
     uid: int = 0
-    path: str | None = None
+    path: str | None = None  # the variable PATH of its process; None if that is unknown
     socket: str = ""
-    config: str = ""
-    config_dir: str = ""
-    root: str = "/"
-    platform: str = ""
-    edit: str = ""
-    drop_in: str | None = None
-    leave: bool = False
-    restart: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
+    config: str = ""  # the main file that it reads, whether it exists or not
+    config_dir: str = ""  # of drop-ins that it reads, too, unless the main file names them
+    root: str = "/"  # of these paths, as a path of this process: "/" or /proc/PID/root
+    platform: str = ""  # what set it up; "" is the distribution; see `platforms`
+    edit: str = ""  # the file to edit in place of `config`, "" for `config` itself
+    drop_in: str | None = None  # to write; None is the engine module's choice, "" is none
+    leave: bool = False  # its files must not be edited; `advice` says what to do instead
+    restart: tuple[str, ...] = ()  # makes it read its files again; () is its unit's restart
+    advice: tuple[str, ...] = ()  # sentences for users who want to change its configuration
     notes: tuple[str, ...] = ()
-    foreign: bool = False
+    foreign: bool = False  # it belongs to another user or file system, and cannot be trusted
 
     @property
     def numbers(self) -> tuple[int, ...]:

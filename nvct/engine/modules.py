@@ -57,8 +57,7 @@ def of(engine: str) -> Module:
     """
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
-    module = importlib.import_module(f"nvct.engine.{engine}")
-    return cast("Module", module)
+    return cast("Module", importlib.import_module(f"nvct.engine.{engine}"))
 
 
 SUITS_ENGINE = "RUNTIME_SPECIFIC_DEFAULT"

@@ -19,11 +19,7 @@ from nvct.errors import EngineError, HostError, UnsafePathError
 
 
 class PathChanges:
-    """Changes of paths, with their journal.
-
-    Args:
-        follow: they are files that admins link and own, see `writing.put`.
-    """
+    """Changes of paths, with their journal; `follow` those that admins link, see `writing.put`."""
 
     def __init__(
         self,

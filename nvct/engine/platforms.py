@@ -8,7 +8,6 @@ amazon-eks-ami nodeadm, AgentBaker). Contract: only reads.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import posixpath
 import re
@@ -20,6 +19,7 @@ from nvct.engine import toml_file
 from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
+from nvct.host.go_pattern import matches
 
 OTHER_FILE_SYSTEM = """
 it runs in another file system, a container's or a snap's: run the command there
@@ -185,7 +185,7 @@ def _rancher(engine: Engine, files: Files) -> Engine:
 def _k0s(engine: Engine, files: Files) -> Engine:
     """k0s: it manages its file unless its first line is removed, and imports a folder."""
     engine = replace(engine, platform="k0s")
-    if _text(files, engine.config).splitlines()[:1] != [K0S_MANAGED]:
+    if (files.text(engine.config) or "").splitlines()[:1] != [K0S_MANAGED]:
         return engine  # the admin's own
     drop_in = f"{K0S_DROP_INS}/nvidia.toml"
     document = _document(files, engine.config)
@@ -211,18 +211,15 @@ def _microk8s(engine: Engine, _files: Files) -> Engine:
 
 
 def _rootless(engine: Engine, _files: Files) -> Engine:
-    """Rootless Docker has its own file and unit."""
     unit = engine.unit or "docker.service"
     return replace(engine, platform="rootless", restart=("systemctl", "--user", "restart", unit))
 
 
 def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
-    """Return an engine whose files must not be edited, with advice on what to do instead."""
     return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
 
 
 def _has(*paths: str) -> Applies:
-    """Return a condition: the host has one of these files or folders."""
     return lambda _engine, files, _env: any(os.path.exists(files.at(path)) for path in paths)
 
 
@@ -257,17 +254,9 @@ RULES: tuple[tuple[str, Applies, tuple[str, str, bool] | Adapt], ...] = (
 
 
 def _system(files: Files) -> str:
-    """Return ID of os-release(5)."""
-    text = _text(files, "/etc/os-release") or _text(files, "/usr/lib/os-release")
+    text = files.text("/etc/os-release") or files.text("/usr/lib/os-release") or ""
     match = re.search(r"^ID=[\"']?([^\"'\n]*)", text, re.MULTILINE)
     return match[1] if match else ""
-
-
-def _text(files: Files, path: str) -> str:
-    try:
-        return (files.read(path) or b"").decode(errors="replace")
-    except DocumentError:
-        return ""
 
 
 def _document(files: Files, path: str) -> dict[str, object]:
@@ -281,5 +270,5 @@ def _document(files: Files, path: str) -> dict[str, object]:
 def _imports(document: Mapping[str, object], path: str, folder: str) -> bool:
     """Report whether a containerd file imports a path; imports are relative to its folder."""
     imports = document.get("imports")
-    globs = imports if isinstance(imports, list) else []
-    return any(fnmatch.fnmatch(path, posixpath.join(folder, str(glob))) for glob in globs)
+    patterns = imports if isinstance(imports, list) else []
+    return any(matches(path, posixpath.join(folder, str(pattern))) for pattern in patterns)

@@ -11,6 +11,7 @@ files. Podman has no daemon: the next `podman run` reads what is written.
 from __future__ import annotations
 
 import posixpath
+from dataclasses import dataclass, field
 
 from nvct import paths
 from nvct.engine import toml_file
@@ -36,24 +37,17 @@ HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
 SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 
 
+@dataclass(slots=True)
 class Merged:
-    """The settings of several files, read one after the other.
+    """The settings of several files, read one after the other."""
 
-    Attributes:
-        sources: key → the last file that has it.
-        append: whether later hook folders are added to the earlier ones.
-    """
-
-    __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "sources", "spec_dirs")
-
-    def __init__(self) -> None:
-        self.files: list[str] = []
-        self.handlers: dict[str, str] = {}
-        self.default = ""
-        self.hooks_dirs: list[str] = list(HOOKS_DIRS)
-        self.spec_dirs: list[str] = []
-        self.append = False
-        self.sources: dict[str, str] = {}
+    files: list[str] = field(default_factory=list)
+    handlers: dict[str, str] = field(default_factory=dict)
+    default: str = ""
+    hooks_dirs: list[str] = field(default_factory=lambda: list(HOOKS_DIRS))
+    spec_dirs: list[str] = field(default_factory=list)
+    append: bool = False  # whether later hook folders are added to the earlier ones
+    sources: dict[str, str] = field(default_factory=dict)  # key → the last file that has it
 
     def add(self, document: Table, path: str) -> None:
         """Merge the next file.
@@ -151,7 +145,6 @@ def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
 
 
 def _spec_dirs(options: EngineOptions, current: Merged) -> tuple[str, ...]:
-    """Return the folders from which Podman reads CDI specs now."""
     first, end = STATIC_ALONE
     if current.spec_dirs and not (options.engine_version and options.engine_version < first):
         return tuple(current.spec_dirs)
@@ -164,12 +157,8 @@ def _notes(options: EngineOptions, current: Merged) -> tuple[str, ...]:
     has_spec_dirs = bool(options.spec_dirs or current.spec_dirs)
     if has_spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, current):
         return ()
-    return (
-        (
-            f"this Podman looks for CDI specs in {paths.CDI_STATIC_DIR} alone: write them there, "
-            f"or name {paths.CDI_DYNAMIC_DIR} too in {SPEC_DIRS}"
-        ),
-    )
+    note = f"this Podman looks for CDI specs in {paths.CDI_STATIC_DIR} alone: write them there, "
+    return (f"{note}or name {paths.CDI_DYNAMIC_DIR} too in {SPEC_DIRS}",)
 
 
 def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> list[object]:

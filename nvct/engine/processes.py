@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds running engines in /proc: program, arguments, environment, unit, user, file system.
+"""Finds the command lines of engines: of running ones in /proc, else as their units would start.
 
 Contract: only reads. A process that ends during the reading is left out; of a process that may not
 be inspected, fields are empty (another user's command line is readable, its environment is not).
+
+Of systemd.unit(5) and systemd.service(5), what engines' units use is supported: drop-ins, an
+emptied ExecStart=, Environment=, EnvironmentFile= and $VARIABLE in arguments. `systemctl show`
+cannot replace that: it needs a running systemd, does not quote arguments and does not read
+EnvironmentFile=.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nvct.engine.model import Files
 from nvct.host import procfs
 
 READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
@@ -28,29 +36,20 @@ PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One running engine.
-
-    Attributes:
-        exe: its program, as its own file system names it.
-        replaced: whether that program was replaced or removed since it started.
-        cwd: its working directory, for relative paths; "" where it cannot be seen.
-        unit: the systemd unit it runs in, "" where it runs in none.
-        container: whether its control group is a container's.
-        root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
-    """
+    """One running engine."""
 
     engine: str
     pid: int
-    exe: str
-    replaced: bool = False
+    exe: str  # its program, as its own file system names it
+    replaced: bool = False  # whether that program was replaced or removed since it started
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = ""
-    unit: str = ""
+    cwd: str = ""  # its working directory, for relative paths; "" where it cannot be seen
+    unit: str = ""  # the systemd unit it runs in, "" where it runs in none
     user_unit: bool = False
-    container: bool = False
+    container: bool = False  # whether its control group is a container's
     uid: int = 0
-    root: str = "/"
+    root: str = "/"  # of its files, for this process: "/" if it is ours, or /proc/PID/root
 
     def option(self, *names: str) -> str:
         """Return the value of an option, "" where it is not given; see `option`."""
@@ -82,20 +81,15 @@ def options(args: Sequence[str], *names: str) -> list[str]:
 
 
 def running(proc: str, host: str = "/") -> Iterator[Process]:
-    """Yield the engines that run, by process number.
-
-    Args:
-        host: our own root directory, to recognize a process that has another.
-    """
-    pids = sorted(int(name) for name in procfs.list_directory(proc) if name.isdecimal())
-    engines = (inspect(pid, proc, host) for pid in pids)
+    """Yield the engines that run, by process number; `host` is our own root directory."""
+    engines = (inspect(pid, proc, host) for pid in procfs.processes(proc))
     return (process for process in engines if process is not None)
 
 
 def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     """Return a process as an engine, None if it is no engine or has ended."""
     folder = f"{proc}/{pid}"
-    start_time = _start_time(f"{folder}/stat")
+    start_time = _start_time(folder)
     args = tuple(_strings(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
@@ -109,7 +103,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
-    if uid is None or _start_time(f"{folder}/stat") != start_time:
+    if uid is None or _start_time(folder) != start_time:
         return None
     return Process(
         engine=engine,
@@ -170,17 +164,15 @@ def _environment(path: str) -> dict[str, str]:
 
 
 def _uid(path: str) -> int | None:
-    """Return a process's real user, None if it has ended."""
     for line in _read(path).splitlines():
         if line.startswith(b"Uid:"):
             return int(line.split()[1])
     return None
 
 
-def _start_time(path: str) -> bytes:
-    """Return when a process started (field 22 of proc_pid_stat(5)), b"" if it has ended."""
-    fields = _read(path).rpartition(b")")[2].split()
-    return fields[19] if len(fields) > 19 else b""
+def _start_time(folder: str) -> list[str]:
+    """Return when a process started (field 22 of proc_pid_stat(5)), [] if it has ended."""
+    return procfs.stat_fields(folder)[19:20]
 
 
 def _has_our_files(root: str, host: str, env: Mapping[str, str]) -> bool:
@@ -218,3 +210,102 @@ def _read(path: str) -> bytes:
             return file.read(READ_LIMIT)
     except OSError:
         return b""
+
+
+# Units
+
+# systemd.unit(5), "Unit File Load Path": a file in an earlier folder hides those in later ones.
+FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+_VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """The program that a unit starts."""
+
+    name: str
+    files: tuple[str, ...]
+    args: tuple[str, ...] = ()  # the command line of the last ExecStart, with variables replaced
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def unit_of(name: str, files: Files) -> Unit | None:
+    """Return a unit, None if there is none (a masked one, a link to /dev/null, is none).
+
+    Raises:
+        DocumentError: a file of it cannot be read.
+    """
+    texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
+    path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
+    if not text:
+        return None
+    paths = [path, *_drop_ins(name, files)]
+    command: list[str] = []
+    env: dict[str, str] = {}
+    for path in paths:
+        for key, value in _settings(files.text(path) or ""):
+            if key == "ExecStart":
+                command = _arguments(value)  # an empty value resets the setting
+            elif key == "Environment":
+                env |= dict(word.split("=", 1) for word in _arguments(value) if "=" in word)
+            elif key == "EnvironmentFile":
+                env |= _file_environment(value.removeprefix("-"), files)
+    return Unit(name=name, files=tuple(paths), args=tuple(_expanded(command, env)), env=env)
+
+
+def _drop_ins(name: str, files: Files) -> list[str]:
+    """Return a unit's drop-ins sorted by name; of equal names, that of the earlier folder."""
+    by_name: dict[str, str] = {}
+    for folder in reversed(FOLDERS):
+        for path in files.names(f"{folder}/{name}.d", ".conf"):
+            by_name[path.rpartition("/")[2]] = path
+    return [by_name[key] for key in sorted(by_name)]
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings of [Service]; a line that ends in a backslash is continued."""
+    section = ""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", ";"))]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    for line in joined.splitlines():
+        if line.strip().startswith("["):
+            section = line.strip()
+        elif section == "[Service]" and "=" in line:
+            key, _, value = line.partition("=")
+            yield key.strip(), value.strip()
+
+
+def _arguments(text: str) -> list[str]:
+    """Split a command line, without the prefixes of the program (`-`, `@`, `:`, `+`, `!`)."""
+    try:
+        arguments = shlex.split(text)
+    except ValueError:
+        arguments = text.split()
+    return [arguments[0].lstrip("-@:+!"), *arguments[1:]] if arguments else []
+
+
+def _file_environment(path: str, files: Files) -> dict[str, str]:
+    text = files.text(path) or ""
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
+
+
+def _expanded(arguments: list[str], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the words with variables replaced; a lone $NAME becomes several words."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1].strip("{}")
+        return "$" if name == "$" else env.get(name, "")
+
+    for word in arguments:
+        if re.fullmatch(r"\$\w+", word):
+            yield from env.get(word[1:], "").split()
+        else:
+            yield _VARIABLE.sub(value, word)

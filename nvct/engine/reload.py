@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,13 +27,9 @@ FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload:
-    """How an engine is reloaded, or why it is not.
+    """How an engine is reloaded, or why it is not."""
 
-    Attributes:
-        action: "signal", "restart" or "" for nothing.
-    """
-
-    action: str = ""
+    action: str = ""  # "signal", "restart" or "" for nothing
     argv: tuple[str, ...] = ()
     note: str = ""
 
@@ -90,7 +87,7 @@ class HostReloader(Reloader):
             return Reload(note=f"It is recommended that {engine} daemon be restarted.")
         if detected is None or not detected.pid:
             return Reload()  # it reads its files when it starts
-        if engine == "docker" and not restart and mode == "auto":
+        if engine == "docker" and mode == "auto" and not restart:
             return Reload(action="signal")
         if engine == "docker" and mode == "auto":
             # A signal is enough for runtimes and the default, but not for CDI. Until a restart,
@@ -159,21 +156,35 @@ def _sentence(line: str) -> str:
     return text.replace('\\"', '"') if text else line
 
 
-def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
-    ended = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
+def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
+    """Send SIGHUP to a process that a check accepts; wait for its end, if that ends it.
+
+    Raises:
+        OSError: it has ended, or may not be signaled.
+    """
+    pidfd = os.pidfd_open(pid)
     try:
-        pidfd = os.pidfd_open(detected.pid)
-    except OSError as error:
-        raise ended from error
-    try:
-        # The descriptor now prevents that the number is reused.
-        process = find_process(detected.pid)
-        if process is None or process.engine != detected.engine:
-            raise ended
+        check()  # The descriptor now prevents that the number is reused.
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
-    except OSError as error:
-        raise EngineError(
-            f"{detected.engine} (process {detected.pid}) cannot be signaled: {error.strerror}"
-        ) from error
+        if wait_s:
+            waiting = select.poll()
+            waiting.register(pidfd, select.POLLIN)
+            waiting.poll(wait_s * 1000)
     finally:
         os.close(pidfd)
+
+
+def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
+    name = f"{detected.engine} (process {detected.pid})"
+
+    def check() -> None:
+        process = find_process(detected.pid)
+        if process is None or process.engine != detected.engine:
+            raise ProcessLookupError
+
+    try:
+        hang_up(detected.pid, check)
+    except ProcessLookupError as error:
+        raise EngineError(f"{name} has just ended") from error
+    except OSError as error:
+        raise EngineError(f"{name} cannot be signaled: {error.strerror}") from error

@@ -60,10 +60,7 @@ class _Work:
 def restored(
     versions: Versions, syntax: Syntax, handlers: Collection[str], remaining: Sequence[str] = ()
 ) -> Restored:
-    """Return a file without our changes.
-
-    Args:
-        remaining: the other files that remain: a list may name them.
+    """Return a file without our changes; a list in it may name other files that are `remaining`.
 
     Raises:
         EngineConfigError: the file cannot be understood or edited any more.
@@ -93,26 +90,21 @@ def _prepare(versions: Versions, syntax: Syntax, handlers: Collection[str]) -> _
         {} if data is None else syntax.parse(data, versions.path)
         for data in (versions.original, versions.configured, versions.current)
     )
-    result = copy.deepcopy(current)
     removable = frozenset(
         path[-1]
         for path, old, new in differences(before, configured)
         if _is_runtime(path)
         and isinstance(old, Absent)
-        and _is_same_program(find(current, path), new)
+        and not isinstance(there := find(current, path), Absent)
+        and program(there) == program(new)
     )
     return _Work(
         versions=versions, syntax=syntax, before=before, configured=configured, current=current,
-        result=result, removable=removable, handlers=frozenset(handlers),
+        result=copy.deepcopy(current), removable=removable, handlers=frozenset(handlers),
     )  # fmt: skip
 
 
-def _is_same_program(current: object, configured: object) -> bool:
-    return not isinstance(current, Absent) and program(current) == program(configured)
-
-
 def _decide(work: _Work, remaining: Sequence[str]) -> None:
-    """Find the edits that revert our changes, and apply them to the result."""
     helpers: list[Path] = []
     version = False
     for path, before, configured in differences(work.before, work.configured):
@@ -215,31 +207,27 @@ def _set(document: Table, path: Path, value: object) -> None:
 
 def _result(work: _Work) -> Restored:
     """Return the file with the result; the bytes of others are unchanged."""
-    versions, syntax = work.versions, work.syntax
-    data = versions.current
-    if work.edits:
-        data = _edited(work)
-    note = f"{versions.path} was changed by others: only our part is taken out"
+    path = work.versions.path
+    data = _edited(work) if work.edits else work.versions.current
+    note = f"{path} was changed by others: only our part is taken out"
     if not work.edits:
-        note = f"{versions.path} was changed by others and holds nothing of ours: it is left alone"
-    if versions.original is None and syntax.is_empty(data or b"", versions.path):
+        note = f"{path} was changed by others and holds nothing of ours: it is left alone"
+    if work.versions.original is None and work.syntax.is_empty(data or b"", path):
         data = None
-    notes = [note, *work.notes]
-    return Restored(data=data, notes=notes, has_settings=has_values(work.result))
+    return Restored(data=data, notes=[note, *work.notes], has_settings=has_values(work.result))
 
 
 def _edited(work: _Work) -> bytes:
     """Return the file with the keys edited; comments of others stay, at its end if necessary."""
     versions, current = work.versions, work.versions.current or b""
     data = work.syntax.edit(current, work.edits, versions.path)
-    configured = [line.strip() for line in (versions.configured or b"").splitlines()]
-    present = [line.strip() for line in data.splitlines()]
+    known = [
+        line.strip() for line in (*(versions.configured or b"").splitlines(), *data.splitlines())
+    ]
     comments = [
         line
         for line in current.splitlines()
-        if line.strip().startswith(b"#")
-        and line.strip() not in configured
-        and line.strip() not in present
+        if line.strip().startswith(b"#") and line.strip() not in known
     ]
     if not comments:
         return data

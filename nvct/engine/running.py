@@ -1,24 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that a running engine has in force, and its differences from the files.
+"""Asks running engines: whether one is well and has its runtimes, and what it has in force.
 
-dockerd (GET /info) and CRI-O (GET /config) report it on their sockets. containerd does not: its
-files are in force unless one is younger than its process. Podman reads its files at each run.
-Contract: only reads, never raises; each request has a time limit.
+dockerd and CRI-O answer HTTP on their sockets, and report their configuration (GET /info and
+GET /config). containerd is asked by its client ctr, which also reports a CRI plugin that failed to
+load while the daemon itself runs; its files are in force unless one is younger than its process.
+Podman reads its files at each run.
+
+Contract: only reads; each request has a time limit.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable
+import socket
+import time
+import urllib.parse
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from nvct.engine import crio, probe
-from nvct.engine.model import Engine, EngineOptions, State
-from nvct.engine.probe import Ask
+from nvct.engine import command, crio
+from nvct.engine.command import Run
+from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.errors import NvctError
 from nvct.host import procfs
+
+Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
+Kind = TypeVar("Kind")
+
+TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 5.0
+PAUSE_S = 0.1
+ANSWER_LIMIT = 16 << 20
+CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.grpc.v1", "io.containerd.cri.v1")
+
+
+def ask(path: str, target: str) -> tuple[int, bytes]:
+    """Return status and body of an HTTP GET over a Unix socket.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    import http.client
+
+    connection = http.client.HTTPConnection("localhost", timeout=ANSWER_TIMEOUT_S)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        connection.sock.connect(path)
+        connection.request("GET", target)
+        answer = connection.getresponse()
+        return answer.status, answer.read(ANSWER_LIMIT)
+    except http.client.HTTPException as error:
+        raise OSError(0, f"no answer that can be read: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
+    """Wait until there is no problem any more; return the one that is left when time is over."""
+    end = time.monotonic() + timeout_s
+    while problem := find_problem():
+        if time.monotonic() >= end:
+            break
+        time.sleep(PAUSE_S)
+    return problem
+
+
+def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> str:
+    """Return what is wrong with an engine that has to list some runtimes; "" if nothing is."""
+    try:
+        if engine == "docker":
+            missing = sorted(set(names) - runtimes(path))
+            return f"it does not list the runtime {missing[0]}" if missing else ""
+        if engine == "crio":
+            status, _ = ask(path, "/info")
+            return "" if status == 200 else f"{path} answers {status}"
+        return _containerd_problem(path, run)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+
+
+def reloaded(path: str, since: float) -> bool:
+    """Report whether dockerd has sent its event `reload` (Docker Engine API, GET /events).
+
+    It sends none if it refuses its files.
+    """
+    filters = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
+    try:
+        status, body = ask(
+            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={filters}"
+        )
+    except OSError:
+        return False
+    return status == 200 and b"reload" in body
+
+
+def runtimes(path: str) -> set[str]:
+    """Return the runtimes that dockerd lists.
+
+    Raises:
+        OSError: it does not answer.
+    """
+    status, body = ask(path, "/info")
+    try:
+        if status == 200:
+            return set(member(document(body), "Runtimes", dict, {}))
+    except ValueError:
+        pass
+    raise OSError(0, f"GET /info answers {status}, and no list of runtimes")
+
+
+def document(body: bytes) -> dict[str, object]:
+    """Return the JSON object in a daemon's answer.
+
+    Raises:
+        ValueError: the answer is something else.
+    """
+    try:
+        data = json.loads(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError("it is no object")  # noqa: TRY004  as json's own errors
+    return data
+
+
+def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kind) -> Kind:
+    """Return a member of an answer; a default if it is null or missing.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    value = data.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r:.60}")  # noqa: TRY004  as json's own errors
+    return value
+
+
+def _containerd_problem(path: str, run: Run) -> str:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        connection.connect(path)
+    finally:
+        connection.close()
+    completed = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
+    if completed.status == command.NOT_FOUND:
+        return ""  # it listens; without ctr nothing more can be known
+    return completed.reason if completed.status else failed_plugin(completed.out)
+
+
+def failed_plugin(table: str) -> str:
+    """Return which CRI plugin failed to load by the table of `ctr plugins ls`, "" for none."""
+    for line in table.splitlines():
+        columns = line.split()
+        cri = columns[:1] and (columns[0] in CRI_PLUGINS[2:] or columns[1:2] == ["cri"])
+        if cri and columns[-1] == "error":
+            return f"its plugin {columns[0]}.{columns[1]} fails to load"
+    return ""
+
+
+# In force
 
 Started: TypeAlias = Callable[[int], float | None]
 
@@ -30,48 +177,34 @@ SNAPSHOT = re.compile(r"\+.*|-.*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What a running engine has in force.
+    """What a running engine has in force."""
 
-    Attributes:
-        by: the source: "GET /info", "GET /config", or "its files".
-        devices: names of the CDI devices that it has found; () if it lists none.
-        younger: files that changed after it started, and that it has not read.
-    """
-
-    by: str = FILES
+    by: str = FILES  # the source: "GET /info", "GET /config", or "its files"
     state: State | None = None
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # CDI devices that it has found; () if it lists none
     problem: str = ""
-    younger: tuple[str, ...] = ()
+    younger: tuple[str, ...] = ()  # files that changed after it started, and that it has not read
 
 
 def of(
-    engine: Engine,
-    files: State | None,
-    ask: Ask = probe.ask,
-    started: Started | None = None,
+    engine: Engine, files: State | None, ask: Ask = ask, started: Started | None = None
 ) -> Running | None:
     """Return what a running engine has in force; None if it does not run.
 
-    Args:
-        files: what its files say; None if they cannot be read.
-        started: returns when a process started, in seconds of the epoch.
+    `files` is what its files say, None if they cannot be read; `started` returns when a process
+    started, in seconds of the epoch.
     """
     if not engine.pid or engine.foreign:
         return None
+    if engine.engine == "containerd":
+        return _by_files(engine, files, started or procfs.started)
     reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
     if reader is None:
-        return (
-            _by_files(engine, files, started or procfs.started)
-            if engine.engine == "containerd"
-            else None
-        )
-    socket = engine.socket
-    if not socket:
+        return None
+    if not engine.socket:
         return Running(problem=f"{engine.engine} has no socket that is known")
-    socket_path = socket if engine.root == "/" else engine.root.rstrip("/") + socket
     try:
-        return reader(engine, socket_path, ask)
+        return reader(engine, engine.root.rstrip("/") + engine.socket, ask)
     except OSError as error:
         reason = error.strerror or str(error)
         return Running(problem=f"the running {engine.engine} does not answer: {reason}")
@@ -79,24 +212,27 @@ def of(
         return Running(problem=f"the running {engine.engine} gave a malformed answer: {error}")
 
 
-def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
-    status, body = ask(socket, "/info")
+def _get(socket: str, target: str, ask: Ask) -> bytes:
+    status, body = ask(socket, target)
     if status != 200:
-        raise OSError(0, f"GET /info answers {status}")
-    info = probe.document(body)
-    runtimes = probe.member(info, "Runtimes", dict, {})
-    folders = tuple(map(str, probe.member(info, "CDISpecDirs", list, [])))
-    numbers = engine.numbers or _numbers(probe.member(info, "ServerVersion", str, ""))
+        raise OSError(0, f"GET {target} answers {status}")
+    return body
+
+
+def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
+    info = document(_get(socket, "/info", ask))
+    runtimes = member(info, "Runtimes", dict, {})
+    folders = tuple(map(str, member(info, "CDISpecDirs", list, [])))
+    numbers = engine.numbers or _numbers(member(info, "ServerVersion", str, ""))
     state = State(
         handlers={
-            name: probe.member(probe.member(runtimes, name, dict, {}), "path", str, "")
-            for name in runtimes
+            name: member(member(runtimes, name, dict, {}), "path", str, "") for name in runtimes
         },
-        default=probe.member(info, "DefaultRuntime", str, ""),
+        default=member(info, "DefaultRuntime", str, ""),
         cdi=bool(folders) if numbers >= SPEC_DIRS_TELL_CDI else None,
         spec_dirs=folders,
     )
-    discovered = probe.member(info, "DiscoveredDevices", list, [])
+    discovered = member(info, "DiscoveredDevices", list, [])
     devices = [str(device.get("ID", "")) for device in discovered if isinstance(device, dict)]
     return Running(by="GET /info", state=state, devices=tuple(devices))
 
@@ -106,14 +242,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
-    status, body = ask(socket, "/config")
-    if status != 200:
-        raise OSError(0, f"GET /config answers {status}")
-    from nvct.engine.model import Files
-
-    options = EngineOptions(
-        engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers
-    )
+    dump = _get(socket, "/config", ask).decode()
+    options = EngineOptions(engine="crio", handlers=(), dump=dump, engine_version=engine.numbers)
     return Running(by="GET /config", state=replace(crio.state(options, Files()), files=()))
 
 
@@ -121,23 +251,21 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
     start = started(engine.pid)
     if start is None or files is None:
         return Running(problem=f"when {engine.engine} started cannot be told" if files else "")
-    paths = [engine.root.rstrip("/") + path for path in (*files.files, engine.config)]
+    root = engine.root.rstrip("/")
     younger = tuple(
-        dict.fromkeys(
-            path.removeprefix(engine.root.rstrip("/"))
-            for path in paths
-            if (_changed(path) or 0.0) > start + procfs.CLOCK_TICK_S
-        )
+        path
+        for path in dict.fromkeys((*files.files, engine.config))
+        if _changed(root + path) > start + procfs.CLOCK_TICK_S
     )
     return Running(state=None if younger else files, younger=younger)
 
 
-def _changed(path: str) -> float | None:
-    """Return when a file was moved to its place or changed there."""
+def _changed(path: str) -> float:
+    """Return when a file was moved to its place or changed there, 0 if there is none."""
     try:
         status = os.stat(path)
     except OSError:
-        return None
+        return 0.0
     return max(status.st_mtime, status.st_ctime)
 
 
@@ -146,8 +274,7 @@ def differences(
 ) -> list[str]:
     """Return sentences about settings of the files that are not in force.
 
-    Args:
-        registered: names of the runtimes in the files whose program is NVIDIA's.
+    `registered` are the names of the runtimes in the files whose program is NVIDIA's.
     """
     name, state = engine.engine, running.state
     if running.younger:

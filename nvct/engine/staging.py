@@ -78,8 +78,7 @@ def opened(folder: str, kernel: Kernel) -> Iterator[int]:
 def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -> None:
     """Have a file made in a folder `stage`, move it to its path, and wait for the disk.
 
-    Args:
-        make: makes it in the open folder, and returns its name.
+    `make` makes it in the open folder, and returns its name.
     """
     folder, name = files.split(path)
     with ExitStack() as stack:

@@ -13,35 +13,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nvct.engine import containerd_load as loading
-from nvct.engine import modules, probe, running, toml_file
-from nvct.engine.containerd_load import CRI, Config, Loaded, Table
-from nvct.engine.model import Engine, EngineOptions, Files, Handler, State
-from nvct.engine.probe import Ask
-from nvct.engine.running import Running
+from nvct.engine import modules, running, toml_file
+from nvct.engine.containerd_load import CRI, Config, Cri
+from nvct.engine.model import Engine, EngineOptions, Files, State
+from nvct.engine.running import Ask, Running
+from nvct.engine.toml_file import Table
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One engine and what its files say.
-
-    Attributes:
-        state: what its files say; None if they are not read or cannot be read.
-        problem: why they cannot be used, "" if they can.
-        is_closed: whether that is because this user may not read them.
-        faults: of valid files that do not fit together.
-    """
+    """One engine and what its files say."""
 
     engine: Engine
-    state: State | None = None
-    problem: str = ""
-    is_closed: bool = False
+    state: State | None = None  # what its files say; None if they are not read or cannot be read
+    problem: str = ""  # why they cannot be used, "" if they can
+    is_closed: bool = False  # whether that is because this user may not read them
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     running: Running | None = None
     differences: tuple[str, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()  # of valid files that do not fit together
 
     @property
     def in_force(self) -> State | None:
@@ -60,13 +53,13 @@ class Status:
         return self.in_force is not None and self.in_force.default in self.registered
 
 
-def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
+def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     """Return the status of an engine.
 
     Of an engine of another user or file system only the process is reported: its files cannot be
     trusted.
     """
-    if not engine.config or engine.root != files.root or _is_other_users(engine):
+    if not engine.config or engine.root != files.root or engine.uid not in (0, os.geteuid()):
         return Status(engine=engine)
     try:
         state = modules.of(engine.engine).state(options_for(engine), files)
@@ -81,9 +74,7 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
             running=reported,
         )
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
-    missing = [
-        name for name, path in sorted(registered.items()) if not _exists(path, files, engine)
-    ]
+    missing = [name for name in sorted(registered) if not _exists(registered[name], files, engine)]
     in_force = running.of(engine, state, ask)
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
@@ -99,11 +90,11 @@ def _faults(engine: Engine, files: Files) -> tuple[Fault, ...]:
     return tuple(faults_of(options_for(engine), files))
 
 
-def options_for(engine: Engine, handlers: tuple[Handler, ...] = ()) -> EngineOptions:
-    """Return options that register handlers with an engine; without any, they read its files."""
+def options_for(engine: Engine) -> EngineOptions:
+    """Return options that read an engine's files."""
     return EngineOptions(
         engine=engine.engine,
-        handlers=handlers,
+        handlers=(),
         config=engine.edit or engine.config,
         drop_in=engine.drop_in,
         engine_version=engine.numbers,
@@ -115,16 +106,11 @@ def is_nvidia(name: str, path: str) -> bool:
     return posixpath.basename(path or name).startswith((SHIM_PROGRAM, "nvidia"))
 
 
-def _is_other_users(engine: Engine) -> bool:
-    return engine.uid not in (0, os.geteuid())
-
-
 def _missing(engine: Engine, name: str, path: str) -> str:
-    program = f", {path}," if path else ""
+    program = f"the program of its runtime {name}{f', {path},' if path else ''} is not"
     if path and "/" not in path:
-        folders = engine.path or "empty"
-        return f"the program of its runtime {name}{program} is not on its PATH, which is {folders}"
-    return f"the program of its runtime {name}{program} is not there"
+        return f"{program} on its PATH, which is {engine.path or 'empty'}"
+    return f"{program} there"
 
 
 def _exists(path: str, files: Files, engine: Engine) -> bool:
@@ -140,8 +126,7 @@ def _exists(path: str, files: Files, engine: Engine) -> bool:
 MOVED = ("containerd", "cni", "registry", "sandbox_image", "enable_cdi", "cdi_spec_dirs")
 """Keys of the CRI's table of version 2 that have another place in version 3."""
 DROP_INS = "conf.d"
-IMPORTS_BY_ITSELF = (2, 2)
-"""The first release that may read DROP_INS without an import."""
+IMPORTS_BY_ITSELF = (2, 2)  # the first release that may read DROP_INS without an import
 NAMED = 3
 
 
@@ -167,21 +152,15 @@ def faults_of(options: EngineOptions, files: Files) -> list[Fault]:
 def _unread(config: Config) -> Iterator[Fault]:
     """Yield a fault for the CRI settings of another version than the one in force."""
     named = [loaded.path for loaded in config.files if loaded.version == config.version]
-    for loaded in config.files:
-        for name in dict.fromkeys(CRI.values()):
-            table = toml_file.find(loaded.document, ("plugins", name))
-            if name in config.names or not isinstance(table, dict):
-                continue
-            if not any(key in table for key in MOVED):
-                continue
-            # containerd 2 reads no settings of version 1, whatever the other files say.
-            why = (
-                f"{named[-1]} makes it version {config.version}"
-                if config.modern and loaded.version > 1 and named
-                else f"it reads {config.names[0]}"
-            )
-            text = f"containerd does not read [plugins.{name!r}] of {loaded.path}: {why}"
-            yield Fault(text, is_severe=True)
+    for loaded, name in config.unread(MOVED):
+        # containerd 2 reads no settings of version 1, whatever the other files say.
+        why = (
+            f"{named[-1]} makes it version {config.version}"
+            if config.modern and loaded.version > 1 and named
+            else f"it reads {config.names[0]}"
+        )
+        text = f"containerd does not read [plugins.{name!r}] of {loaded.path}: {why}"
+        yield Fault(text, is_severe=True)
 
 
 def _replaced(config: Config) -> Iterator[Fault]:
@@ -189,7 +168,7 @@ def _replaced(config: Config) -> Iterator[Fault]:
     if config.modern:
         return
     last = config.winner()
-    effective = dict(_values(config.effective()))
+    effective = dict(_values(config.effective().table))
     for loaded in config.files:
         if loaded.path == last.path:
             return
@@ -197,9 +176,8 @@ def _replaced(config: Config) -> Iterator[Fault]:
         lost = [key for key, value in _values(cri) if _is_lost(key, value, effective)]
         if lost:
             rest = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
-            names = ", ".join(lost[:NAMED]) + rest
-            text = f"{last.path} replaces the CRI settings of {loaded.path}: not in force: {names}"
-            yield Fault(text, is_severe=False)
+            text = f"{last.path} replaces the CRI settings of {loaded.path}: not in force: "
+            yield Fault(text + ", ".join(lost[:NAMED]) + rest, is_severe=False)
 
 
 def _is_lost(key: str, value: object, effective: Mapping[str, object]) -> bool:
@@ -210,7 +188,6 @@ def _is_lost(key: str, value: object, effective: Mapping[str, object]) -> bool:
 
 
 def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each value that is set, with its path."""
     for key, value in loading.set_only(table).items():
         if isinstance(value, dict):
             yield from _values(value, f"{prefix}{key}.")
@@ -219,7 +196,7 @@ def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _without_type(config: Config) -> Iterator[Fault]:
-    for name, table in loading.runtimes(config.effective()).items():
+    for name, table in config.effective().runtimes.items():
         if is_nvidia(name, loading.binary(table)) and not table.get("runtime_type"):
             text = f"its runtime {name} has no runtime_type: no container can be started by it"
             yield Fault(text, is_severe=True)
@@ -237,10 +214,10 @@ def _not_imported(config: Config, options: EngineOptions, files: Files) -> Itera
 
 
 def _registers(path: str, files: Files) -> bool:
-    loaded: Loaded = loading.read_file(path, files)
+    loaded = loading.parsed(path, files.read(path))
     return any(
         name.startswith("nvidia") or SHIM_PROGRAM in loading.binary(table)
         for plugin in dict.fromkeys(CRI.values())
         if isinstance(cri := toml_file.find(loaded.document, ("plugins", plugin)), dict)
-        for name, table in loading.runtimes(cri).items()
+        for name, table in Cri(cri, modern=True).runtimes.items()
     )

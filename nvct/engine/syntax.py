@@ -25,29 +25,22 @@ PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
-    """The files of one engine.
+    """The files of one engine."""
 
-    Attributes:
-        is_json: they are JSON; else they are TOML.
-        parent: path of the table that holds `runtimes` and the default; * is any name.
-        default: the key in it that names the default runtime; "" if there is none.
-        header: the first line of a drop-in of ours.
-        needed: reports whether the remaining files use an element that we added to a list.
-        copies: reports whether an engine of this version uses only the tables of the last file,
-            so that a drop-in of ours holds a copy of the others.
-        next_default: returns the default after a removal by the remaining runtimes, the engine's
-            version and the path of the table; ABSENT for the engine's own.
-        cleared: returns the edits of a removal with what goes beside our runtimes, such as an
-            import; None if that is only a drop-in without settings.
-    """
-
-    is_json: bool = False
-    parent: Path = ()
-    default: str = ""
-    header: str = ""
+    is_json: bool = False  # they are JSON; else they are TOML
+    parent: Path = ()  # path of the table that holds `runtimes` and the default; * is any name
+    default: str = ""  # the key in it that names the default runtime; "" if there is none
+    header: str = ""  # the first line of a drop-in of ours
+    # reports whether the remaining files use an element that we added to a list
     needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
+    # reports whether an engine of this version uses only the tables of the last file, so that a
+    # drop-in of ours holds a copy of the others
     copies: Callable[[tuple[int, ...]], bool] = lambda _: False
+    # returns the default after a removal by the remaining runtimes, the engine's version and the
+    # path of the table; ABSENT for the engine's own
     next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT
+    # returns the edits of a removal with what goes beside our runtimes, such as an import; None if
+    # that is only a drop-in without settings
     cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
         None
     )

@@ -47,7 +47,8 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
         for name, inner in value.items():
             text = put(text, (*table, key), name, inner, path)
         return text
-    nodes, quote, target = statements(text), _quote(text), (*table, key)
+    nodes, target = statements(text), (*table, key)
+    quote = "'" if text.count("= '") > text.count('= "') else '"'
     where = f"{path}: {'.'.join(target)}"
     _refuse_in_the_way(text, nodes, target, path)
     old, holder = pair(nodes, target), inline_above(text, nodes, target)
@@ -214,10 +215,6 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
             if node.kind == "pair" and node.table == section.path:
                 return node.indent.removeprefix(section.indent)
     return STEP if any(node.indent for node in headers) else ""
-
-
-def _quote(text: str) -> str:
-    return "'" if text.count("= '") > text.count('= "') else '"'
 
 
 # Taking out

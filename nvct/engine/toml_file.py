@@ -118,6 +118,12 @@ def find(document: object, path: Iterable[str], missing: object = None) -> objec
     return document
 
 
+def string(table: object, key: str) -> str:
+    """Return a string of a table, "" for anything else."""
+    value = table.get(key) if isinstance(table, dict) else None
+    return value if isinstance(value, str) else ""
+
+
 def table(document: Table, path: Iterable[str], where: str) -> Table:
     """Return the table at a path, {} if there is none.
 

@@ -39,24 +39,16 @@ class Noted(str):
 
 
 class Node(NamedTuple):
-    """One header, pair, comment or blank line: text[start:end], of whole lines.
+    """One header, pair, comment or blank line: text[start:end], of whole lines."""
 
-    Attributes:
-        kind: "table", "tables" ([[...]]), "pair", "comment" or "blank".
-        path: of the key or table, from the root.
-        spelled: the same path with the quotes of the text.
-        table: path of the header above it, or of the header that it is.
-        value: where the value of a pair starts.
-    """
-
-    kind: str
+    kind: str  # "table", "tables" ([[...]]), "pair", "comment" or "blank"
     start: int
     end: int
     indent: str
-    path: Path = ()
-    spelled: Path = ()
-    table: Path = ()
-    value: int = 0
+    path: Path = ()  # of the key or table, from the root
+    spelled: Path = ()  # the same path with the quotes of the text
+    table: Path = ()  # path of the header above it, or of the header that it is
+    value: int = 0  # where the value of a pair starts
 
 
 def statements(text: str) -> list[Node]:

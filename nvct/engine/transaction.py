@@ -40,23 +40,15 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a transaction.
+    """The result of a transaction."""
 
-    Attributes:
-        edits: that were made; () if the files were already as they should be.
-    """
-
-    edits: tuple[FileEdit, ...] = ()
+    edits: tuple[FileEdit, ...] = ()  # () if the files were as they should be
     restart: bool = False
     notes: tuple[str, ...] = ()
 
 
 class Transaction:
-    """Changes of one engine's files.
-
-    Args:
-        control: of the engine; None writes files without check and reload.
-    """
+    """Changes of one engine's files; without a control there is neither check nor reload."""
 
     def __init__(
         self, module: Module, files: Files, journal: Journal, control: Control | None = None
@@ -92,8 +84,7 @@ class Transaction:
     def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
         """Restore the former bytes of the files; of a file that others changed, only our keys.
 
-        Args:
-            aside: set a damaged journal aside instead of raising.
+        If `aside`, a damaged journal is set aside.
 
         Raises:
             As `configure`.
@@ -150,9 +141,9 @@ class Transaction:
         if page.pending is None:
             return path, page, ()
         notes = [
-            f"an earlier change of {options.engine} was cut short: its files are as before it"
+            f"an earlier change of {options.engine} was cut short: its files are as before it",
+            *self._restore_files(page.pending),
         ]
-        notes += self._restore_files(page.pending)
         if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from nvct.engine import restore, staging
-from nvct.engine.containerd_drop_in import EditedFiles
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import (
     ABSENT,
     Absent,
     Change,
+    EditedFiles,
     EngineOptions,
     FileEdit,
     Files,
@@ -43,7 +43,7 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
     """
     options = replace(record.options, dump="")
     names = {handler.name for handler in options.handlers}
-    all_versions = [_versions(entry, files) for entry in reversed(record.entries)]
+    all_versions = [_versions(e, files.read(e.path)) for e in reversed(record.entries)]
     preview = {each.path: restore.restored(each, module.SYNTAX, names) for each in all_versions}
     remaining = _remaining_files(options, preview, module, files)
     edits, notes = [], []
@@ -103,14 +103,13 @@ def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit
 
 def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
     """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
-    programs: dict[Path, str] = {}
-    for where, table in syntax.parents(syntax.parse(data, path)):
-        runtimes = table.get(RUNTIMES)
-        for name, runtime in runtimes.items() if isinstance(runtimes, dict) else ():
-            if is_nvidia_runtime(program(runtime)):
-                key = (*where, RUNTIMES, name)
-                programs[key] = program(runtime)
-    return programs
+    return {
+        (*where, RUNTIMES, name): program(runtime)
+        for where, table in syntax.parents(syntax.parse(data, path))
+        if isinstance(runtimes := table.get(RUNTIMES), dict)
+        for name, runtime in runtimes.items()
+        if is_nvidia_runtime(program(runtime))
+    }
 
 
 def is_nvidia_runtime(path: str) -> bool:
@@ -131,12 +130,7 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
             entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
-            versions = Versions(
-                path=entry.path,
-                original=first.before.content,
-                configured=first.after.content,
-                current=entry.before.content,
-            )
+            versions = _versions(first, entry.before.content)
             restored = restore.restored(versions, module.SYNTAX, names, (entry.path,))
             before = entry.before.with_content(restored.data)
             entries[entry.path] = replace(entry, before=before)
@@ -171,12 +165,12 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
     )
 
 
-def _versions(entry: Entry, files: Files) -> Versions:
+def _versions(entry: Entry, current: bytes | None) -> Versions:
     return Versions(
         path=entry.path,
         original=entry.before.content,
         configured=entry.after.content,
-        current=files.read(entry.path),
+        current=current,
     )
 
 
@@ -196,12 +190,10 @@ def _with_copied_tables(
     )
     root = {} if main is None else syntax.parse(main, options.config)
     configured = syntax.parse(versions.configured, versions.path)
-    table = {"plugins": root.get("plugins", {})}
+    before, after = ({"plugins": table.get("plugins", {})} for table in (root, configured))
     keys: list[KeyEdit] = [
         (path, value)
-        for path, value, _ in restore.differences(
-            table, {"plugins": configured.get("plugins", {})}
-        )
+        for path, value, _ in restore.differences(before, after)
         if not isinstance(find(configured, path[:2]), Absent)
     ]
     return replace(versions, original=syntax.edit(versions.configured, keys, versions.path))
@@ -214,7 +206,8 @@ def _remaining_files(
     files: Files,
 ) -> tuple[str, ...]:
     """Return the files that hold settings after undo, without the main file."""
-    remaining = [path for path in module.state(options, files).files if path not in restored_files]
+    present = module.state(options, files).files
+    remaining = [path for path in present if path not in restored_files]
     remaining += [
         path
         for path, file in restored_files.items()
@@ -235,9 +228,7 @@ def _with_defaults(
 ) -> Change:
     """Return a change after which no file names a default that is no longer registered.
 
-    Args:
-        options: of the engine, with the runtimes to remove.
-        originals: path → bytes before configure.
+    The runtimes to remove are those of the options; `originals` are bytes before configure.
     """
     syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
     documents = {
@@ -274,15 +265,14 @@ def _default_edits(
     edits: list[KeyEdit] = []
     for path, table in syntax.parents(document) if syntax.default else ():
         where = (*path, syntax.default)
-        if _is_among(table.get(syntax.default), unregistered):
-            value = find(original, where)
-            if _is_among(value, unregistered):
-                value = ABSENT
-            if value is ABSENT:
-                runtimes = table.get(RUNTIMES)
-                remaining = runtimes if isinstance(runtimes, dict) else {}
-                value = syntax.next_default(remaining, version, path)
-            edits.append((where, value))
+        if not _is_among(table.get(syntax.default), unregistered):
+            continue
+        value = find(original, where)
+        if value is ABSENT or _is_among(value, unregistered):
+            runtimes = table.get(RUNTIMES)
+            remaining = runtimes if isinstance(runtimes, dict) else {}
+            value = syntax.next_default(remaining, version, path)
+        edits.append((where, value))
     return edits
 
 

@@ -33,19 +33,13 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathState:
-    """What is at a path.
+    """What is at a path."""
 
-    Attributes:
-        mode: type and permissions as in st_mode; 0 if nothing is there.
-        rdev: the numbers of a device node.
-        text: the content of a file, the target of a link; bytes that are not UTF-8 are surrogates.
-    """
-
-    mode: int = 0
+    mode: int = 0  # type and permissions as in st_mode; 0 if nothing is there
     uid: int = 0
     gid: int = 0
-    rdev: int = 0
-    text: str = ""
+    rdev: int = 0  # the numbers of a device node
+    text: str = ""  # of a file; a link's target; bytes that are not UTF-8 are surrogates
 
     def __post_init__(self) -> None:
         """Refuse what a damaged journal may hold."""
@@ -138,7 +132,10 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
         OSError: the path is unchanged.
     """
     if state == ABSENT:
-        remove(_to_remove(path) if follow else path, kernel)
+        # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
+        # engines do not start with a broken link there.
+        stays = follow and not os.path.dirname(path).endswith(".d")
+        remove(staging.target(path) if stays else path, kernel)
     elif follow:
         _put_file(path, state, kernel)
     else:
@@ -161,14 +158,6 @@ def remove(path: str, kernel: Kernel) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         kernel.fsync(dir_fd)
-
-
-def _to_remove(path: str) -> str:
-    """Return the path to remove: the target of a link; the link itself stays.
-
-    In a folder of drop-ins the link is removed: engines do not start with a broken link there.
-    """
-    return path if os.path.dirname(path).endswith(".d") else staging.target(path)
 
 
 def _put_file(path: str, state: PathState, kernel: Kernel) -> None:
@@ -237,9 +226,7 @@ def missing_folders(path: str) -> list[str]:
 
 
 def make_folders(
-    folders: Sequence[str],
-    kernel: Kernel,
-    refused: Callable[[OSError, str], HostError] = refused,
+    folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
     """Create folders, the outermost first; their mode is independent of the umask.
 

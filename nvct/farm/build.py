@@ -31,7 +31,6 @@ class _Job(NamedTuple):
     """A view to build.
 
     Attributes:
-        sources: of the content's files, in their order.
         origins: host path -> the driver's own file, if another view is the source.
     """
 
@@ -55,9 +54,7 @@ def build(
     """Return the view of a driver's files; build it if it is missing.
 
     Args:
-        inventory: of the host, or of a view (`after_upgrade`).
         allowed: methods of building, in order of preference; the first that works is used.
-        rebuild: build even if the files are those of a view.
 
     Raises:
         HostError: no method works, or there are no files.
@@ -90,7 +87,6 @@ def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:
-    """Return the existing view if it is intact and its method is permitted."""
     existing = farm.manifest(job.name)
     if existing is None or existing.method not in allowed or not folder.is_intact(existing):
         return None
@@ -212,7 +208,6 @@ def _in_place(farm: Farm, job: _Job) -> Manifest:
 
 
 def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
-    """Build a view in a temporary folder and give it its name."""
     temporary = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
     final = farm.view(job.name)
     farm.kernel.mkdir(temporary, 0o755)

@@ -39,7 +39,6 @@ class Status:
 
     Attributes:
         state: "absent" is a view of binds before the first container after a boot.
-        problems: sentences, one for each changed or missing file or link.
         keep: the reason to keep it, "" if it may be removed.
     """
 
@@ -56,8 +55,6 @@ class Needs:
     """The users of views, apart from processes.
 
     Attributes:
-        loaded: version of the loaded kernel module, "" if none is loaded.
-        plans: text of the plans in force.
         plan_age_s: of the youngest of both; a create that read its predecessor may still run.
     """
 
@@ -215,9 +212,6 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     A missing digest of an unchanged file is added to the manifest. A view without its mounts has
     no differences: it is made again when it is needed.
 
-    Args:
-        names: of views; all of them if empty.
-
     Raises:
         HostError: a view does not exist, or its manifest is unreadable.
     """
@@ -261,7 +255,6 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
 
 
 def _digest(path: str) -> str:
-    """Return the digest of a file's content."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb", buffering=0) as file:

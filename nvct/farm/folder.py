@@ -31,11 +31,7 @@ LOCK_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farm:
-    """The folder of views, and the kernel's interface.
-
-    Attributes:
-        processes: a procfs with this machine's processes.
-    """
+    """The folder of views, and the kernel's interface."""
 
     path: str
     processes: str = "/proc"

@@ -113,10 +113,6 @@ def _is_small(view_file: ViewFile) -> bool:
     return view_file.file.kind == "config" and os.lstat(path).st_size <= COPY_LIMIT
 
 
-def _hard_link(farm: Farm, view_file: ViewFile, target: str) -> None:
-    farm.kernel.link(view_file.file.host_path, target)
-
-
 def _reflink(farm: Farm, view_file: ViewFile, target: str) -> None:
     source, copy = _open_both(farm, view_file, target)
     try:
@@ -140,7 +136,10 @@ def _copy(farm: Farm, view_file: ViewFile, target: str) -> None:
         farm.kernel.close(copy)
 
 
-TRANSFERS: dict[Method, Transfer] = {"links": _hard_link, "reflinks": _reflink}
+TRANSFERS: dict[Method, Transfer] = {
+    "links": lambda farm, view_file, target: farm.kernel.link(view_file.file.host_path, target),
+    "reflinks": _reflink,
+}
 
 
 def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:

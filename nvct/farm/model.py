@@ -55,11 +55,8 @@ class Entry:
     """A file of a view.
 
     Attributes:
-        path: relative to the view.
         file: as in the inventory; its host path is that of the driver's own file, even if another
             view was the source.
-        source: identity of the driver's file when the view was made.
-        held: identity of the view's file.
         digest: of its content; "" until `verify` computes it.
     """
 
@@ -91,7 +88,6 @@ class Manifest:
         name: of the view: the driver's version and a hash of the sources.
         path: of the view's folder; outside the farm if method is "own".
         made: seconds since 1970.
-        links: paths relative to the view, with their targets.
         left_out: host paths that are missing in the view, with the reasons.
     """
 
@@ -150,7 +146,6 @@ def _complete(file: dict[str, Any]) -> None:
 
 
 def _check_paths(manifest: Manifest) -> None:
-    """Refuse a manifest with paths outside the view."""
     below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
     if any(path.startswith("/") or ".." in path.split("/") for path in below):
         raise ValueError("a path leads out of the view")

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi.make.generate import VOID_ENV, MountedView
+from nvct.cdi.make.generate import VOID_ENV, MountedView, libcuda_directories
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.read import registry
 from nvct.config.model import Config
@@ -28,7 +28,6 @@ from nvct.farm.folder import Farm
 from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver.libraries import libcuda_directories
 from nvct.host.gpu import nodes
 from nvct.host.model import Capability, Inventory
 from nvct.host.roots import Roots
@@ -89,11 +88,7 @@ def table_of(settings: Config, inventory: Inventory) -> model.Farm:
 
 
 def describe_layout(settings: Config, table: model.Farm | None) -> str:
-    """Return the layout of this host's containers and the reason, as part of a sentence.
-
-    Args:
-        table: of the own plan in force, None if there is none.
-    """
+    """Return the layout of this host's containers and the reason, as part of a sentence."""
     if not settings.wants_view:
         return "layout classic, as config.toml says"
     if table is None:
@@ -143,9 +138,6 @@ def view_of_spec(
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
-        given: of these capabilities.
-        hooks: the functions of the hook that are switched on.
-        must_be_farm: whether the user wants no other layout.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.
@@ -162,14 +154,11 @@ def view_of_spec(
         farm = farm_of(settings)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        if not must_be_farm and _is_unwritable(error) and _has_view():
+        is_unwritable = isinstance(error.__cause__, OSError)
+        if not must_be_farm and is_unwritable and _has_view():
             raise
         return None, error.message
     return _mounted(table.of_view(manifest, given), given, capabilities), ""
-
-
-def _is_unwritable(error: HostError) -> bool:
-    return isinstance(error.__cause__, OSError)
 
 
 def _has_view() -> bool:

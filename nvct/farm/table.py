@@ -71,11 +71,7 @@ def without_view(why: str, version: str = "") -> model.Farm:
 
 
 def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> model.Farm:
-    """Return the table of a view.
-
-    Args:
-        inventory: the source of the view, with the sockets of running daemons.
-    """
+    """Return the table of a view."""
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
     native = [file for file in files if file.capability != COMPAT32]
     by_capability = capabilities.files_by_capability(native)

@@ -68,19 +68,15 @@ def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory
     """Return an inventory with the files and nodes of these capabilities, or of no capability."""
     rule = _rule(requested)
     removed: dict[str, LeftOut] = {}
-    files = _files(inventory.files, rule, removed)
-    control = _nodes(inventory.control_nodes, rule, removed)
-    devices = tuple(_device(device, rule, removed) for device in inventory.devices)
-    gpus = tuple(_gpu(gpu, rule, removed) for gpu in inventory.gpus)
-    left_out = {entry.path: entry for entry in inventory.left_out} | removed
-    return replace(
+    restricted = replace(
         inventory,
-        files=files,
-        control_nodes=control,
-        devices=devices,
-        gpus=gpus,
-        left_out=tuple(entry for _, entry in sorted(left_out.items())),
+        files=_files(inventory.files, rule, removed),
+        control_nodes=_nodes(inventory.control_nodes, rule, removed),
+        devices=tuple(_device(device, rule, removed) for device in inventory.devices),
+        gpus=tuple(_gpu(gpu, rule, removed) for gpu in inventory.gpus),
     )
+    left_out = {entry.path: entry for entry in inventory.left_out} | removed
+    return replace(restricted, left_out=tuple(entry for _, entry in sorted(left_out.items())))
 
 
 def files_by_capability(
@@ -102,15 +98,13 @@ def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[
     return _files(files, _rule(names), {})
 
 
-def nodes_by_capability(
-    nodes: Sequence[DeviceNode],
-) -> dict[Capability, tuple[DeviceNode, ...]]:
+def nodes_by_capability(nodes: Sequence[DeviceNode]) -> dict[Capability, tuple[DeviceNode, ...]]:
     """Return the nodes of each capability, and under "" those that every container gets."""
-    shares: dict[Capability, tuple[DeviceNode, ...]] = {}
-    for name in ("", *NAMES):
-        accepted = {name, IMPLIED.get(name, name)}
-        shares[name] = tuple(node for node in nodes if node.capability in accepted)
-    return shares
+    names: tuple[Capability, ...] = ("", *NAMES)
+    return {
+        name: tuple(n for n in nodes if n.capability in {name, IMPLIED.get(name, name)})
+        for name in names
+    }
 
 
 def _rule(names: Iterable[Capability]) -> _Request:
@@ -149,7 +143,6 @@ def _serves(file: DriverFile, request: _Request) -> bool:
 
 
 def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
-    """Return the libraries that those in `kept` need, directly and indirectly."""
     by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
     members: set[str] = set()
     queue = [file for file in files if file.host_path in kept]
@@ -163,10 +156,8 @@ def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
 
 
 def _link_names(file: DriverFile) -> list[str]:
-    if file.kind != "library":
-        return []
     paths = (file.container_path, *(link.path for link in file.links))
-    return [os.path.basename(path) for path in paths]
+    return [os.path.basename(path) for path in paths] if file.kind == "library" else []
 
 
 def _nodes(

@@ -22,11 +22,8 @@ from nvct.host.gpu import pci
 from nvct.host.gpu.nodes import mig_minors
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
+from nvct.kernel.calls import Kernel
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 # As nvidia-container-toolkit v1.20: these nodes are no GPUs', and their modules make the links.
 NOT_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
@@ -56,9 +53,8 @@ class LinkPlan:
 def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> LinkPlan:
     """Compare the links that the nodes need with those in a folder.
 
-    Args:
-        findings: gets a warning for each GPU that has no minor yet.
-        create_all: also for nodes that may be made later: every GPU and MIG instance.
+    `create_all` is also for nodes that may be made later, of every GPU and MIG instance; a GPU
+    that has no minor yet is a warning.
 
     Raises:
         HostError: the folder is unreadable.
@@ -135,9 +131,8 @@ def _links(folder: str) -> dict[tuple[int, int], str | None]:
     for name in names:
         if match := NUMBERS.fullmatch(name):
             path = f"{folder}/{name}"
-            entries[int(match[1]), int(match[2])] = (
-                os.readlink(path) if os.path.islink(path) else None
-            )
+            text = os.readlink(path) if os.path.islink(path) else None
+            entries[int(match[1]), int(match[2])] = text
     return entries
 
 

@@ -21,11 +21,8 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
+from nvct.kernel.calls import Kernel
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
@@ -68,16 +65,11 @@ class ExpectedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
-    """The action on one node.
-
-    Attributes:
-        action: "make", "replace" the file of that name, change "permissions", or "keep".
-        was: the existing file, in words; "" if there is none.
-    """
+    """The action on one node."""
 
     node: ExpectedNode
-    action: Literal["make", "replace", "permissions", "keep"]
-    was: str = ""
+    action: Literal["make", "replace", "permissions", "keep"]  # "replace" is the file of that name
+    was: str = ""  # the existing file, in words; "" if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

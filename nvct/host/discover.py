@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from nvct.errors import DriverNotFoundError, LdCacheError, printable
 from nvct.host import discovery_options, procfs
-from nvct.host.discovery_options import DiscoveryOptions, check_absolute
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions, check_absolute
 from nvct.host.driver import config_files, graphics, libraries, programs
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON, Search
@@ -30,7 +30,7 @@ from nvct.host.roots import Roots, below, join
 CUDA_VERSION = "which CUDA version the driver supports"
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine in mode nvml: GPUs on the PCI bus.
 
     Raises:
@@ -38,7 +38,6 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
         HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
-    options = options or DiscoveryOptions()
     machine = options.machine or posix.uname().machine
     findings = Findings()
     version, files = find_files(roots, options, machine, findings)
@@ -98,8 +97,8 @@ def find_files(
         version = _version(library_search, dirs)
         files = libraries.find_libraries(library_search, version, dirs)
         files += find_compat32(search, version, files, included=options.compat32)
-        files += programs.find_binaries(tree, roots, findings)
-        files += programs.find_firmware(tree, roots, version, findings)
+        files += programs.find_binaries(search)
+        files += programs.find_firmware(search, version)
         if graphical:
             dirs = dirs if library_search.tree is tree else usual_dirs
             files = graphics.add_links(search, dirs, files)
@@ -199,13 +198,11 @@ def find_compat32(
     native_paths = {file.host_path for file in native_files}
     if not included:
         for candidate, _ in libraries.candidates(search, version, own_dirs):
-            if tree.host_path(candidate.real) not in native_paths:
-                search.findings.leave_out(tree.host_path(candidate.real), COMPAT_REASON)
-        for path in (
-            join(directory, name) for directory in own_dirs for name in tree.names(directory)
-        ):
-            if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
-                search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
+            if search.host_path(candidate) not in native_paths:
+                search.leave_out(candidate.real, COMPAT_REASON)
+        for directory in own_dirs:
+            for name in filter(graphics.PLATFORM.fullmatch, tree.names(directory)):
+                search.leave_out(join(directory, name), COMPAT_REASON)
         return []
     # `libraries` has already reported the 64-bit files of the shared directories.
     search32 = search._replace(machine=machine, findings=Findings())
@@ -213,16 +210,14 @@ def find_compat32(
     dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *cached])
     files: dict[str, DriverFile] = {}
     for candidate, reason in libraries.candidates(search, version, dirs):
-        if candidate.real in files or tree.host_path(candidate.real) in native_paths:
+        if candidate.real in files or search.host_path(candidate) in native_paths:
             continue
-        headers = libraries.read_headers(search32, candidate)
-        file = libraries.make_library(search32, candidate, reason, "compat32") if headers else None
-        if file is not None:
-            files[candidate.real] = replace(file, reason=f"32-bit; {reason}")
+        if libraries.read_headers(search32, candidate):
+            file = libraries.make_library(search32, candidate, f"32-bit; {reason}", "compat32")
+            files |= {candidate.real: file} if file else {}
     for file in graphics.platform_libraries(search32, own_dirs):
-        files[file.host_path] = replace(
-            file, reason=f"32-bit; {file.reason}", capability="compat32"
-        )
+        reason = f"32-bit; {file.reason}"
+        files[file.host_path] = replace(file, reason=reason, capability="compat32")
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
@@ -267,15 +262,12 @@ def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequen
                 name
                 for name in dict.fromkeys(file.needed)
                 if name not in available
-                and not _is_of_images(name)
+                and driver_names.stem(name) not in IMAGE
+                and not name.startswith(IMAGE_PREFIXES)
                 and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
             ]
             if missing:
                 search.findings.warn(_sentence(search, file, missing, dirs))
-
-
-def _is_of_images(name: str) -> bool:
-    return driver_names.stem(name) in IMAGE or name.startswith(IMAGE_PREFIXES)
 
 
 def _is_on_host(search: Search, dirs: Sequence[str], name: str) -> bool:

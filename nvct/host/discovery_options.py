@@ -15,46 +15,32 @@ from nvct.linux import device_nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryOptions:
-    """Options of a discovery.
+    """Options of a discovery."""
 
-    Attributes:
-        nvml: the source of what procfs does not show; "auto" is the library of the driver root,
-            None means that NVML is never called.
-        search_paths: absolute host directories that replace the library directories.
-        config_search_paths: absolute host directories that replace /etc and the XDG data
-            directories in the search for configuration files.
-        stat_node: `nodes.named_nodes(roots)` for trees that have plain files as device nodes.
-        machine: of the libraries, as uname names it; this machine's if empty.
-        csv_files: a Tegra's CSV files; None means the base files of JetPack's folder.
-        csv_ignore: patterns of the symbolic links to leave out.
-        csv_all: read every file of JetPack's folder, not only the base files.
-        compat_container_root: folder of the CUDA compat libraries in a Tegra's containers.
-        flags: of `--feature-flag`, known ones only.
-        compat32: include 32-bit libraries; nvidia-container-toolkit leaves them out.
-        csv_folder: JetPack's folder of CSV files; its usual place in /etc if empty.
-        data_dirs: absolute directories of the driver root that replace the XDG data directories;
-            the usual ones if empty.
-    """
-
+    # the source of what procfs does not show; "auto" is the library of the driver root, None means
+    # that NVML is never called
     nvml: Nvml | Literal["auto"] | None = "auto"
-    search_paths: Sequence[str] = ()
+    search_paths: Sequence[str] = ()  # absolute, on the host, in place of the usual
+    # absolute host directories that replace /etc and the XDG data directories in the search for
+    # configuration files
     config_search_paths: Sequence[str] = ()
-    stat_node: StatNode = device_nodes.node
-    machine: str = ""
-    csv_files: Sequence[str] | None = None
-    csv_ignore: Sequence[str] = ()
-    csv_all: bool = False
-    compat_container_root: str = ""
-    flags: frozenset[str] = frozenset()
-    compat32: bool = False
-    csv_folder: str = ""
+    stat_node: StatNode = device_nodes.node  # `nodes.named_nodes` where nodes are plain files
+    machine: str = ""  # of the libraries, as uname names it; this machine's if empty
+    csv_files: Sequence[str] | None = None  # a Tegra's; None means JetPack's base files
+    csv_ignore: Sequence[str] = ()  # patterns of the symbolic links to leave out
+    csv_all: bool = False  # read every file of JetPack's folder, not only the base files
+    compat_container_root: str = ""  # folder of the CUDA compat libraries in a Tegra's containers
+    flags: frozenset[str] = frozenset()  # of `--feature-flag`, known ones only
+    compat32: bool = False  # include 32-bit libraries; nvidia-container-toolkit leaves them out
+    csv_folder: str = ""  # JetPack's folder of CSV files; its usual place in /etc if empty
+    # absolute directories of the driver root that replace the XDG data directories; the usual ones
+    # if empty
     data_dirs: Sequence[str] = ()
 
     def nvml_of(self, library: str | None) -> Nvml | None:
         """Return the source of what procfs does not show, None if there is none.
 
-        Args:
-            library: host path of the driver's libnvidia-ml.so, None or "" if it has none.
+        `library` is the host path of the driver's libnvidia-ml.so, None or "" if it has none.
         """
         if self.nvml != "auto":
             return self.nvml
@@ -65,6 +51,9 @@ class DiscoveryOptions:
         )
 
         return shared_session(library)
+
+
+DEFAULTS = DiscoveryOptions()
 
 
 def check_absolute(search_paths: Sequence[str]) -> None:

@@ -52,8 +52,7 @@ def worst(faults: Iterable[Fault]) -> Fault | None:
     return max(faults, key=lambda fault: fault.severity, default=None)
 
 
-GPU_IS_LOST, RESET_REQUIRED = 15, 16
-"""NVML_ERROR_*."""
+GPU_IS_LOST, RESET_REQUIRED = 15, 16  # NVML_ERROR_*
 RECOVERY = {
     1: Fault(action="reset", reason="the driver asks for a reset of the GPU"),
     2: Fault(action="reboot", reason="the driver asks for a reboot"),
@@ -96,27 +95,21 @@ COLUMNS = ["xid", "action", "name", "source", "date"]
 OF_NVIDIA = "err_msg"
 """The column after these: NVIDIA's text, which a line may have without an action."""
 XID_ACTIONS = ("ignore", "application", "reset", "reboot", "replace")
-DIGITS = 6
-"""XIDs are below 1000; a longer number is none."""
-APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that NVIDIA's device plugin 0.20 ignores."""
+DIGITS = 6  # XIDs are below 1000; a longer number is none
+APPLICATION = frozenset({13, 31, 43, 45, 68, 109})  # XIDs that NVIDIA's device plugin 0.20 ignores
 DISABLE_ENV, ENABLE_ENV = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 ALL = ("all", "xids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the table.
-
-    Attributes:
-        date: of the last comparison with the source, YYYY-MM-DD.
-    """
+    """A line of the table."""
 
     xid: int
     action: XidAction
     name: str = ""
     source: str = ""
-    date: str = ""
+    date: str = ""  # of the last comparison with the source, YYYY-MM-DD
 
 
 UNKNOWN: XidAction = "reset"
@@ -125,48 +118,36 @@ UNKNOWN: XidAction = "reset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """Which XIDs the variables switch on and off.
+    """Which XIDs the variables switch on and off."""
 
-    Attributes:
-        ignored: XIDs that have no effect.
-        counted: XIDs that make a device unhealthy, whatever the table says.
-        ignores_all, counts_all: whether all XIDs are in that set.
-        looks: whether NVML's values count; False if all checks are off.
-        malformed: words of the variables that are no XID.
-    """
-
-    ignored: frozenset[int] = frozenset()
-    counted: frozenset[int] = frozenset()
+    ignored: frozenset[int] = frozenset()  # XIDs that have no effect
+    counted: frozenset[int] = frozenset()  # make a device unhealthy, whatever the table says
+    # ignores_all, counts_all: whether all XIDs are in that set
     ignores_all: bool = False
     counts_all: bool = False
-    looks: bool = True
-    malformed: tuple[str, ...] = ()
+    looks: bool = True  # whether NVML's values count; False if all checks are off
+    malformed: tuple[str, ...] = ()  # words of the variables that are no XID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidTable:
-    """The table in force.
-
-    Attributes:
-        is_incumbent: whether every XID counts that NVIDIA's device plugin does not ignore.
-    """
+    """The table in force."""
 
     rows: Rows = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
-    is_incumbent: bool = False
+    is_incumbent: bool = False  # every XID counts that NVIDIA's plugin does not ignore
 
     def action(self, xid: int) -> XidAction:
         """Return what an XID asks for."""
         row, checks = self.rows.get(xid), self.checks
         action: XidAction = row.action if row else UNKNOWN
+        counted: XidAction = "reset" if action in ("ignore", "application") else action
         if checks.counts_all or xid in checks.counted:
-            return action if action not in ("ignore", "application") else "reset"
+            return counted
         if checks.ignores_all or xid in checks.ignored:
             return "ignore"
         if self.is_incumbent:
-            if xid in APPLICATION:
-                return "application"
-            return action if action not in ("ignore", "application") else "reset"
+            return "application" if xid in APPLICATION else counted
         return action
 
     def fault(self, xid: int) -> Fault:

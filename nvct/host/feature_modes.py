@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import (
@@ -38,25 +38,16 @@ from nvct.host.roots import Roots, join
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMode:
-    """The nodes and files of one mode.
+    """The nodes and files of one mode."""
 
-    Attributes:
-        folder: of the nodes, relative to /dev.
-        names: pattern of the nodes' names.
-        example: a node's path relative to /dev, for messages.
-        modules: the kernel modules that make the nodes, as /sys/module names them.
-        expected: nodes relative to /dev that are usual, and the effect of a missing one.
-        files: kind, absolute path and reason of files that containers get if they exist.
-    """
-
-    folder: str = ""
-    names: str
-    example: str
-    modules: tuple[str, ...]
+    folder: str = ""  # of the nodes, relative to /dev
+    names: str  # pattern of the nodes' names
+    example: str  # a node's path relative to /dev, for messages
+    modules: tuple[str, ...]  # the kernel modules that make the nodes, as /sys/module names them
     hint: str
     reason: str
-    expected: tuple[tuple[str, str], ...] = ()
-    files: tuple[tuple[FileKind, str, str], ...] = ()
+    expected: tuple[tuple[str, str], ...] = ()  # usual nodes, and the effect of a missing one
+    files: tuple[tuple[FileKind, str, str], ...] = ()  # kind, path and reason, if they exist
 
 
 # Nodes and files as nvidia-container-toolkit v1.20: gdrcopy, gds, mofed, nvswitch in
@@ -103,14 +94,14 @@ FEATURE_MODES: dict[Mode, FeatureMode] = {
 }
 
 
-def discover(mode: Mode, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a mode: its nodes, as one device "all".
 
     Raises:
         HostError: there is no node.
     """
     feature, findings = FEATURE_MODES[mode], Findings()
-    stat_node = (options or DiscoveryOptions()).stat_node
+    stat_node = options.stat_node
     folder = f"{feature.folder}/" if feature.folder else ""
     mode_nodes: list[DeviceNode] = []
     for name in procfs.list_directory(join(roots.dev, feature.folder)):
@@ -144,12 +135,8 @@ def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[D
     for kind, path, reason in feature.files:
         candidates = candidate_paths(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
-        for host_path in candidates:
-            if is_there(host_path):
-                yield DriverFile(
-                    host_path=host_path, container_path=path, reason=reason, kind=kind
-                )
-                break
+        if host_path := next(filter(is_there, candidates), ""):
+            yield DriverFile(host_path=host_path, container_path=path, reason=reason, kind=kind)
         else:
             findings.note(f"there is no {candidates[0]}: {reason}")
 
@@ -181,14 +168,14 @@ FOLDER = "nvidia-caps-imex-channels"
 CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
-def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine's IMEX channels.
 
     Raises:
         HostError: there is no channel.
     """
     findings = Findings()
-    by_number = channels(roots, (options or DiscoveryOptions()).stat_node, findings)
+    by_number = channels(roots, options.stat_node, findings)
     if not by_number:
         if FOLDER not in procfs.majors(roots):
             raise HostError(
@@ -205,13 +192,14 @@ def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inve
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
     """Return the nodes of the channels by channel number."""
-    by_number = {}
-    for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
-        if match := CHANNEL.fullmatch(name):
-            reason = f"IMEX channel {match[1]}"
-            for node in _node(roots, stat_node, f"{FOLDER}/{name}", reason, findings):
-                by_number[int(match[1])] = node
-    return by_number
+    names = procfs.list_directory(f"{roots.dev}/{FOLDER}")
+    return {
+        int(match[1]): node
+        for match in filter(None, map(CHANNEL.fullmatch, names))
+        for node in _node(
+            roots, stat_node, f"{FOLDER}/{match[0]}", f"IMEX channel {match[1]}", findings
+        )
+    }
 
 
 # As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.
@@ -224,7 +212,7 @@ CAPS = "nvidia-caps"
 CAP = re.compile(r"nvidia-cap\d+")
 
 
-def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
     Raises:
@@ -235,7 +223,6 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
     from nvct.host.discover import find_files, sort_left_out
     from nvct.host.driver.names import cuda_version_of
 
-    options = options or DiscoveryOptions()
     findings = Findings()
     machine = options.machine or posix.uname().machine
     version, files = find_files(roots, options, machine, findings, graphical=False)

@@ -37,8 +37,7 @@ def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
 def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) -> str:
     """Return an inventory as a table; "HOST -> CONTAINER" shows a path that differs.
 
-    Args:
-        width: columns of the terminal, 0 for no limit. A wider row is folded.
+    A row wider than `width` columns is folded, unless that is 0.
     """
     rows = [HEAD, *_rows(inventory)]
     if left_out:
@@ -151,9 +150,9 @@ def _moved(host_path: str, container_path: str) -> str:
 def _end_of(link: Link, links: dict[str, Link]) -> str:
     """Return the final target of a link; for a cycle of links, one of its members."""
     path = link.path
-    for _ in range(len(links)):
+    for _ in links:
         if path not in links:
             break
-        current = links[path]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(current.path), current.target))
+        folder = posixpath.dirname(path)
+        path = posixpath.normpath(posixpath.join(folder, links[path].target))
     return path

@@ -18,6 +18,8 @@ Capability: TypeAlias = Literal[
 FileKind: TypeAlias = Literal[
     "library", "binary", "firmware", "socket", "config", "module", "directory"
 ]
+DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
+"""The models of GPUs that do not compute."""
 Mode: TypeAlias = Literal[
     "nvml", "csv", "wsl", "management", "gdrcopy", "gds", "imex", "mofed", "nvswitch"
 ]
@@ -48,24 +50,17 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFile:
-    """A file or directory of the driver that containers get.
-
-    Attributes:
-        machine: of a library, as uname names it; "" if its headers are unreadable.
-        soname: of a library, "" if it has none.
-        links: to make beside a library so that programs find it.
-        needed: of a library, its DT_NEEDED names.
-    """
+    """A file or directory of the driver that containers get."""
 
     host_path: str
     container_path: str
     reason: str
     kind: FileKind
     capability: Capability = ""
-    machine: str = ""
-    soname: str = ""
-    links: tuple[Link, ...] = ()
-    needed: tuple[str, ...] = ()
+    machine: str = ""  # of a library, as uname names it; "" if its headers are unreadable
+    soname: str = ""  # of a library, "" if it has none
+    links: tuple[Link, ...] = ()  # to make beside a library so that programs find it
+    needed: tuple[str, ...] = ()  # of a library, its DT_NEEDED names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +73,10 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDevice:
-    """A device of a mode other than nvml: Tegra, WSL, IMEX, GDS.
+    """A device of a mode other than nvml: Tegra, WSL, IMEX, GDS."""
 
-    Attributes:
-        name: by index, or its only name, e.g. "all" or the number of an IMEX channel.
-        uuid: its name by UUID, "" if it has none.
-    """
-
-    name: str
-    uuid: str = ""
+    name: str  # by index, or its only name, e.g. "all" or the number of an IMEX channel.
+    uuid: str = ""  # its name by UUID, "" if it has none
     nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
@@ -94,20 +84,14 @@ class NamedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigDevice:
-    """A MIG device: a compute instance of a GPU instance.
+    """A MIG device: a compute instance of a GPU instance."""
 
-    Attributes:
-        index: among the MIG devices of the parent GPU, as NVML numbers them.
-        profile: e.g. "1g.10gb", "" if NVML does not report it.
-        cap_minors: minors of the two nvidia-caps nodes: GPU instance, compute instance.
-    """
-
-    index: int
+    index: int  # among the MIG devices of the parent GPU, as NVML numbers them
     uuid: str
     gi: int
     ci: int
-    profile: str = ""
-    cap_minors: tuple[int, int]
+    profile: str = ""  # e.g. "1g.10gb", "" if NVML does not report it.
+    cap_minors: tuple[int, int]  # of the nvidia-caps nodes of GPU and compute instance
     nodes: tuple[DeviceNode, ...] = ()
 
     @property
@@ -118,34 +102,26 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A physical GPU.
+    """A physical GPU."""
 
-    Attributes:
-        index: NVML's, in the order of the PCI bus.
-        minor: of /dev/nvidia<minor>; not the index.
-        bus_id: as sysfs writes it, e.g. 0000:18:00.0; "" if unknown.
-        node: None if it is missing; no container can get the GPU then.
-        by_path: links in /dev/dri/by-path to one of drm_nodes.
-        coherent: whether CPU and GPU share one address space (NVML's addressing mode ATS); None
-            if unknown or not requested.
-    """
-
-    index: int
-    minor: int
+    index: int  # NVML's, in the order of the PCI bus
+    minor: int  # of /dev/nvidia<minor>; not the index
     uuid: str
-    bus_id: str
+    bus_id: str  # as sysfs writes it, e.g. 0000:18:00.0; "" if unknown.
     model: str
-    node: DeviceNode | None
+    node: DeviceNode | None  # None if it is missing; no container can get the GPU then
     drm_nodes: tuple[DeviceNode, ...] = ()
-    by_path: tuple[Link, ...] = ()
+    by_path: tuple[Link, ...] = ()  # links in /dev/dri/by-path to one of drm_nodes
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
+    # whether CPU and GPU share one address space (NVML's addressing mode ATS); None if unknown or
+    # not requested
     coherent: bool | None = None
 
     @property
     def is_display_only(self) -> bool:
         """Return whether this is the display adapter of a DGX station, not for computing."""
-        return self.model in ("DGX Display", "NVIDIA DGX Display")
+        return self.model in DISPLAY_ONLY
 
 
 WarningKind: TypeAlias = Literal["driver", "node", "gpu", "unasked"]
@@ -167,25 +143,17 @@ def warning_kind(sentence: str) -> WarningKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The devices and files of a machine.
+    """The devices and files of a machine."""
 
-    Attributes:
-        driver_version: "" in modes that do not use the driver's user space.
-        cuda_version: the latest that the driver supports, e.g. "13.0"; "" if unknown.
-        devices: of modes other than nvml, which have no gpus.
-        compat_container_root: folder of the CUDA compat libraries in a container, "" for the usual
-            one.
-    """
-
-    driver_version: str
+    driver_version: str  # "" in modes that do not use the driver's user space
     mode: Mode = "nvml"
-    cuda_version: str = ""
+    cuda_version: str = ""  # the latest that the driver supports, e.g. "13.0"; "" if unknown.
     gpus: tuple[Gpu, ...] = ()
-    devices: tuple[NamedDevice, ...] = ()
+    devices: tuple[NamedDevice, ...] = ()  # of modes other than nvml, which have no gpus
     control_nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
-    compat_container_root: str = ""
+    compat_container_root: str = ""  # of a container's CUDA compat; "" is the usual
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

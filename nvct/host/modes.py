@@ -15,10 +15,10 @@ from typing import get_args
 
 from nvct.errors import UsageError
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.gpu import pci
 from nvct.host.model import Inventory, Mode
-from nvct.host.roots import Roots, join
+from nvct.host.roots import DXCORE, WSL_LIBRARIES, Roots, join
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -50,7 +50,7 @@ def detect(roots: Roots) -> Mode:
     return mode_and_reason(roots)[0]
 
 
-def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(mode: str, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine in one mode; "auto" selects the machine's own mode.
 
     Raises:
@@ -61,17 +61,12 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
     chosen, reason = mode_and_reason(roots) if mode == "auto" else (mode, "")
     for name in MODES:
         if name == chosen:
-            inventory = _find(name, roots, options or DiscoveryOptions())
+            inventory = _find(name, roots, options)
             note = (f"mode auto is {name}: {reason}",) if reason else ()
             return replace(inventory, notes=(*note, *inventory.notes))
     raise UsageError(
         f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(MODES))}"
     )
-
-
-# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
-WSL_LIBRARIES = "/usr/lib/wsl/lib"
-DXCORE = "libdxcore.so"
 
 
 def is_wsl(roots: Roots) -> bool:
@@ -98,7 +93,6 @@ def mode_and_reason(roots: Roots) -> tuple[Mode, str]:
 
 
 def _may_be_tegra(roots: Roots) -> bool:
-    """Return whether to import the module for Tegra boards."""
     return posix.uname().machine == "aarch64" or any(
         os.path.lexists(path)
         for path in (

@@ -31,16 +31,11 @@ SIZE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcGpu:
-    """One /proc/driver/nvidia/gpus entry.
-
-    Attributes:
-        minor: None if the file does not name it.
-        uuid: "" until the GPU is initialized: the kernel shows question marks until then.
-    """
+    """One /proc/driver/nvidia/gpus entry."""
 
     bus_id: str
-    minor: int | None
-    uuid: str
+    minor: int | None  # None if the file does not name it
+    uuid: str  # "" until the GPU is initialized: the kernel shows question marks until then
     model: str
 
 
@@ -76,9 +71,16 @@ NOT_LOADED = "the kernel module nvidia is not loaded"
 
 def parent(path: str) -> int:
     """Return the parent of the process whose folder of procfs this is, 0 if it has ended."""
-    stat = read_text(f"{path}/stat") or ""
-    fields = stat.rpartition(")")[2].split()
+    fields = stat_fields(path)
     return int(fields[1]) if len(fields) > 1 else 0
+
+
+def stat_fields(path: str) -> list[str]:
+    """Return the fields of proc_pid_stat(5) from the third one on; [] if the process has ended.
+
+    The second one, the name, may hold spaces and brackets.
+    """
+    return (read_text(f"{path}/stat") or "").rpartition(")")[2].split()
 
 
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
@@ -100,8 +102,7 @@ def hidden_processes(proc: str) -> str:
     return ""
 
 
-EVERY_ID = ["0", "0", "4294967295"]
-"""The map of the first user namespace: user_namespaces(7)."""
+EVERY_ID = ["0", "0", "4294967295"]  # the map of the first user namespace: user_namespaces(7)
 
 
 def in_user_namespace(proc: str) -> bool:
@@ -192,8 +193,7 @@ def started(pid: int, proc: str = OWN_PROC) -> float | None:
 
     Exact to a tick; of another host's recorded procfs to a second, and then not too early.
     """
-    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
-    fields = (read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
+    fields = stat_fields(f"{proc}/{pid}")
     if proc != OWN_PROC:
         boot = _recorded_boot(proc)
     else:  # a pause between the two clocks makes the difference too small, never too large

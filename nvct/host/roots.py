@@ -12,23 +12,21 @@ from dataclasses import dataclass
 
 from nvct.errors import UsageError
 
+# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+DXCORE = "libdxcore.so"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """Directories that take the place of the host's own.
+    """Directories that take the place of the host's own."""
 
-    Attributes:
-        driver_root: root of the driver's user space, e.g. /run/nvidia/driver.
-        dev_root: the directory that holds dev/; None means the driver root if it has
-            dev/nvidiactl, else /. It is never None after construction.
-        proc: the procfs of the kernel that has the GPUs.
-        sys: the sysfs of that kernel.
-    """
-
-    driver_root: str = "/"
+    driver_root: str = "/"  # root of the driver's user space, e.g. /run/nvidia/driver.
+    # the directory that holds dev/; None means the driver root if it has dev/nvidiactl, else /. It
+    # is never None after construction.
     dev_root: str | None = None
-    proc: str = "/proc"
-    sys: str = "/sys"
+    proc: str = "/proc"  # the procfs of the kernel that has the GPUs
+    sys: str = "/sys"  # the sysfs of that kernel
     etc: str = "/etc"
     run: str = "/run"
 

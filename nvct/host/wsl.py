@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nvct.errors import HostError, NvmlError
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree, TreeFile
@@ -30,9 +30,8 @@ from nvct.host.model import (
     Link,
     NamedDevice,
 )
-from nvct.host.modes import DXCORE, WSL_LIBRARIES
 from nvct.host.nvml.model import NvmlReport
-from nvct.host.roots import Roots
+from nvct.host.roots import DXCORE, WSL_LIBRARIES, Roots
 
 STORES = "/usr/lib/wsl/drivers"
 LIBCUDA = "libcuda.so.1.1"
@@ -59,7 +58,7 @@ CLASSES: dict[str, Capability] = {
 }
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory in WSL: one device "all", which is all GPUs.
 
     The device has a UUID if NVML reports exactly one GPU.
@@ -67,7 +66,6 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     Raises:
         HostError: WSL has no GPU, or no folder of NVIDIA's driver.
     """
-    options = options or DiscoveryOptions()
     findings = Findings()
     node = nodes.make_node(roots, options.stat_node, "dxg", "Windows's GPUs are used through it")
     if node is None:
@@ -115,16 +113,13 @@ def _dxcore(search: Search) -> Iterator[DriverFile]:
         return
     for name in search.tree.names(WSL_LIBRARIES):
         if name != DXCORE:
-            search.findings.leave_out(
-                search.tree.host_path(f"{WSL_LIBRARIES}/{name}"),
-                "Windows's own, or a copy of what is in the driver's folder",
-            )
+            reason = "Windows's own, or a copy of what is in the driver's folder"
+            search.leave_out(f"{WSL_LIBRARIES}/{name}", reason)
     if file := _file(search, library, path, "every use of the GPU goes through it"):
         yield file
 
 
 def _store(search: Search) -> str:
-    """Return the folder of the active NVIDIA driver."""
     tree, findings = search.tree, search.findings
     folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
     stores = {path: file for path in folders if (file := tree.file(f"{path}/{LIBCUDA}"))}
@@ -142,7 +137,7 @@ def _store(search: Search) -> str:
     findings.note(f"{len(stores)} folders of NVIDIA drivers: {chosen} is taken, {reason}")
     for path in stores:
         if path != chosen:
-            findings.leave_out(tree.host_path(path), f"another driver's folder: {chosen} is used")
+            search.leave_out(path, f"another driver's folder: {chosen} is used")
     return chosen
 
 
@@ -150,12 +145,10 @@ def _is_in_use(tree: Tree, store: str) -> bool:
     linked = next(filter(None, (tree.file(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
     if linked is None:
         return False
-    for name in IN_USE:
-        stored = tree.file(f"{store}/{name}")
+    linked_path = tree.host_path(linked.real)
+    for stored in filter(None, (tree.file(f"{store}/{name}") for name in IN_USE)):
         try:
-            if stored and filecmp.cmp(
-                tree.host_path(linked.real), tree.host_path(stored.real), shallow=False
-            ):
+            if filecmp.cmp(linked_path, tree.host_path(stored.real), shallow=False):
                 return True
         except OSError:
             continue
@@ -178,7 +171,7 @@ def _store_files(search: Search, store: str) -> Iterator[DriverFile]:
         source = search.tree.file(path)
         if source is None or not driver_names.is_safe(path):
             reason = "no regular file" if source is None else "its name cannot stand in a spec"
-            search.findings.leave_out(search.tree.host_path(path), reason)
+            search.leave_out(path, reason)
             continue
         if file := _file(search, source, path, "of Windows's NVIDIA driver"):
             files[name] = file
@@ -192,7 +185,6 @@ def _store_files(search: Search, store: str) -> Iterator[DriverFile]:
 def _file(search: Search, source: TreeFile, path: str, reason: str) -> DriverFile | None:
     """Return a file as a mount, None for a library of another machine type."""
     name = os.path.basename(path)
-    host_path = search.tree.host_path(source.real)
     kind: FileKind = "binary" if name == SMI else "module"
     if LIBRARY.fullmatch(name):
         kind = "library"
@@ -200,11 +192,11 @@ def _file(search: Search, source: TreeFile, path: str, reason: str) -> DriverFil
     if kind == "library":
         machine, soname = search.tree.machine_and_soname(source.real, search.findings)
         if machine not in ("", search.machine):
-            search.findings.leave_out(host_path, f"it is for {machine}")
+            search.leave_out(source.real, f"it is for {machine}")
             return None
     stem = driver_names.stem(name).removesuffix("_loader")
     return DriverFile(
-        host_path=host_path,
+        host_path=search.host_path(source),
         container_path=path,
         reason=reason,
         kind=kind,

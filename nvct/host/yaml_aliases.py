@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 MERGE = "tag:yaml.org,2002:merge"
-LIMIT = 100_000
-"""Values that aliases add to those that are written out."""
+LIMIT = 100_000  # values that aliases add to those that are written out
 
 
 class LimitedAliases:

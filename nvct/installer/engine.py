@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from nvct.engine import command, modules, writing
+from nvct.engine.containerd_load import binary, cri_of_dump
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Files, Handler, State
+from nvct.engine.model import EngineOptions, Handler, State
 from nvct.engine.status import is_nvidia
-from nvct.engine.transaction import Transaction
+from nvct.engine.transaction import Outcome, Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
-from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
+from nvct.installer.host import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL, Request
 from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 
@@ -44,10 +45,8 @@ def setup(request: Request) -> Setup:
         EngineError: it does not print its configuration.
         DocumentError: the file to read instead cannot be read.
     """
-    run = host.programs_of(request)
-    files = host.files_of(request)
-    options = options_of(request, run)
-    socket = host.socket_of(request)
+    run, files = host.programs_of(request), host.files_of(request)
+    options, socket = options_of(request, run), host.socket_of(request)
     control = EngineControl(
         options=options,
         program=request.executable or modules.PROGRAM[request.engine],
@@ -118,25 +117,11 @@ def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
         DocumentError: its files cannot be understood.
     """
     options = engine_setup.options
-    files: Files = engine_setup.files
     if options.dump and options.engine == "containerd":  # its module reads only files
-        files = _Dumped(options)
-    return low_level(modules.of(options.engine).state(options, files))
-
-
-class _Dumped(Files):
-    """Files of an engine; the main one has the content that the engine printed."""
-
-    def __init__(self, options: EngineOptions) -> None:
-        super().__init__()
-        self._options = options
-
-    def read(self, path: str) -> bytes | None:
-        return self._options.dump.encode() if path == self._options.config else None
-
-    def names(self, folder: str, suffix: str) -> list[str]:
-        del folder, suffix
-        return []
+        cri = cri_of_dump(options.dump)
+        programs = {name: binary(table) for name, table in cri.runtimes.items()}
+        return low_level(State(handlers=programs, default=cri.default))
+    return low_level(modules.of(options.engine).state(options, engine_setup.files))
 
 
 def configure(request: Request, engine_setup: Setup, say: Say) -> None:
@@ -151,12 +136,16 @@ def configure(request: Request, engine_setup: Setup, say: Say) -> None:
         say(f"wrote {request.hook_file}")
         return
     outcome = engine_setup.transaction().configure(engine_setup.options)
-    for edit in outcome.edits:
-        say(f"wrote {engine_setup.files.at(edit.path)}")
-    for note in outcome.notes:
-        say(note)
+    _tell(outcome, engine_setup, say)
     if not outcome.edits:
         say(f"{engine_setup.options.engine} is configured already")
+
+
+def _tell(outcome: Outcome, engine_setup: Setup, say: Say) -> None:
+    for edit in outcome.edits:
+        say(f"{'removed' if edit.after is None else 'wrote'} {engine_setup.files.at(edit.path)}")
+    for note in outcome.notes:
+        say(note)
 
 
 def undo(request: Request, engine_setup: Setup, say: Say) -> None:
@@ -177,10 +166,7 @@ def undo(request: Request, engine_setup: Setup, say: Say) -> None:
     if engine_setup.options.engine == "docker" and engine_setup.options.default:
         _make_runc_default(engine_setup)
     outcome = engine_setup.transaction(removing=True).undo(engine_setup.options)
-    for edit in outcome.edits:
-        say(f"{'removed' if edit.after is None else 'wrote'} {engine_setup.files.at(edit.path)}")
-    for note in outcome.notes:
-        say(note)
+    _tell(outcome, engine_setup, say)
 
 
 def _make_runc_default(engine_setup: Setup) -> None:
@@ -237,8 +223,3 @@ def _read(path: str) -> str:
     if data is None:
         raise EngineError(f"{path} does not exist", hint="see --config-source")
     return data.decode(errors="replace")
-
-
-def errors_of(error: NvctError) -> str:
-    """Return an error as one sentence with its hint."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,8 +46,7 @@ WRAPPER = "libexec/nvct-wrapper"
 """Of a tree: the static program that is made a wrapper (packaging/bundle/wrapper.c). No shell
 script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
 MARK = b"@nvct wrapper@"
-ROOM = 8192
-"""Stands in it before the room for what it has to know."""
+ROOM = 8192  # stands in it before the room for what it has to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install.
-
-    Args:
-        option: --toolkit-source-root, "" for the tree of this program.
+    """Return the tree to install, by default that of this program.
 
     Raises:
         UsageError: there is no such tree.
@@ -87,11 +84,7 @@ def source_root(option: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace the wrappers.
-
-    Args:
-        runtimes: low-level runtimes to use while no driver is loaded.
-        modules: paths of which one exists if a driver is loaded.
+    """Copy the tree, and write or replace the wrappers; see `wrapper`.
 
     Raises:
         UsageError: the source is no such tree, or has no wrapper.
@@ -157,9 +150,8 @@ def wrapper(
 ) -> bytes:
     """Return the wrapper of a program.
 
-    Args:
-        runtimes: low-level ones to call instead if no driver is loaded; () always starts it.
-        modules: paths of which one exists if a driver is loaded.
+    While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
+    low-level `runtimes` instead; () always starts the program.
 
     Raises:
         UsageError: the names are too long for it.
@@ -226,8 +218,6 @@ def _content(path: str) -> bytes | None:
 
 
 def _remove(path: str) -> None:
-    import shutil
-
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:

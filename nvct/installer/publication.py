@@ -68,7 +68,6 @@ def withdraw(request: Request, say: Callable[[str], None]) -> None:
 
 
 def _specs(request: Request) -> Iterator[tuple[str, Spec]]:
-    """Yield the specifications of this host's GPUs, and their paths on the host."""
     for folder in FOLDERS:
         for file in registry.scan((here(request, folder),)).specs:
             if file.spec["kind"] == GPU_KIND:

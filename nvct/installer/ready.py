@@ -15,10 +15,8 @@ from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
 FOLDER = "/run/nvidia/validations"
-OWN_FOLDER = "/run/nvct-driver"
-"""Of the chart: only installer and NVML's worker can write there."""
-WORKER_SOCKET = "nvml.sock"
-"""In that folder: where the worker listens."""
+OWN_FOLDER = "/run/nvct-driver"  # of the chart: only installer and NVML's worker can write there
+WORKER_SOCKET = "nvml.sock"  # in that folder: where the worker listens
 DRIVER = "driver-ready"
 TOOLKIT = "toolkit-ready"
 DRIVER_CONTAINER = ".driver-ctr-ready"

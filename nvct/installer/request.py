@@ -38,67 +38,49 @@ LOW_LEVEL = ("runc", "crun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to install, and the engine to configure.
+    """What to install, and the engine to configure."""
 
-    Attributes:
-        toolkit: the folder for the programs; the same path here and on the host.
-        pid_file: locked while the installer runs.
-        driver_root: of the host; driver_root_mount is the same as a path of this process.
-        dev_root: of the host, "" for the driver root's; dev_root_mount is the same here.
-        settings: keys of config.toml and their values, in order.
-        policy: TOML with the table nvct.policy of config.toml, "" for none.
-        runtimes: low-level ones; () looks them up in the engine's configuration.
-        cdi_spec: file for the specification of management containers, "" for none.
-        engine: docker, containerd or crio; "" leaves all engines alone.
-        config: the engine's main file, as a path of this process.
-        drop_in: the same for the drop-in; "" is none, None is the engine module's choice.
-        drop_in_host: the drop-in's path on the host, "" where it is the same.
-        socket: the engine's, as a path of this process.
-        restart: how it is reloaded: signal, systemd or none.
-        sources: of the configuration in force; the first available one is used: "file" is the
-            engine's own files, "command" asks the engine, a path is that file; () is "file".
-        runtime_type: of containerd's handlers if its own runtime has none.
-        annotations: patterns of container annotations that containerd passes to the runtimes.
-        hook_file: with CRI-O, write a hook there instead of registering runtimes.
-        paths_are_of_host: the paths of the engine's files are those of the host.
-        restart_command: runs on the host to have the engine read its files; () is by `restart`.
-        leave_engine: its files are not edited, because its platform makes them.
-    """
-
-    toolkit: str
+    toolkit: str  # the folder for the programs; the same path here and on the host
     source: str
-    pid_file: str
+    pid_file: str  # locked while the installer runs
     state_dir: str
-    driver_root: str
+    driver_root: str  # of the host; driver_root_mount is the same as a path of this process
     driver_root_mount: str
-    dev_root: str = ""
+    dev_root: str = ""  # of the host, "" for the driver root's; dev_root_mount is the same here
     dev_root_mount: str = ""
+    # keys of config.toml and their values, in order
     settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
-    policy: str = ""
-    runtimes: tuple[str, ...] = ()
-    cdi_spec: str = ""
+    policy: str = ""  # TOML with the table nvct.policy of config.toml, "" for none
+    runtimes: tuple[str, ...] = ()  # low-level ones; () are those of the engine's files
+    cdi_spec: str = ""  # file for the specification of management containers, "" for none
     cdi_kind: str = ""
     control_nodes: bool = False
-    engine: str = ""
-    config: str = ""
-    drop_in: str | None = None
-    drop_in_host: str = ""
+    engine: str = ""  # docker, containerd or crio; "" leaves all engines alone
+    config: str = ""  # the engine's main file, as a path of this process
+    drop_in: str | None = None  # the same; "" is none, None is the engine module's choice
+    drop_in_host: str = ""  # the drop-in's path on the host, "" where it is the same
     executable: str = ""
-    socket: str = ""
-    restart: str = "none"
+    socket: str = ""  # the engine's, as a path of this process
+    restart: str = "none"  # how it is reloaded: signal, systemd or none
     cdi: bool = False
     host_root: str = "/"
     name: str = "nvidia"
     default: bool = True
+    # of the configuration in force; the first available one is used: "file" is the engine's own
+    # files, "command" asks the engine, a path is that file; () is "file"
     sources: tuple[str, ...] = ()
-    runtime_type: str = RUNC_TYPE
+    runtime_type: str = RUNC_TYPE  # of containerd's handlers if its own runtime has none
+    # patterns of container annotations that containerd passes to the runtimes
     annotations: tuple[str, ...] = ()
-    hook_file: str = ""
+    hook_file: str = ""  # with CRI-O, write a hook there instead of registering runtimes
     ignore_errors: bool = False
     publish: bool = False
-    paths_are_of_host: bool = False
-    restart_command: tuple[str, ...] = ()
-    leave_engine: bool = False
+    paths_are_of_host: bool = False  # the paths of the engine's files are those of the host
+    restart_command: tuple[str, ...] = ()  # on the host, in place of `restart`
+    leave_engine: bool = False  # its files are not edited, because its platform makes them
+    undo_engine: bool = False  # what an earlier installation changed for the engine is undone
+    # options of the NRI plugin, which runs as long as the installer; None for no plugin
+    nri: tuple[str, ...] | None = None
 
     @property
     def config_toml(self) -> str:
@@ -191,10 +173,7 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of a process's container.
-
-    Args:
-        pid: of the process, 0 for this one.
+    """Return the engine of the container of a process, 0 for this one.
 
     Raises:
         EngineError: the process is in no container, or the engine's own process is not visible.
@@ -207,7 +186,10 @@ def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = No
         )
     root = "/" if host_here == "/" else host_here.rstrip("/")
     for engine in detect.engines(Files(root), ask or _asking(root), proc):
-        if engine.pid and not engine.foreign and _is(engine, starter):
+        is_starter = engine.engine == starter.engine and (
+            not starter.socket or without_var(engine.socket) == without_var(starter.socket)
+        )
+        if engine.pid and not engine.foreign and is_starter:
             return engine
     at = f" on {starter.socket}" if starter.socket else ""
     raise EngineError(f"{starter.engine}{at} runs this container, but was not found", hint=HINT)
@@ -224,12 +206,6 @@ def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
         if name.startswith(MONITOR):
             return Starter("crio")
     return None
-
-
-def _is(engine: Engine, starter: Starter) -> bool:
-    if engine.engine != starter.engine:
-        return False
-    return not starter.socket or without_var(engine.socket) == without_var(starter.socket)
 
 
 def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:

@@ -8,7 +8,9 @@ import glob
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
@@ -17,9 +19,10 @@ from typing_extensions import Self
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
+from nvct.engine.journal import Journal
 from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
 from nvct.installer import engine, programs, publication, ready, settings
@@ -30,7 +33,7 @@ from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
-from nvct.paths import AGENT_DIR
+from nvct.paths import AGENT_DIR, NRI_DIR
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -39,9 +42,6 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
     An earlier signal ends the installation and restores the engine, too.
-
-    Args:
-        daemon: wait for a signal; else exit, and leave the engine configured.
 
     Raises:
         NvctError: a step failed; the engine has its former configuration.
@@ -54,11 +54,16 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             install(request, engine_setup, say, show)
             if engine_setup:
                 engine.configure(request, engine_setup, say)
+            elif request.undo_engine:
+                undo_earlier(request, say)
             if request.publish:
                 publication.publish(request, say)
                 publication.start_watch(request, say)
             if not daemon:
                 return
+            if request.nri is not None:
+                say("the NRI plugin runs; waiting for a signal")
+                run_plugin(request.nri, request.config_toml)
             say("waiting for a signal")
             wait_for_signal()
         except Stopped:
@@ -68,6 +73,33 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
+
+
+def undo_earlier(request: Request, say: Say) -> None:
+    """Undo what an earlier installation has changed for the engine; without one, ask it nothing.
+
+    Raises:
+        As `engine.undo`.
+    """
+    if Journal(request.state_dir).paths():
+        engine.undo(request, engine.setup(request), say)
+
+
+def run_plugin(options: Sequence[str], config: str) -> None:
+    """Run the NRI plugin until a signal to this process; it is ended then, too.
+
+    Raises:
+        HostError: it has ended.
+        Stopped: the signal.
+    """
+    argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
+    plugin = subprocess.Popen(argv, env={**os.environ, paths.CONFIG_ENV: config})
+    try:
+        status = plugin.wait()
+    finally:
+        plugin.terminate()
+        plugin.wait()
+    raise HostError(f"the NRI plugin has ended with status {status}", hint="its message is above")
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
@@ -105,7 +137,8 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
         except NvctError as error:
             if not request.ignore_errors:
                 raise
-            say(f"warning: ignored: {engine.errors_of(error)}")
+            hint = f" ({error.hint})" if error.hint else ""
+            say(f"warning: ignored: {error.message}{hint}")
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
@@ -133,13 +166,13 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
     )
 
 
-def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None = None) -> str:
+def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
     """Write the specification; return its path.
 
     Raises:
         HostError: there is no driver or no node of it, or the file cannot be written.
     """
-    inventory = feature_modes.discover_management(roots, options or DiscoveryOptions())
+    inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
 
@@ -172,6 +205,7 @@ BUNDLES = "io.containerd.runtime.v2.task/*/*"
 KEPT = {
     "/var/lib/nvct": "running containers may use its files",
     "/run/nvct": "a cache, which is gone after the next boot",
+    NRI_DIR: "the record of who has which GPU, which is gone after the next boot",
 }
 """What the runtimes make on a host, and why it is kept."""
 
@@ -195,12 +229,18 @@ def uninstall(request: Request, say: Say) -> None:
         users = []
         if request.engine:
             users = users_of(request, socket_of(request))
-        if request.engine and not request.leave_engine:
+        if request.undo_engine:
+            undo_earlier(request, say)
+        elif request.engine and not request.leave_engine:
             engine.undo(request, engine.setup(request), say)
         if users:
             say(f"{request.toolkit} stays: {users[0]}; remove it when no container uses it")
         else:
-            _remove(request.toolkit)
+            try:
+                shutil.rmtree(request.toolkit)
+            except OSError as error:
+                path = error.filename or request.toolkit
+                raise HostError(f"{path}: {error.strerror}") from error
             _remove_empty(folder)
             say(f"removed {request.toolkit}")
         for path, reason in KEPT.items():
@@ -228,14 +268,6 @@ def users_of(request: Request, socket: str) -> list[str]:
         if runtime.startswith(f"{request.toolkit}/"):
             users.append(f"container {os.path.basename(os.path.dirname(path))} runs by it")
     return users
-
-
-def _remove(toolkit: str) -> None:
-    """Remove the programs."""
-    try:
-        shutil.rmtree(toolkit)
-    except OSError as error:
-        raise HostError(f"{error.filename or toolkit}: {error.strerror}") from error
 
 
 def _remove_ready(files: HostFiles) -> None:

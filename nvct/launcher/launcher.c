@@ -434,7 +434,10 @@ static int overlap(const char *a, const char *b)
 	return (!*a || !*b) && (*a == *b || *a == '/' || *b == '/' || a[-1] == '/');
 }
 
-/* Whether one of these real paths is, holds or lies in a mount of control groups or processes. */
+/* Kinds of mounts that show the host's control groups, processes or kernel settings. */
+static const char SHOWN[] = "cgroup\0cgroup2\0proc\0sysfs\0debugfs\0tracefs\0configfs\0binfmt_misc\0";
+
+/* Whether one of these real paths is, holds or lies in such a mount. */
 static int any_shows_host(char **paths, int count)
 {
 	FILE *mounts = fopen("/proc/self/mountinfo", "re");
@@ -445,7 +448,7 @@ static int any_shows_host(char **paths, int count)
 		type = strstr(line, " - ");
 		if (!type || sscanf(line, "%*s %*s %*s %*s %4095s", point) != 1)
 			shows = 1;
-		else if (!strncmp(type, " - cgroup", 9) || !strncmp(type, " - proc ", 8))
+		else if (listed(SHOWN, type + 3, strcspn(type + 3, " ")))
 			for (int i = 0; i < count; i++)
 				shows |= strchr(point, '\\') || overlap(paths[i], point);
 	}
@@ -480,8 +483,17 @@ static int has_odd_rule(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether root may reach the host's control groups or processes, so that nvct/container/host_view.py has to look:
- * the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
+/* Whether an engine says that /proc/sys is read-only, in an array of strings. */
+static int holds_settings(const char *text, size_t size)
+{
+	static const char key[] = "\"readonlyPaths\":[", path[] = "\"/proc/sys\"";
+	const char *array = memmem(text, size, key, sizeof key - 1), *end;
+	end = array ? memchr(array, ']', size - (size_t)(array - text)) : NULL;
+	return end && memmem(array, (size_t)(end - array), path, sizeof path - 1);
+}
+
+/* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
+ * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
 static int sees_host(const char *text, size_t size)
 {
 	static const char *const keys[] = { "\"source\":\"", "\"path\":\"" }; /* of mounts, and of the root */
@@ -489,7 +501,7 @@ static int sees_host(const char *text, size_t size)
 	struct statfs fs;
 	int count = 0;
 	const char *proc = memmem(text, size, PROC_MOUNT, sizeof PROC_MOUNT - 1);
-	if (has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
+	if (!holds_settings(text, size) || has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
 	    has_long_number(text, size, "\"minor\":", 8) ||
 	    (proc && memmem(proc + 1, size - (size_t)(proc + 1 - text), PROC_MOUNT, sizeof PROC_MOUNT - 1)))
 		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */
@@ -519,33 +531,69 @@ static int sees_host(const char *text, size_t size)
 	return any_shows_host(paths, count);
 }
 
+/* Read a file: cheaper than a mapping, and no SIGBUS if another process truncates it. NULL if it is not regular. */
+static char *text_of(const char *path, size_t *size)
+{
+	struct stat s;
+	char *text = NULL;
+	off_t count = 0;
+	ssize_t part;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return NULL;
+	if (!fstat(fd, &s) && S_ISREG(s.st_mode) && s.st_size > 0 && s.st_size <= (64 << 20))
+		text = malloc((size_t)s.st_size);
+	while (text && count < s.st_size && (part = read(fd, text + count, (size_t)(s.st_size - count))) > 0)
+		count += part;
+	close(fd);
+	if (!text || count != s.st_size)
+		return NULL;
+	*size = (size_t)count;
+	return text;
+}
+
 static int file_may_request(const struct invocation *said)
 {
-	char path[4096];
-	struct stat s;
-	char *text;
-	off_t size = 0;
-	ssize_t part;
-	int fd;
+	char path[4096], *text;
+	size_t size = 0;
+	int n;
 	if (said->config && *said->config && strcmp(said->config, "config.json"))
-		fd = snprintf(path, sizeof path, "%s", said->config);
+		n = snprintf(path, sizeof path, "%s", said->config);
 	else
-		fd = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
-			      said->bundle && *said->bundle ? "/" : "");
-	if (fd < 0 || (size_t)fd >= sizeof path)
+		n = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
+			     said->bundle && *said->bundle ? "/" : "");
+	if (n < 0 || (size_t)n >= sizeof path)
 		return 1;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return 1;
-	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
-		return 1;
-	/* read: cheaper than a mapping, and no SIGBUS if another process truncates the file */
-	text = malloc((size_t)s.st_size);
-	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
-		size += part;
-	close(fd);
-	return !text || size != s.st_size || may_request(text, (size_t)size) ||
-	       (checks_host && sees_host(text, (size_t)size));
+	text = text_of(path, &size);
+	return !text || may_request(text, size) || (checks_host && sees_host(text, size));
+}
+
+/* Whether an exec may bring CAP_SYS_ADMIN, or an update device rules, so that nvct/container/shim/running.py has to
+ * look. Engines write both into files. */
+static int may_change_running(const char *command, char **args)
+{
+	int is_exec = !strcmp(command, "exec");
+	const char *files = is_exec ? "process\0p\0" : "resources\0r\0", *word = is_exec ? "CAP_SYS_ADMIN" : "\"devices\"";
+	if (!is_exec && strcmp(command, "update"))
+		return 0;
+	for (; *args; args++) {
+		const char *name = *args, *path;
+		char *text;
+		size_t length, size = 0;
+		if (*name != '-')
+			continue;
+		name += name[1] == '-' ? 2 : 1;
+		length = strcspn(name, "=");
+		if (is_exec && listed("cap\0c\0", name, length))
+			return 1;
+		if (!listed(files, name, length))
+			continue;
+		path = name[length] ? name + length + 1 : args[1];
+		text = path ? text_of(path, &size) : NULL;
+		if (!text || memmem(text, size, word, strlen(word)))
+			return 1;
+	}
+	return 0;
 }
 
 #ifdef NVCT_EMBEDDED
@@ -581,7 +629,8 @@ int main(int argc, char **argv)
 	return 0;
 #endif
 	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
-	    !(is_create(said.command) && !said.help && file_may_request(&said)))
+	    !(is_create(said.command) && !said.help && file_may_request(&said)) &&
+	    !(checks_host && may_change_running(said.command, argv + 1)))
 		hand_over(argv);
 	if (!*name)
 		name = "nvidia-container-runtime";

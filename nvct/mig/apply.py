@@ -26,11 +26,7 @@ from nvct.mig.journal import Journal
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
 from nvct.mig.pause import Paused
 from nvct.mig.plan import Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
-
+from nvct.oci import jsontext
 
 T = TypeVar("T")
 Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
@@ -45,7 +41,6 @@ class Resolve(Protocol):
 
     def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
         """Return the plan."""
-        ...
 
 
 class Session(Protocol):
@@ -59,7 +54,7 @@ class Session(Protocol):
         """Return modes, profiles and instances of all GPUs."""
         ...
 
-    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+    def change_mig(self, verb: str, answer: type[T], **arguments: jsontext.Json) -> T:
         """Make one change to MIG, and return its answer, of a type."""
         ...
 
@@ -257,7 +252,6 @@ def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[Comput
 
 @contextlib.contextmanager
 def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
-    """Add the GPU and the change to an error of NVML."""
     try:
         yield
     except NvctError as error:
@@ -266,7 +260,6 @@ def _naming(gpu: MigGpu, step: changes.Step) -> Iterator[None]:
 
 
 def _verify(machine: Machine, plan: Plan) -> MigState:
-    """Compare what NVML reports with the plan, and return it."""
     state = machine.session.mig()
     wrong = [
         gpu

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration file of nvidia-mig-parted, version v1.
+"""The files of nvidia-mig-parted, version v1: configurations, and hooks around a change.
 
 The messages are those of NVIDIA's program, so that scripts which look for them keep working.
 """
@@ -7,11 +7,12 @@ The messages are those of NVIDIA's program, so that scripts which look for them 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nvct.errors import DocumentError, UsageError
+from nvct.errors import DocumentError, HostError, UsageError
 from nvct.mig import layout
 
 Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
@@ -59,18 +60,20 @@ def parse(text: str) -> Configs:
     Raises:
         DocumentError: the file is malformed. The message says where.
     """
+    return of_document(_load(text, "error converting YAML to JSON"))
+
+
+def _load(text: str, failure: str) -> Any:  # noqa: ANN401  any YAML
     import yaml
 
     from nvct.host.yaml_aliases import Loader
 
     try:
-        document = yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise DocumentError(f"error converting YAML to JSON: {reason}") from error
+        raise DocumentError(f"{failure}: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise DocumentError("error converting YAML to JSON: it is nested too deeply") from error
-    return of_document(document)
+        raise DocumentError(f"{failure}: it is nested too deeply") from error
 
 
 def of_document(document: object) -> Configs:
@@ -239,3 +242,89 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise DocumentError(f"{what} is not a map of names to values")
     return value
+
+
+Hooks: TypeAlias = Mapping[str, Sequence["Hook"]]
+
+VERSION = "v1"
+NAMES = ("apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A command."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    envs: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = ""
+
+
+def parse_hooks(text: str) -> Hooks:
+    """Return the hooks of a file by their names.
+
+    Raises:
+        DocumentError: the file is malformed, or has an unknown word: its command would never run.
+    """
+    document = _load(text, "it is not YAML")
+    if document is None:
+        return {}
+    try:
+        _check_words(document, ("version", "hooks"), "the file")
+        hooks = document.get("hooks") or {}
+        _check_words(hooks, NAMES, "hooks")
+        if document.get("version", VERSION) != VERSION:
+            raise DocumentError(f"unknown version: {document['version']}")
+        return {name: tuple(_hook(item) for item in items or ()) for name, items in hooks.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DocumentError(
+            "it is not a map `hooks` of names to lists of command, args, envs and workdir"
+        ) from error
+
+
+def run_hooks(
+    hooks: Hooks, name: str, env: Mapping[str, str], *, shows_output: bool = False
+) -> None:
+    """Run the hooks of a name in their order; each gets only its own variables and those of `env`.
+
+    Raises:
+        HostError: a command fails or cannot be started; the others are not run.
+    """
+    for hook in hooks.get(name, ()):
+        try:
+            subprocess.run(
+                [hook.command, *hook.args],
+                env={**hook.envs, **env},
+                cwd=hook.workdir or None,
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=None if shows_output else subprocess.DEVNULL,
+                stderr=None if shows_output else subprocess.DEVNULL,
+            )
+        except subprocess.CalledProcessError as error:
+            raise HostError(
+                f"error running {name} hook: {hook.command}: exit status {error.returncode}"
+            ) from error
+        except (OSError, ValueError) as error:  # a NUL in a word, = in a variable's name
+            raise HostError(f"error running {name} hook: {hook.command}: {error}") from error
+
+
+def _check_words(fields: Mapping[str, object], known: Collection[str], where: str) -> None:
+    unknown = [str(word) for word in fields.keys() - set(known)]
+    if unknown:
+        raise DocumentError(
+            f"unexpected field of {where}: {min(unknown)}", hint=f"known are {', '.join(known)}"
+        )
+
+
+def _hook(item: Mapping[str, object]) -> Hook:
+    _check_words(item, ("command", "args", "envs", "workdir"), "a hook")
+    args, envs = item.get("args") or [], item.get("envs") or {}
+    if not isinstance(args, list) or not isinstance(envs, dict):
+        raise TypeError
+    return Hook(
+        command=str(item["command"]),
+        args=tuple(map(str, args)),
+        envs={str(key): str(value) for key, value in envs.items()},
+        workdir=str(item.get("workdir") or ""),
+    )

@@ -140,7 +140,6 @@ def _entry(models: Mapping[str, MigGpu], which: list[str], wish: dict[str, int])
 
 
 def _balanced(gpu: MigGpu) -> dict[str, int]:
-    """Return the wish of a balanced GPU, empty if its profiles allow none."""
     plain = [(layout.parse_profile(p.name), p.limit) for p in gpu.profiles]
     plain = [(name, limit) for name, limit in plain if not name.attributes]
     slices = max((name.slices for name, _ in plain), default=0)
@@ -171,9 +170,6 @@ class Named:
 def configs(state: MigState, text: str = "") -> dict[str, Named]:
     """Return all configurations by their names, sorted.
 
-    Args:
-        text: of the user's file; "" is none.
-
     Raises:
         DocumentError: the file is malformed.
     """
@@ -195,9 +191,13 @@ def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
         parsed = _layer(layer, state, text)
         if name in parsed:
             return parsed[name]
-    raise UsageError(
-        f"there is no MIG configuration {name!r}", hint="nvct mig configs prints the names"
-    )
+    import difflib
+
+    names = configs(state, text)
+    near = difflib.get_close_matches(name, names, 2)
+    known = [each for each, named in names.items() if named.layer != "table"] or [*names]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise UsageError(f"there is no MIG configuration {name!r}", hint=hint)
 
 
 def _layer(layer: Layer, state: MigState, text: str) -> Configs:

@@ -28,9 +28,6 @@ class Holder:
     """A process that has a device open.
 
     Attributes:
-        container: the id of its container by its cgroup, "" if it is in none.
-        pod: the UID of its Kubernetes pod, "" if it is in none.
-        unit: its systemd service, "" if it is in none.
         device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
         instance: UUID of the GPU, ids of GPU and compute instance; None for the GPU itself.
     """
@@ -68,10 +65,10 @@ def holders(
             the GPUs themselves and all their MIG devices.
     """
     wanted = device_numbers(roots, gpus, instances)
-    numbers = (int(name) for name in procfs.list_directory(roots.proc) if name.isdigit())
     return [
         _holder(roots, pid, *wanted[number])
-        for pid in sorted(set(numbers) - set(ignore))
+        for pid in procfs.processes(roots.proc)
+        if pid not in ignore
         for number in sorted(set(_open_devices(roots, pid)) & wanted.keys())
     ]
 
@@ -79,10 +76,9 @@ def holders(
 def holders_of(roots: Roots, number: tuple[int, int], name: str) -> list[Holder]:
     """Return the processes, without this one and its children, that have a device open."""
     own = own_processes(roots)
-    pids = sorted(int(pid) for pid in procfs.list_directory(roots.proc) if pid.isdigit())
     return [
         _holder(roots, pid, name, None)
-        for pid in pids
+        for pid in procfs.processes(roots.proc)
         if pid not in own and number in _open_devices(roots, pid)
     ]
 
@@ -93,11 +89,8 @@ def own_processes(roots: Roots) -> set[int]:
         own = int(os.readlink(f"{roots.proc}/self"))
     except (OSError, ValueError):
         return {os.getpid()}
-    parents = {
-        int(name): procfs.parent(f"{roots.proc}/{name}")
-        for name in procfs.list_directory(roots.proc)
-        if name.isdigit()
-    }
+    processes = procfs.processes(roots.proc)
+    parents = {pid: procfs.parent(f"{roots.proc}/{pid}") for pid in processes}
     family = {own}
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more

@@ -20,7 +20,6 @@ class ProfileName:
     Attributes:
         compute: compute slices of the compute instance.
         slices: compute slices of the GPU instance.
-        gigabytes: of memory.
         attributes: `me`, `me.all`, `gfx`, with + or - before the first of them; "" without any.
     """
 

@@ -81,11 +81,7 @@ def _withdraw(shared: SharedFolder, fd: int) -> None:
 
 
 def read(folder: str, *, of_others: bool = False) -> Paused:
-    """Return the change that is announced, as `announce` takes it; {} if there is none.
-
-    Args:
-        of_others: leave out an announcement of this process.
-    """
+    """Return the change that is announced, as `announce` takes it; {} if there is none."""
     try:
         with SharedFolder.open(folder) as shared:
             fd = shared.open_file(FILE)

@@ -34,7 +34,8 @@ class Plan:
         return tuple(
             gpu
             for gpu in state.gpus
-            if gpu.uuid in self.layouts and not _has(gpu, self.layouts[gpu.uuid])
+            if gpu.uuid in self.layouts
+            and (gpu.pending != gpu.enabled or not is_same(layout_of(gpu), self.layouts[gpu.uuid]))
         )
 
     def mode_changes(self, state: MigState) -> tuple[MigGpu, ...]:
@@ -170,10 +171,6 @@ def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
             )
 
 
-def _has(gpu: MigGpu, layout: Layout) -> bool:
-    return gpu.pending == gpu.enabled and is_same(layout_of(gpu), layout)
-
-
 Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"
 
 
@@ -250,7 +247,6 @@ def from_nothing(gpu: MigGpu, layout: Layout) -> list[Step]:
 def _compute_changes(
     gi: GpuInstance, part: Part
 ) -> tuple[list[ComputeInstance], list[ComputePart]]:
-    """Return the compute instances in excess, and those that are missing."""
     excess = list(gi.compute)
     lacking = []
     for wanted in sorted(part.compute, key=lambda each: each.id is None):

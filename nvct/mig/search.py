@@ -30,7 +30,6 @@ class _Bin:
     """A GPU instance while compute instances are put into it.
 
     Attributes:
-        existing: the instance, None for a new one.
         used: a bit for each compute slice.
     """
 
@@ -54,7 +53,6 @@ def layout_for(
     """Return the layout with exactly these MIG devices.
 
     Args:
-        gpu: what it has is kept where that is possible.
         held: ids of GPU and compute instances in use; they are kept before others.
 
     Raises:
@@ -103,7 +101,6 @@ def _wanted(gpu: MigGpu, wish: Mapping[str, int]) -> Counter[str]:
 
 
 def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
-    """Return the layout that keeps these compute instances, None if there is none."""
     profiles = {profile.kind: profile for profile in gpu.profiles}
     bins: list[_Bin] = []
     for gi, ci in kept:
@@ -169,7 +166,6 @@ def _fillings(
 
 
 def _place(bins: Sequence[_Bin]) -> tuple[Part, ...] | None:
-    """Return the GPU instances at their places, None if there is no room."""
     counts: dict[int, int] = {}
     used = 0
     for each in bins:
@@ -190,7 +186,6 @@ def _place(bins: Sequence[_Bin]) -> tuple[Part, ...] | None:
 
 
 def _places(profiles: Sequence[MigProfile], used: int) -> list[Placement] | None:
-    """Return the first combination of free placements, None if there is none."""
     if not profiles:
         return []
     for placement in sorted(profiles[0].placements):

@@ -79,9 +79,6 @@ LOOK_S = 0.2
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
     """Reset GPUs, and return them.
 
-    Args:
-        wait_s: for the agent's handles to be closed.
-
     Raises:
         UsageError: there is no such GPU.
         HostError: a process has a GPU open, or nvidia-smi fails.
@@ -103,7 +100,6 @@ def _find(gpus: Sequence[MigGpu], name: str) -> MigGpu:
 
 
 def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
-    """Wait until no process has a GPU open."""
     end = time.monotonic() + wait_s
     while found := holders(machine.roots, gpus, ignore=own_processes(machine.roots)):
         if time.monotonic() >= end:

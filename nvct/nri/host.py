@@ -8,30 +8,41 @@ the plugin does not see the host's files but those of CDI, nodes and procfs; the
 
 from __future__ import annotations
 
-from nvct.cdi.read import registry
+from collections.abc import Collection
+
+from nvct.cdi.read import load, registry
 from nvct.cdi.types import Spec
 from nvct.compile import live_host, plans
 from nvct.config.model import Config
 from nvct.container.host import Host
-from nvct.container.plan import model
+from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
-from nvct.container.request.device_numbers import NVIDIA_MAJOR
+from nvct.container.request.device_numbers import NVIDIA_MAJOR, devices_of
 from nvct.host import procfs
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.request.device_numbers import Number
+
 NOWHERE = "/nonexistent"
+CLAIM = "/claim="
+"""In names of devices that a DRA driver makes of GPUs for a claim: k8s.gpu.nvidia.com/claim."""
+UUIDS = ("GPU-", "MIG-")
 
 
 class KnownHost(Host):
     """Access to the plans of this host."""
 
-    __slots__ = ("_plans", "_settings")
+    __slots__ = ("_files", "_known", "_plans", "_settings")
 
     def __init__(self, settings: Config, config_path: str) -> None:
         env = {CONFIG_ENV: config_path}
         super().__init__(Store(NOWHERE), env, "", settings.proc_root)
         self._settings = settings
         self._plans: dict[str, model.Plan] = {}
+        self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
+        self._known = plans.Known()
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan; see `Host.plan`."""
@@ -46,15 +57,60 @@ class KnownHost(Host):
         plan = self._plans.get(name) if name == "registry" else None  # procfs is read each time
         return plan if plan is not None and model.is_current(plan) else None
 
+    def names(self, nodes: Collection[tuple[int, int]]) -> dict[str, set[tuple[int, int]]]:
+        """Return the GPUs and MIG devices that have some of these nodes, by UUID if it is known.
+
+        A GPU is left out if the nodes are those of a MIG device of it.
+
+        Raises:
+            NvctError: the driver's files cannot be read.
+        """
+        numbers = {("c", *node) for node in nodes}
+        if not any(major == NVIDIA_MAJOR for major, _ in nodes):
+            return {}
+        plan = self.plan("own")
+        names: dict[frozenset[Number], str] = {}
+        for name, (major, minor) in plan.get("parents", {}).items():
+            if name.startswith(UUIDS):
+                names[frozenset({("c", major, minor)})] = name
+        for device in devices_of(plan):
+            if device.is_all or len(device.gpus) != 1:
+                continue
+            own = frozenset(device.gpus | (device.capabilities if device.is_mig else set()))
+            words = [name.partition("=")[2] for name in device.names]
+            best = next((word for word in words if word.startswith(UUIDS)), words[0])
+            if not names.get(own, "").startswith(UUIDS):
+                names[own] = best
+        among = [own for own in names if own <= numbers]
+        return {
+            names[own]: {(major, minor) for _, major, minor in own}
+            for own in among
+            if not any(own < other for other in among)
+        }
+
     def _registry(self) -> model.Plan:
+        """Return what the CDI folders have; a file that has not changed is not read again."""
         folders = self._settings.spec_dirs
         facts = plans.input_fingerprints(folders)  # before they are read
-        facts += plans.input_fingerprints(registry.spec_paths(folders))
+        of_files = plans.input_fingerprints(registry.spec_paths(folders))
         roots = live_host.roots_of(self._settings)
-        facts += plans.version_fingerprints(roots)
-        found = registry.scan(folders)
-        plan = plans.compile_registry(found, self.config_path, roots, sees_files=False)
-        return {**plan, "facts": facts}
+        now = {str(fact[1]): fact for fact in of_files}
+        files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
+
+        def read(path: str) -> Spec:
+            fact, spec = self._files.get(path, (None, None))
+            if spec is None or path not in now or fact != now[path]:
+                spec = load.load_file(path, owned=True)
+            if path in now:
+                files[path] = now[path], spec
+            return spec
+
+        found = registry.scan(folders, read)
+        plan = plans.compile_registry(
+            found, self.config_path, roots, sees_files=False, known=self._known
+        )
+        self._files = files
+        return {**plan, "facts": [*facts, *of_files, *plans.version_fingerprints(roots)]}
 
     def _own(self) -> model.Plan:
         """Return what the specifications have of GPUs; without them, the GPUs of procfs."""
@@ -63,7 +119,9 @@ class KnownHost(Host):
             gpu for gpu in procfs.gpus(live_host.roots_of(self._settings))
             if gpu.minor is not None and gpu.uuid
         ]  # fmt: skip
-        plan = named
+        plan: model.Plan = {**named, "devices": {
+            name: device for name, device in named["devices"].items() if CLAIM not in name
+        }}  # fmt: skip
         if GPU_KIND not in named["kinds"]:
             spec: Spec = {"cdiVersion": "0.5.0", "kind": GPU_KIND, "devices": []}
             for index, gpu in enumerate(gpus):

@@ -28,6 +28,7 @@ from nvct.kernel.calls import give_up_capabilities
 from nvct.nri import nri_pb2 as api
 from nvct.nri.plugin import KUBELET, Options, Plugin
 from nvct.nri.ttrpc import Connection
+from nvct.paths import NRI_DIR
 from nvct.version import __version__
 
 NAME = "nvct"
@@ -35,6 +36,12 @@ SOCKET = "/var/run/nri/nri.sock"
 SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
 """Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
 EXEMPT_ENV = "NRI_EXEMPT_NAMESPACES"
+RULES_HELP = """Whether a pod has exactly the devices that the kubelet gave it.
+
+\b
+off      nobody looks
+audit    a pod that has others is logged and counted, and runs
+enforce  such a pod is refused, by a sentence in its events"""
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
 
@@ -112,12 +119,15 @@ def _connect(path: str) -> socket.socket:
               help="A pod may ask by NVIDIA_VISIBLE_DEVICES; an image may, too.")  # fmt: skip
 @click.option("--given-by-kubelet", "rule", envvar="NRI_GIVEN_BY_KUBELET", default="off",
               show_default=True, type=click.Choice(["off", "audit", "enforce"]),
-              help="A pod has exactly the devices that the kubelet gave it.")  # fmt: skip
+              help=RULES_HELP)  # fmt: skip
 @click.option("--exempt-namespaces", "exempt", multiple=True, envvar=EXEMPT_ENV,
               default=["kube-system"], show_default=True,
               help="Namespaces without that rule; with commas.")  # fmt: skip
 @click.option("--kubelet-dir", envvar="KUBELET_DIR", default=KUBELET, show_default=True,
               help="The kubelet's folder.")  # fmt: skip
+@click.option("--record-dir", "record", envvar="NRI_RECORD_DIR", default=NRI_DIR,
+              show_default=True,
+              help="The record of who has which GPU; nvct ps reads the default.")  # fmt: skip
 def program(
     *,
     nri_socket: str,
@@ -128,6 +138,7 @@ def program(
     rule: str,
     exempt: Sequence[str],
     kubelet_dir: str,
+    record: str,
 ) -> None:
     """Give GPUs to pods by NRI, and refuse those that a pod must not have.
 
@@ -144,10 +155,11 @@ def program(
         rule=rule,  # type: ignore[arg-type]  # a choice
         exempt=[] if os.environ.get(EXEMPT_ENV) == "" else _words(exempt),
         kubelet=kubelet_dir,
+        record=record,
     )
     if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):
         raise HostError(f"{kubelet_dir}/{FOLDER} does not exist", hint="see --kubelet-dir")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # PID 1 of a container has no default
+    signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
     give_up_capabilities()
@@ -172,6 +184,11 @@ def program(
         said = problem
         if not was_known:
             time.sleep(AGAIN_S)
+
+
+def _end(*_: object) -> NoReturn:
+    say("told to end")
+    sys.exit(0)
 
 
 def _socket_of_engine(text: str) -> int:

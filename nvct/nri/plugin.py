@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,12 +19,16 @@ from nvct.container import engine_devices
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
+from nvct.nri.accounts import Accounts
 from nvct.nri.host import KnownHost
 from nvct.nri.ttrpc import Methods, sentence
 from nvct.oci.bundle import Bundle
+from nvct.paths import NRI_DIR
 
-CREATE_CONTAINER, VALIDATE = 4, 14
+CREATED, POST_CREATED, STOPPED, REMOVED, VALIDATE = 4, 5, 10, 11, 14
 """Events of nri/pkg/api."""
+ENDED = 4
+"""A container's state."""
 VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
 """The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, although
@@ -44,6 +48,7 @@ class Options:
         takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
         rule: whether a pod has exactly what the kubelet gave it.
         exempt: namespaces that the rule does not hold for.
+        record: the folder that says who has which GPU.
     """
 
     namespace: str = ""
@@ -52,6 +57,7 @@ class Options:
     rule: Rule = "off"
     exempt: Sequence[str] = ("kube-system",)
     kubelet: str = KUBELET
+    record: str = NRI_DIR
 
 
 @dataclass
@@ -79,6 +85,12 @@ class Plugin:
     _engine: tuple[str, str] = field(default=("", ""), init=False)
     _host: KnownHost | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
+    _accounts: Accounts = field(init=False)
+    _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
+    _running: list[api.Container] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._accounts = Accounts(self.options.record, self._names, self.say)
 
     @property
     def methods(self) -> Methods:
@@ -88,8 +100,11 @@ class Plugin:
             "Synchronize": self.synchronize,
             "CreateContainer": self.create,
             "ValidateContainerAdjustment": self.validate,
+            "PostCreateContainer": self.made,
+            "StopContainer": self.ended,
+            "RemoveContainer": self.ended,
+            "StateChange": self.changed,
             "Shutdown": lambda _: b"",
-            "StateChange": lambda _: b"",
         }
 
     def configure(self, payload: bytes) -> bytes:
@@ -99,14 +114,28 @@ class Plugin:
         self.validates = self._engine not in self.unasked
         self.is_known = False
         self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
-        events = [CREATE_CONTAINER, *([VALIDATE] if self.validates else [])]
+        self._pods, self._running = {}, []
+        events = [CREATED, POST_CREATED, STOPPED, REMOVED, *([VALIDATE] if self.validates else [])]
         return api.ConfigureResponse(
             events=sum(1 << (event - 1) for event in events)
         ).SerializeToString()
 
     def synchronize(self, payload: bytes) -> bytes:
         """Answer Synchronize, which may come in pieces: containers that run are left alone."""
-        more = api.SynchronizeRequest.FromString(payload).more
+        request = api.SynchronizeRequest.FromString(payload)
+        more = request.more
+        self._pods |= {pod.id: pod for pod in request.pods}
+        self._running += [
+            each for each in request.containers if each.linux.devices and each.state != ENDED
+        ]
+        if not more:
+            pods, running = self._pods, self._running
+            self._pods, self._running = {}, []
+            self._accounts.replace(
+                (pods[each.pod_sandbox_id], each)
+                for each in running
+                if each.pod_sandbox_id in pods
+            )
         if not more and not self.is_known:
             self.is_known = True
             verdict = "asks for a verdict" if self.validates else "asks for no verdict"
@@ -150,8 +179,36 @@ class Plugin:
             answer.reject, answer.reason = True, sentence(error)
         return answer.SerializeToString()
 
+    def made(self, payload: bytes) -> bytes:
+        """Answer PostCreateContainer."""
+        request = api.CreateContainerRequest.FromString(payload)
+        self._accounts.add(request.pod, request.container)
+        return b""
+
+    def ended(self, payload: bytes) -> bytes:
+        """Answer StopContainer, which engines also call when a container ends, and Remove."""
+        self._accounts.remove(api.CreateContainerRequest.FromString(payload).container)
+        return b""
+
+    def changed(self, payload: bytes) -> bytes:
+        """Answer StateChange, by which most engines tell what has no answer."""
+        change = api.StateChangeEvent.FromString(payload)
+        if change.event == POST_CREATED:
+            self._accounts.add(change.pod, change.container)
+        elif change.event in (STOPPED, REMOVED):
+            self._accounts.remove(change.container)
+        return b""
+
+    def _names(self, nodes: Collection[tuple[int, int]]) -> dict[str, set[tuple[int, int]]]:
+        try:
+            return self._in_force()[2].names(nodes)
+        except NvctError as error:
+            self.say(f"the GPUs of a container are not recorded: {error.message}")
+            return {}
+
     def _refusal(self, pod: api.PodSandbox, made: api.Container, error: NvctError) -> NvctError:
         self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
+        self._accounts.refuse(pod, made, error)
         return error
 
     def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
@@ -170,8 +227,12 @@ class Plugin:
         if trouble is not None:
             raise trouble
         edits = requests.edits_of(request, settings, host)
+        if not self._accounts.claim(made):
+            return api.ContainerAdjustment()
         why = f": {'; '.join(notes)}" if notes else ""
         self.say(f"adds: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
+        asked = f"{request.source}: {', '.join(request.ids)}"
+        self._accounts.begin(made, asked=asked, notes="; ".join(notes))
         if self.resolves:
             devices = [api.CDIDevice(name=name) for name in request.ids]
             return api.ContainerAdjustment(CDI_devices=devices)
@@ -210,6 +271,7 @@ class Plugin:
             if self.options.rule == "enforce":
                 raise
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
+            self._accounts.audit(made, error)
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rule that a pod has exactly what the kubelet gave it."""

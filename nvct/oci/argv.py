@@ -30,24 +30,20 @@ class Invocation:
 
     Attributes:
         command: the first word that is neither a flag nor a value, or "".
-        bundle, config, log, log_format: the last value of --bundle or -b, of crun's --config or
-            -f, of --log and of --log-format; or "".
+        bundle, config, log, log_format, root: the last value of --bundle or -b, of crun's
+            --config or -f, of --log, of --log-format and of --root; or "".
         sure: False after an unknown global flag, which may have a value or not.
     """
 
     __slots__ = (
-        "bundle", "command", "config", "debug", "help", "log", "log_format", "sure", "version",
+        "bundle", "command", "config", "debug", "help", "log", "log_format", "root", "sure",
+        "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.command = ""
-        self.bundle = ""
-        self.config = ""
-        self.log = ""
-        self.log_format = ""
-        self.debug = False
-        self.help = False
-        self.version = False
+        self.command = self.bundle = self.config = ""
+        self.log = self.log_format = self.root = ""
+        self.debug = self.help = self.version = False
         self.sure = True
 
     @property
@@ -59,7 +55,7 @@ class Invocation:
 def parse(args: list[str]) -> Invocation:
     """Parse the arguments after the name of the program."""
     invocation = Invocation()
-    i = _parse_global(args, invocation)
+    i = parse_global(args, invocation)
     if i < len(args):
         invocation.command = args[i]
         if invocation.command in CREATES:
@@ -67,7 +63,7 @@ def parse(args: list[str]) -> Invocation:
     return invocation
 
 
-def _parse_global(args: list[str], invocation: Invocation) -> int:
+def parse_global(args: list[str], invocation: Invocation) -> int:
     """Parse the flags before the command; return the index of the command."""
     i = 0
     while i < len(args):
@@ -77,7 +73,7 @@ def _parse_global(args: list[str], invocation: Invocation) -> int:
             return i
         if len(arg) < 2 or arg[0] != "-":  # a lone "-" is a word
             return i - 1
-        name, joined, value = _split(arg)
+        name, joined, value = split(arg)
         if name in GLOBAL_SWITCH:
             if name == "debug":
                 invocation.debug = value not in FALSE
@@ -99,6 +95,8 @@ def _parse_global(args: list[str], invocation: Invocation) -> int:
             invocation.log = value
         elif name == "log-format":
             invocation.log_format = value
+        elif name == "root":
+            invocation.root = value
     return i
 
 
@@ -111,7 +109,7 @@ def _parse_create(args: list[str], i: int, invocation: Invocation) -> None:
             return
         if len(arg) < 2 or arg[0] != "-":
             continue
-        name, joined, value = _split(arg)
+        name, joined, value = split(arg)
         if name not in CREATE_VALUE:
             if name in ("help", "h"):
                 invocation.help = value not in FALSE
@@ -129,7 +127,7 @@ def _parse_create(args: list[str], i: int, invocation: Invocation) -> None:
             invocation.config = value
 
 
-def _split(arg: str) -> tuple[str, bool, str]:
+def split(arg: str) -> tuple[str, bool, str]:
     """Return the name of a flag, whether a value is joined by "=", and that value."""
     name = arg[2:] if arg[:2] == "--" else arg[1:]
     at = name.find("=")

@@ -54,6 +54,7 @@ def _schema() -> Schema:
             "namespaces": _array("type", "path"),
             "uidMappings": mappings,
             "cgroupsPath": None,
+            "readonlyPaths": None,
         },
     }
 

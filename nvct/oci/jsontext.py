@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 SPACE = " \t\n\r"
 DEPTH_LIMIT = 200
 """Nested arrays and objects. config.json of runc and Docker has less than 10 levels."""

@@ -100,11 +100,7 @@ TURNS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a case.
-
-    Attributes:
-        nodes, mounts, hooks: numbers of injected entries.
-    """
+    """The result of a case, with the numbers of injected entries."""
 
     case: Case
     lines: list[str]
@@ -125,10 +121,9 @@ class Comparison:
 
 
 class Runner:
-    """Runs containers with one shim, one low-level runtime and one rootfs."""
+    """Runs containers with one rootfs, by nvidia-container-runtime and by runc or crun alone."""
 
     def __init__(self, work: Path, rootfs: Path, shim: Path, bare: Path) -> None:
-        """Use `work` for files; `shim` is nvidia-container-runtime, `bare` is runc or crun."""
         self.work = work
         self.rootfs = rootfs
         self.shim = shim

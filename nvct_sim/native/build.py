@@ -62,11 +62,7 @@ class Built:
 
 
 def find_compiler(search_path: str | None = None) -> str:
-    """Return the path of a C compiler.
-
-    Raises:
-        ContainerNotPossibleError: there is no C compiler.
-    """
+    """Return the path of a C compiler."""
     for name in COMPILERS:
         compiler = shutil.which(name, path=search_path)
         if compiler:
@@ -124,9 +120,6 @@ def ship(target: Path) -> None:
     """Build all files and write them to an archive that packages install as SHIPPED.
 
     The same sources and compiler give the same bytes.
-
-    Raises:
-        ContainerNotPossibleError, HostError: as `build`.
     """
     with tempfile.TemporaryDirectory(prefix="nvct-native-") as folder:
         build(Path(folder))

@@ -27,7 +27,7 @@ from rich.table import Table
 from nvct.agent.core import instance
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.kernel.calls import KERNEL
 from tests.bench import one_node
 from tests.support.processes import cpu_s, family, name_of, pss_kib

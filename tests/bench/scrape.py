@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct_sim import node_changes, tree
 from tests.support.processes import cpu_s, family, pss_kib
 from tests.unit.agent.kubelet.test_pod_resources import kubelet

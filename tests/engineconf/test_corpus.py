@@ -258,11 +258,10 @@ def _drivers(root: Path, case: Case) -> dict[str, bool]:
     """Return whether each runtime of containerd has the cgroup driver systemd."""
     config = containerd_load.load(case.options(), Files(str(root)))
     cri = config.effective()
-    tables = containerd_load.runtimes(cri)
-    legacy = {} if config.modern else containerd_load.legacy_default(cri)
-    if legacy:
-        tables["default"] = legacy
-    return {name: containerd_load.systemd_cgroup(cri, table) for name, table in tables.items()}
+    tables = cri.runtimes
+    if cri.legacy:
+        tables["default"] = cri.legacy
+    return {name: cri.systemd_cgroup(table) for name, table in tables.items()}
 
 
 @pytest.mark.parametrize("default", ["", "nvidia"])

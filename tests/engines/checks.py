@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that hold under every engine, in either layout."""
 
-from __future__ import annotations
-
 import re
 
-from nvct_sim import node_changes
+from nvct_sim import node_changes, tree
 from tests.engines.engines import Done, Engine, Want
 
 LAYOUTS = ("classic", "farm")
@@ -101,7 +99,8 @@ def leaves_an_images_file_alone(engine: Engine, layout: str) -> None:
         assert f"layout classic: the image has a file {VIEW}" in engine.decided()
 
 
-def lets_nobody_write(engine: Engine) -> None:
+def lets_nobody_write(engine: Engine, _layout: str) -> None:
+    """Assert that no mount of ours can be written to."""
     env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
     completed = engine.run(WRITE, Want(env=env))
     lines = completed.stdout.splitlines()
@@ -111,14 +110,16 @@ def lets_nobody_write(engine: Engine) -> None:
 
 def follows_an_upgrade(engine: Engine, layout: str) -> None:
     """Assert that the loaded driver's view is used until the module changes; then the new one."""
-    old = engine.node.installed
+    node = tree.load(engine.node.tree)  # as another engine's upgrade has left it
+    old = node.installed
+    new = engine.node.installed if old == NEW else NEW
     folder = f"{VIEW}/lib64" if layout == "farm" else "/usr/lib/*-linux-gnu"
     script = f"cd {folder}; ls libcuda.so.*.*; nvidia-smi -L; {LISTED}"
     before = engine.run(script)
     has_one_gpu(before, layout)
     assert f"libcuda.so.{old}\n" in before.stdout
     name = engine.keep()
-    upgraded = node_changes.upgrade(engine.node, NEW)  # on disk; the old module is still loaded
+    upgraded = node_changes.upgrade(node, new)  # on disk; the old module is still loaded
     between = engine.run(script)
     if layout == "farm":
         has_one_gpu(between, layout)
@@ -130,4 +131,4 @@ def follows_an_upgrade(engine: Engine, layout: str) -> None:
     node_changes.reload_module(upgraded)
     after = engine.run(script)
     has_one_gpu(after, layout)
-    assert f"libcuda.so.{NEW}\n" in after.stdout
+    assert f"libcuda.so.{new}\n" in after.stdout

@@ -12,7 +12,9 @@ import pytest
 from nvct.errors import ContainerNotPossibleError
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import NODES, UUID
-from tests.engines.daemons import Daemon, Done
+from tests.engines.cri import Pod
+from tests.engines.daemons import Containerd, Crio, Daemon, Done
+from tests.engines.engines import CONFIG
 
 Kind = TypeVar("Kind", bound=Daemon)
 
@@ -51,6 +53,23 @@ def has_one_gpu(completed: Done) -> None:
 def has_no_gpu(completed: Done) -> None:
     """Assert that NODES found no GPU."""
     assert completed.stdout == "0\n", completed
+
+
+DENY = '\n[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n'
+
+
+def starts_pods_without_a_gpu(daemon: Containerd | Crio) -> None:
+    """Assert that a policy that denies everything refuses neither a pod nor its sandbox."""
+    daemon.configure()
+    daemon.restart()
+    before = daemon.box.read(CONFIG)
+    daemon.box.write(CONFIG, before + DENY)
+    try:
+        has_no_gpu(daemon.pod(NODES, Pod(handler="nvidia")))
+        refused = daemon.pod(NODES, Pod(handler="nvidia", privileged=True))
+        assert "denies engine devices" in refused.stderr, refused
+    finally:
+        daemon.box.write(CONFIG, before)
 
 
 def is_idempotent(daemon: Daemon, *flags: str) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker and containerd of a release, running on a simulated node."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,8 +143,8 @@ def prepare(
 @pytest.fixture
 def layout(start: Start, request: pytest.FixtureRequest) -> str:
     """Write the module's layout to the configuration before each test, and return it."""
-    kind = "docker" if "docker" in request.fixturenames else "containerd"
-    engine: Engine = request.getfixturevalue(kind)
+    name = "docker" if "docker" in request.fixturenames else "engine"
+    engine: Engine = request.getfixturevalue(name)
     engine.configure(start.layout, staged=start.staged)
     return start.layout
 

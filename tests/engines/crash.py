@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill `nvct runtime configure` before each of its changes on disk, and start the engine."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

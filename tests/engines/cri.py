@@ -5,8 +5,6 @@ It runs as a separate process in the box: gRPC has threads, and a test's process
 result are JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -24,6 +22,10 @@ from tests.engines.box import Box
 SOCKET = "/run/containerd/containerd.sock"
 CRIO_SOCKET = "/run/crio/crio.sock"
 END_TIMEOUT_S = 30.0
+READ_ONLY = (
+    "/proc/asound", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger",
+)  # fmt: skip
+"""As every kubelet asks: pkg/securitycontext/util.go of Kubernetes."""
 CODE = "import sys; sys.path.insert(0, {!r}); from tests.engines.cri import main; main()"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -109,7 +111,9 @@ class _Session:
     def _contain(self, sandbox: str, command: Sequence[str]) -> dict[str, Any]:
         api, runtime, pod = self._api, self._runtime, self._pod
         security = api.LinuxContainerSecurityContext(
-            namespace_options=self._namespaces, privileged=pod.privileged
+            namespace_options=self._namespaces,
+            privileged=pod.privileged,
+            readonly_paths=() if pod.privileged else READ_ONLY,
         )
         config = api.ContainerConfig(
             metadata=api.ContainerMetadata(name="main"),

@@ -6,8 +6,6 @@ minutes of CPU once. No C library is needed: without cgo it ignores seccomp prof
 runc are Debian's.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@
 The engine's files determine the settings in force, independent of how they were changed.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -6,8 +6,6 @@ modules, and prints their folders (`make docker`): five minutes of CPU once, non
 runc and containerd are Debian's.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

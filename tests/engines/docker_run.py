@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a container by Docker, without loss of its output."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 from typing import TypeAlias

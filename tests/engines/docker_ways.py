@@ -5,8 +5,6 @@ Every cell is tested with a real dockerd, by tests.engines.test_docker_today and
 test_docker_rootless.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CDI_DEVICE = "--device=nvidia.com/gpu=1"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker and containerd in a box, with one interface."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from abc import ABC, abstractmethod

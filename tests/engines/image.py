@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds an image from a folder, without a registry: an archive for `docker load` and `ctr`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

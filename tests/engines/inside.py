@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a box: it makes the mounts, reports readiness, and reaps children."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

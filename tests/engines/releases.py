@@ -4,8 +4,6 @@
 Bookworm and trixie do not change any more, so their tests must not be skipped.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

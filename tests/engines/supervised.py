@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines for a kubelet: each is restarted when it ends, as its systemd unit does."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from pathlib import Path

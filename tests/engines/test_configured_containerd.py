@@ -107,6 +107,10 @@ def test_the_default_runtime_gives_gpus(bare: Containerd) -> None:
     configured.has_no_gpu(bare.pod(configured.NODES, Pod()))
 
 
+def test_a_policy_refuses_no_pod_without_a_gpu(bare: Containerd) -> None:
+    configured.starts_pods_without_a_gpu(bare)
+
+
 def test_configuring_twice_changes_nothing(bare: Containerd) -> None:
     configured.is_idempotent(bare, "--set-as-default", "--cdi.enabled")
 

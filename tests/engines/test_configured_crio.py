@@ -110,6 +110,10 @@ def test_a_policy_holds_for_the_hook(hooked: Crio) -> None:
         hooked.box.write(CONFIG, config)
 
 
+def test_a_policy_refuses_no_pod_without_a_gpu(bare: Crio) -> None:
+    configured.starts_pods_without_a_gpu(bare)
+
+
 def test_configuring_twice_changes_nothing(bare: Crio) -> None:
     configured.is_idempotent(bare, "--set-as-default")
 

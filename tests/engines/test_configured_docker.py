@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker 20.10, 26, 29 and, in full, 28 as `nvct runtime configure` and as undo leave them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Podman 4 and 5 as `nvct runtime configure` leaves them, and the hooks.d contract for real."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What configure makes of every daemon.json of the corpus, judged by a real dockerd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

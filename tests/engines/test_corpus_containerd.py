@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nvct.engine import command, containerd, containerd_load, containerd_switches
+from nvct.engine import command, containerd, containerd_load
 from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineConfigError
 from tests.engines import releases
@@ -70,13 +69,12 @@ class Host:
 
 def _drivers(dump: str) -> tuple[dict[str, bool], str]:
     """Return whether each runtime has the cgroup driver systemd, and the default's name."""
-    cri: dict[str, Any] = containerd_switches.cri_of_dump(dump)
-    tables = containerd_load.runtimes(cri)
-    legacy = containerd_load.legacy_default(cri)
+    cri = containerd_load.cri_of_dump(dump)
+    tables, legacy = cri.runtimes, cri.legacy
     if legacy:
         tables["default"] = legacy
-    drivers = {name: containerd_load.systemd_cgroup(cri, table) for name, table in tables.items()}
-    default = containerd_load.default(cri)
+    drivers = {name: cri.systemd_cgroup(table) for name, table in tables.items()}
+    default = cri.default
     kind = tables.get(default, {}).get("runtime_type", "")
     return drivers, default if kind in containerd.RUNC_TYPES else "runc"
 
@@ -115,11 +113,7 @@ def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
         read += 1
         after = host.dump()
         current, _ = _drivers(after) if after else ({}, "")
-        missing = (
-            containerd_switches.missing_in_dump(options, after)
-            if after
-            else "refused by containerd"
-        )
+        missing = containerd.missing_in_dump(options, after) if after else "refused by containerd"
         changed = {
             name: current[name]
             for name in drivers

@@ -1,41 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker with the shim as its default runtime; in `make ci-full` of each release, in either layout."""
+"""Docker and containerd with the shim as their runtime; in `make ci-full` of each release, in either layout."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.engines import checks
-from tests.engines.engines import Docker, Want
+from tests.engines.engines import Docker, Engine, Want
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_container_gets_what_it_asks_for(docker: Docker, layout: str) -> None:
-    checks.gives_what_is_asked_for(docker, layout)
+CHECKS = (
+    checks.gives_what_is_asked_for, checks.reaches_exec_and_outlives_a_restart,
+    checks.serves_read_only_roots, checks.leaves_a_volume_alone,
+    checks.leaves_an_images_file_alone, checks.lets_nobody_write, checks.follows_an_upgrade,
+)  # fmt: skip
 
 
-def test_exec_and_restart_find_the_driver(docker: Docker, layout: str) -> None:
-    checks.reaches_exec_and_outlives_a_restart(docker, layout)
+@pytest.fixture(params=["docker", "containerd"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Return each of the engines."""
+    chosen: Engine = request.getfixturevalue(request.param)
+    return chosen
 
 
-def test_a_read_only_container_finds_the_driver(docker: Docker, layout: str) -> None:
-    checks.serves_read_only_roots(docker, layout)
-
-
-def test_a_volume_on_usr_local_is_left_alone(docker: Docker, layout: str) -> None:
-    checks.leaves_a_volume_alone(docker, layout)
-
-
-def test_an_images_file_in_the_way_is_left_alone(docker: Docker, layout: str) -> None:
-    checks.leaves_an_images_file_alone(docker, layout)
-
-
-@pytest.mark.usefixtures("layout")
-def test_no_injected_mount_can_be_written(docker: Docker) -> None:
-    checks.lets_nobody_write(docker)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_an_engine_with_the_shim(
+    check: Callable[[Engine, str], None], engine: Engine, layout: str
+) -> None:
+    check(engine, layout)
 
 
 @pytest.mark.parametrize("runtime", ["runc", "nvidia"])
@@ -88,10 +82,6 @@ def test_an_image_is_built_with_the_driver_at_hand(docker: Docker, layout: str) 
     bare = docker.run("cat /done; ldconfig", Want(image=image, flags=("--runtime=runc",)))
     assert bare.returncode == 0, bare
     checks.has_one_gpu(docker.run(f"nvidia-smi -L; {checks.LISTED}", Want(image=image)), layout)
-
-
-def test_an_upgrade_on_the_disk_is_survived(docker: Docker, layout: str) -> None:
-    checks.follows_an_upgrade(docker, layout)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@
 It runs as a user without rights, in the user namespace that RootlessKit makes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

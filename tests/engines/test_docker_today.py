@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ class DockerToday(Docker):
         dockerd, client, compose = map(str, docker_program.built())
         self.dockerd, self.client, self.compose = (dockerd,), client, compose
         self.by_hook = False
-        self.policy = ""
+        self.settled = ""
         super().__init__(box, node)
         hooks = box.work / "hooks"
         hooks.mkdir()
@@ -67,17 +68,18 @@ class DockerToday(Docker):
         lines = self.box.read(CONFIG).splitlines()
         text = "\n".join(line for line in lines if not line.startswith("debug"))
         self.box.write(CONFIG, f"{SWARM}{text}{policy}")
-        self.policy = policy
+        self.settled = ""
 
     def settle(self, default: str = "deny") -> None:
         """Let a policy without rules decide, and have the launcher's words written."""
         policy = DENY.replace("deny", default) + CHECKED
-        if self.policy == policy:
+        if self.settled == policy:
             return
         self.rules(policy)
         time.sleep(NEW_S)
         self.run("true", Want(env=(), flags=("--gpus=all",)))
         assert "word" in self.box.read("/run/nvct/launcher.conf")
+        self.settled = policy
 
     def ask(self, way: Way) -> Done:
         """Start a container in some way; it prints the GPUs that it can use."""
@@ -210,6 +212,9 @@ ATTACKS = {
     "the host's root, read-only": ("--volume=/:/x:ro", "--pid=host"),
     "a volume": (ways_out.of_volume("type=none", "o=bind", "device=/dev"),),
     "settings of the kernel": ("--volume=/proc/sys/kernel:/x",),
+    "settings of the kernel, unmasked": ("--security-opt=systempaths=unconfined",),
+    "settings of sysfs": ("--volume=/sys/kernel:/x",),
+    "a volume of debugfs": (ways_out.of_volume("type=debugfs", "device=debugfs"),),
     **ways_out.DOCKER,
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
@@ -276,13 +281,20 @@ def test_without_a_policy_a_way_out_of_the_control_group_is_one(
 
 def test_exec_and_update_give_no_gpu(docker: DockerToday) -> None:
     docker.serve(by_hook=False)
-    docker.rules(DENY + CHECKED)
-    name = docker.keep(Want(env=()))
-    assert docker.docker("update", "--pids-limit=99", name).returncode == 0
-    done = docker.docker("exec", "--privileged", name, "/bin/sh", "-c", USABLE)
-    assert done.returncode == 0, done
-    assert usable(done) == "", done
-    docker.remove(name)
+    flags = ("--runtime=nvidia", "--security-opt=seccomp=unconfined")
+    privileged = ("exec", "--privileged", "NAME", "/bin/sh", "-c", LEAVES + USABLE)
+    for policy in ("", DENY + CHECKED):
+        docker.rules(policy)
+        name = docker.keep(Want(env=(), flags=flags))
+        assert docker.docker("update", "--pids-limit=99", name).returncode == 0
+        done = docker.docker(*(name if word == "NAME" else word for word in privileged))
+        assert usable(done) == ("" if policy else EVERY), done
+        assert ("denies engine devices" in done.stdout + done.stderr) == bool(policy), done
+        done = docker.docker("exec", name, "/bin/sh", "-c", f"{USABLE}echo started")
+        assert done.returncode == 0, done
+        assert "started" in done.stdout, done
+        assert usable(done) == "", done
+        docker.remove(name)
 
 
 def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
@@ -313,3 +325,40 @@ def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
 def test_the_table_is_in_the_documents() -> None:
     text = Path(__file__).parents[2].joinpath("docs/platforms.md").read_text(encoding="utf-8")
     assert TABLE in text, f"put this into docs/platforms.md:\n{TABLE}"
+
+
+NRI = "/run/nri/nri.sock"
+NRI_LOG = "nri.log"
+BY_VARIABLE = Want(env=("NVIDIA_VISIBLE_DEVICES=0",), flags=("--runtime=runc",))
+BY_NAME = Want(env=(), flags=("--runtime=runc", "--device=nvidia.com/gpu=0"))
+
+
+def test_nri_of_docker_lets_the_plugin_refuse_variables_alone(docker: DockerToday) -> None:
+    """Docker shows its plugins variables and annotations, and neither devices nor CDI names."""
+    former, log = docker.dockerd, docker.box.work / NRI_LOG
+    docker.dockerd = (*former, f"--nri-opts=enable=true,socket-path={NRI}")
+    docker.rules(DENY + CHECKED)
+    log.write_text("")
+    docker.again()
+    words = [sys.executable, "-m", "nvct.nri.main", f"--nri-socket={NRI}", "--nri-env"]
+    process = docker.box.start(words, NRI_LOG)
+    try:
+        docker.box.until(lambda: "connected: " in log.read_text(), NRI_LOG)
+        refused = docker.run("true", BY_VARIABLE)
+        unseen = docker.run(USABLE, BY_NAME)
+        plain = docker.run("true", Want(env=(), flags=("--runtime=runc",)))
+        docker.rules(DENY.replace("deny", "allow"))
+        given = docker.run("true", BY_VARIABLE)
+    finally:
+        process.terminate()
+        process.wait()
+        docker.dockerd = former
+        docker.again()
+    said = log.read_text()
+    assert "docker 29." in said
+    assert refused.returncode == 125, (refused, said)
+    assert "nvct: policy rule 'default' denies" in refused.stderr, (refused, said)
+    assert "usable=0" in unseen.stdout, (unseen, said)
+    assert plain.returncode == 0, (plain, said)
+    assert given.returncode == 125, (given, said)
+    assert "unsupported container adjustments" in given.stderr, (given, said)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct runtime explain` beside a real dockerd that cannot do --gpus, and then can."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvct.doctor.docker import MESSAGE
 from nvct.paths import DEFAULT_PATH_DIRS
 from tests.engines import configured, releases
 from tests.engines.box import PROGRAMS, Box
@@ -16,6 +13,7 @@ from tests.engines.daemons import Docker
 
 pytestmark = pytest.mark.slow
 HOOK = "nvidia-container-runtime-hook"
+MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
 FOLDER = "/run/hooks"
 USUAL = ":".join(DEFAULT_PATH_DIRS)
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct explain CONTAINER` beside real engines: who asked for what, what went in and was left out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

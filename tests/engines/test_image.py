@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd and Podman load the image and run its programs."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd and Docker as the toolkit's container leaves them: while it runs, and afterwards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the driver comes where config.toml says nothing of it, into images of every shape."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.engines import configured
-from tests.engines.box import Box
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.checks import NODES, UUID
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Crio
 from tests.engines.engines import CONFIG
 from tests.engines.releases import in_full, of_release
+from tests.engines.waiting_container import of_cri
 
 pytestmark = pytest.mark.slow
 SOCKET = "/var/run/nri/nri.sock"
@@ -96,6 +99,26 @@ def test_a_pod_gets_what_its_annotation_names(engine: Containerd | Crio) -> None
     assert unknown.returncode == 125
     assert "nvct: nvidia.com/gpu has no device '77'" in unknown.stderr
     assert engine.snapshot() == before
+
+
+def test_who_has_which_gpu_is_known_while_the_container_runs(engine: Containerd | Crio) -> None:
+    def rows() -> list[dict[str, object]]:
+        done = engine.box.call(f"{PROGRAMS}/nvct", "ps", "--format=json")
+        assert done.returncode == 0, done
+        return [row for row in json.loads(done.stdout) if row["since"]]
+
+    began = time.time()
+    with plugin(engine) as log:
+        asks = Pod(annotations={POD: GPU})
+        with of_cri(engine, asks):
+            engine.box.until(lambda: bool(rows()), LOG)
+            (row,) = rows()
+            assert row["gpu"] == 0
+            assert began - 1 < float(str(row["since"])) < time.time() + 1
+        engine.box.until(lambda: not rows(), LOG)
+        told = engine.box.call(f"{PROGRAMS}/nvct", "log", "--outcome=given").stdout
+    assert "; GPU-" in told, (told, log.read_text())
+    assert f"annotation {POD}: {GPU}" in told
 
 
 def test_policy_decides_by_numbers(engine: Containerd | Crio) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -50,7 +51,9 @@ def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> 
     ways_out.prepare(podman.box)
     groups = ("--opt=type=none", "--opt=o=rbind", f"--opt=device={ways_out.GROUPS}")
     of_type = ("--opt=type=cgroup", "--opt=o=devices", "--opt=device=cgroup")
+    settings = ("--opt=type=debugfs", "--opt=device=debugfs", "debug")
     for words in (
+        ("volume", "create", *settings),
         ("volume", "create", *groups, "groups"),
         ("volume", "create", *of_type, "of-type"),
         ("create", "--name=holder", "--volume=/run/root:/x", IMAGE, "true"),
@@ -60,19 +63,77 @@ def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> 
     return podman
 
 
-def configuration(podman: Podman, policy: str = "") -> None:
-    """Write config.toml; with a policy, also have the launcher's words written."""
-    lines = podman.box.read(CONFIG).partition("[nvct.policy]")[0].splitlines(keepends=True)
+def configuration(podman: Podman, policy: str = "", runtime: str = "") -> None:
+    """Write config.toml; with a policy, also have the launcher's words written.
+
+    Args:
+        runtime: the low-level one.
+    """
+    table = "[nvidia-container-runtime]\n"
+    base = podman.box.read(CONFIG).partition("[nvct.policy]")[0].partition(table)[0]
+    lines = base.splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("debug"))  # or no word is used
+    text += f'{table}runtimes = ["{runtime}"]\n' if runtime else ""
     podman.box.write(CONFIG, text + policy)
     if policy:
         time.sleep(NEW_S)
         podman.run("true", f"--runtime={SHIM}", "--device=nvidia.com/gpu=1")
 
 
+@contextmanager
+def kept(podman: Podman, *flags: str) -> Iterator[str]:
+    """Start a container that runs; it is removed afterwards."""
+    name = "kept"
+    words = podman.words("sleep 1000", f"--runtime={SHIM}", "--detach", f"--name={name}", *flags)
+    done = podman.podman(*words)
+    assert done.returncode == 0, done
+    try:
+        yield name
+    finally:
+        podman.podman("rm", "--force", "--time=0", name)
+
+
 def is_refused(done: Done) -> None:
     assert "usable" not in done.stdout, done
     assert "policy rule 'default' denies engine devices" in done.stderr, done
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_an_exec_gives_no_gpu(runtime: str, podman: Podman) -> None:
+    """With CAP_SYS_ADMIN, root would leave the control group."""
+    configuration(podman, runtime=runtime)
+    privileged = ("exec", "--privileged", "kept", "/bin/sh", "-c", USABLE)
+    with kept(podman, "--cap-add=MKNOD"):
+        assert "usable" in podman.podman(*privileged).stdout
+    configuration(podman, POLICY, runtime)
+    with kept(podman, "--cap-add=MKNOD"):
+        is_refused(podman.podman(*privileged))
+        done = podman.podman("exec", "kept", "/bin/sh", "-c", f"{USABLE}echo started")
+        assert done.stdout == "started\n", done
+
+
+def test_an_update_gives_no_gpu_back(podman: Podman) -> None:
+    """Podman passes the device rules of its own record to crun, which applies them."""
+    policy = POLICY.replace("deny", "ignore")
+    update = ("update", "--pids-limit=99", "kept")
+    given = ("--device=/dev/nvidia1", "--cap-add=MKNOD")
+    configuration(podman, policy, "crun")
+    with kept(podman, *given):
+        assert podman.podman(*update).returncode == 0
+        done = podman.podman("exec", "kept", "/bin/sh", "-c", f"{USABLE}echo started")
+        assert done.stdout == "started\n", done
+        limit = podman.podman("exec", "kept", "cat", "/sys/fs/cgroup/pids/pids.max")
+        assert limit.stdout == "99\n", limit
+
+
+def test_a_user_namespace_without_the_hosts_root_starts_and_gets_no_gpu(podman: Podman) -> None:
+    """There, Podman binds the host's /sys; its files are of the host's root."""
+    configuration(podman, POLICY)
+    maps = ("--network=host", "--uidmap=0:100000:65536", "--cap-add=all")
+    for more in ((), ("--volume=/sys/fs/cgroup:/x/sys/fs/cgroup",), ("--volume=/proc:/x/proc",)):
+        words = podman.words(f"{USABLE}echo started", f"--runtime={SHIM}", *maps, *more)
+        done = podman.podman(*(word for word in words if word != "--network=none"))
+        assert done.stdout == "started\n", done
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -93,6 +154,10 @@ SEES = {
     "/proc": ("--volume=/proc:/x:ro",),
     "root, read-only": ("--volume=/:/x:ro",),
     "processes, without capabilities": ("--pid=host", "--cap-drop=all"),
+    "settings": ("--security-opt=unmask=/proc/sys",),
+    "settings, by a pattern": ("--security-opt=unmask=/proc/*",),
+    "everything unmasked": ("--security-opt=unmask=ALL",),
+    "a volume of settings": ("--volume=debug:/x",),
     "numbers that crun cuts": ("--device-cgroup-rule=c 4294967491:0 rwm",),
 }
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct ps` beside real engines: which container has which GPU, and by which name."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

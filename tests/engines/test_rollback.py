@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine that refuses a change gets its former files, runs, and its error is reported."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -146,7 +144,7 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
 
         assert restarts == [["systemctl", "restart", "containerd.service"]] * 2
         assert daemon.snapshot() == daemon.original
-        assert journal.pages() == {}
+        assert journal.paths() == []
         assert daemon.run("echo runs").stdout == "runs\n"
     finally:
         daemon.stop()
@@ -168,7 +166,7 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
             Transaction(BadDocker, files, journal, control).configure(options)
 
         assert daemon.snapshot() == daemon.original
-        assert journal.pages() == {}
+        assert journal.paths() == []
         outcome = Transaction(modules.of("docker"), files, journal, control).configure(options)
         assert [edit.path for edit in outcome.edits] == [options.config]
         runtimes = daemon.docker(

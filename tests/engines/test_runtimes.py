@@ -4,8 +4,6 @@
 The tests of tests/integration, in a mount namespace where a release's programs lie over /usr.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods and containers on a simulated node read its /proc and /sys where engines have its runc."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker and Podman with a specification in layout farm: restarted, committed, entered again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

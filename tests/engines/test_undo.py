@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """undo of files that the admin edited after configure: what is left starts in the real engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines as units of a real systemd: reloaded or restarted, and restored if they fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ Its image is only the bundle: no libc, no shell. The mounts are those of a pod's
 engine's files and socket at other paths than the host's, the host's root read-only at /host.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from tests.engines.cri import Pod
-from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
+from tests.engines.daemons import IMAGE, Containerd, Crio, Docker, Podman
 
 WAIT = "sleep 98765"
 RUN = ("run", "--detach", "--network=none", "--name=mine")
@@ -34,12 +34,12 @@ def of_podman(podman: Podman, *options: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def of_cri(containerd: Containerd, pod: Pod) -> Iterator[None]:
+def of_cri(engine: Containerd | Crio, pod: Pod) -> Iterator[None]:
     """Run a pod with it, which the CRI gives an id alone, and end it afterwards."""
-    thread = threading.Thread(target=containerd.pod, args=(WAIT, pod))
+    thread = threading.Thread(target=engine.pod, args=(WAIT, pod))
     thread.start()
     try:
         yield
     finally:
-        containerd.box.call("pkill", "-KILL", "-f", f"^{WAIT}")
+        engine.box.call("pkill", "-KILL", "-f", f"^{WAIT}")
         thread.join()

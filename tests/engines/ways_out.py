@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways by which root in a container leaves the control group that refuses devices."""
 
-from __future__ import annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 GROUPS = "/sys/fs/cgroup"
 LEAVES = """\

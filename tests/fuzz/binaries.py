@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz targets of binary files that an image brings: ld.so.cache, and libraries."""
 
-from __future__ import annotations
-
 import struct
 
 from nvct.linux import elf, ldcache

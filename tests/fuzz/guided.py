@@ -5,8 +5,6 @@ Atheris (PyPI: atheris, Apache-2.0, wheels for CPython 3.11 to 3.13 on x86_64) i
 has libFuzzer's flags; corpus and findings go into the folder that is named.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large inputs (a megabyte in make ci-full, else a quarter), each of a shape that a careless parser takes quadratic time for."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
+from collections.abc import Callable
 
 from nvct.linux import elf, ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.fuzz.requests import FOLDER, PREFIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SIZE = 1 << (20 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 18)
 

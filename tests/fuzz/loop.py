@@ -5,8 +5,6 @@ An input that ends in anything but an answer or an NvctError, that breaks a prop
 takes longer than SLOW_S of processor time is saved, so that it can be played again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 import traceback
@@ -16,10 +14,7 @@ from random import Random
 
 from tests.fuzz.mutate import mutate
 from tests.fuzz.outcome import try_one
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.fuzz.targets import Target
+from tests.fuzz.targets import Target
 
 FOUND = Path(__file__).parent / "found"
 """Inputs that once broke something; each is played again by `make test`."""

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutations of bytes: the usual ones, plus words that the target's grammar knows."""
 
-from __future__ import annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from random import Random
+from collections.abc import Sequence
+from random import Random
 
 MOST = 4096
 """No input grows longer: large ones are tests/fuzz/test_size.py's."""

@@ -5,20 +5,14 @@ The oracle "nothing widens a request": devices are words that stand in a place t
 "all" comes from the word all, or from an image of the kind that gets all without asking.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.request import requirements
+from nvct.container.request.model import Request
 from nvct.container.request.resolve import resolve_request
 from nvct.container.request.visible_devices import BLANK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from nvct.container.request.model import Request
 
 SWARM = "DOCKER_RESOURCE_GPU"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -5,15 +5,10 @@ A target's `run` returns whether the input was accepted. It may raise NvctError,
 refusal; whatever else it raises is a finding, as is an AssertionError about a broken promise.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.fuzz import binaries, documents, requests
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

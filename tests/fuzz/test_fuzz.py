@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each fuzz target for a short while, and on all that once broke something."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

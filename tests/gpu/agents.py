@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One shot of each agent of a node, beside a kubelet of the tests: labels, metrics, devices."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -11,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,14 +19,9 @@ from nvct.agent.nvml import supervisor
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.task_table import ENTRIES
 from nvct.errors import HostError
+from nvct.host.roots import Roots
 from tests.gpu.record import save_json
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from nvct.host.roots import Roots
 
 POLL_S = 0.1
 SECOND_SAMPLE_S = 2.5

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of `make gpu`, and what they print."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -10,24 +8,20 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvct import paths
 from nvct.cdi.make import generate, store
+from nvct.cdi.types import Spec
 from nvct.farm.folder import Farm
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from nvct.host.roots import Roots
 from nvct_sim import bundle, rootfs
 from tests.gpu import machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
-    from tests.gpu.machine import Tools
+from tests.gpu.machine import Tools
 
 UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 LISTED = re.compile(r"^\s*(?:GPU|MIG) .*\(UUID: ", re.MULTILINE)

@@ -4,8 +4,6 @@
 Runs inside a container, by the host's interpreter: the standard library is all there is.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -6,8 +6,6 @@ the driver is one of these, the image has none, as an image of CUDA. Its program
 shim, the hook, and the engine's own CDI, with both layouts, runc and crun.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -15,23 +13,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvct import paths
 from nvct.cdi.make import generate, store
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
 from nvct_sim import attach, bundle, rootfs
 from tests.gpu import machine
 from tests.gpu.chain import CUDA_CALL, LAYOUTS
 from tests.support import cdi_engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.host.roots import Roots
 
 TIMEOUT_S = 60
 AT_ONCE = 20

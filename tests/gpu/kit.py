@@ -5,14 +5,13 @@ The folder holds two archives: `wheels.tar.xz`, the files of all wheels (folder 
 each Python), and `programs.tar.xz`, the programs that `machine.fill` copies.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import tomlkit
@@ -20,10 +19,6 @@ import tomlkit
 from nvct.errors import HostError
 from nvct_sim.native import build
 from tests.gpu import machine, nvml_calls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")

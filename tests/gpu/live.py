@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvct's agents say of a GPU that works, beside nvidia-smi in the same second; MPS; an XID."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -13,23 +11,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from nvct.agent.core.context import SOCKET_ENV
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 from tests.gpu import nvml_calls
 from tests.gpu.agents import agent
 from tests.gpu.record import save_json
 from tests.support.processes import cpu_s, family, name_of, pss_kib
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.roots import Roots
 
 LOAD = """
 import sys, time, torch

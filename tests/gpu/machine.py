@@ -4,28 +4,22 @@
 Everything is made in a folder that is removed afterwards; the machine's own files stay as they are.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct.host import procfs
+from nvct.host.roots import Roots
 from nvct.launcher import install
 from nvct.linux import elf, ldcache, mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL
 from nvct_sim import rootfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.roots import Roots
 
 REPOSITORY = Path(__file__).parents[2]
 CARRY = Path(__file__).with_name("carry")

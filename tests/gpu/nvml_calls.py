@@ -5,8 +5,6 @@
 that asks NVML, the agents' too, goes through it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import inspect
@@ -14,13 +12,10 @@ import json
 import os
 import re
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 LOG_ENV = "NVCT_GPU_NVML_LOG"
 """The file that gets a line of JSON for each call; without it, calls are not kept."""

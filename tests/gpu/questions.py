@@ -5,8 +5,6 @@ A part writes files into its folder and prints a last line that says what came o
 only read; commands that NVIDIA's tools offer for changes do not appear here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
@@ -17,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import HostError, NvctError
@@ -27,10 +26,6 @@ from nvct.host.nvml.worker import VERBS
 from nvct.host.roots import Roots
 from tests.gpu import image, live, machine, nvml_calls
 from tests.gpu.record import NOT_HERE, save_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ROOTS = Roots(driver_root=os.environ.get("NVCT_GPU_ROOT", "/"))
 COMMAND_S = 20

@@ -5,8 +5,6 @@ Each part is a process with a time limit, and a folder for its files. The archiv
 part by complete members, so a kill loses only the part that runs. Nothing here changes the card.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -19,15 +17,11 @@ import sys
 import tarfile
 import time
 import zlib
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nvct.host.snapshot.redaction import Redactor, cleaned
 from tests.gpu import nvml_calls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 LIMIT_S = 480.0
 """Of all parts together."""

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of `make gpu` that need no GPU."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +16,6 @@ from nvct_sim import rootfs
 from tests.gpu import __main__ as command
 from tests.gpu import chain, machine
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 CUDA_CALL = Path(machine.__file__).with_name("cuda_call.py")
 # The functions of libcuda that cuda_call.py calls; the memory of the GPU is the program's.

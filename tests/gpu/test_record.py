@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a machine with a GPU: it changes no card, keeps no secret, and survives a kill."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -12,6 +10,7 @@ import sys
 import types
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -21,10 +20,6 @@ from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
 from nvct_sim import replay, rootfs
 from tests.gpu import kit, machine, nvml_calls, questions, record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 UUID = "GPU-12345678-aaaa-bbbb-cccc-000000000000"
 HOT = machine.REPOSITORY / "build/static/nvct-hot"

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile images in real containers on a simulated node; each function runs in its own process."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.integration.inside import configure, make, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 EVIL = """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of other folders that the attacks need: the launchers, and a simulated node."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,6 @@ import pytest
 from tests.integration.conftest import SimulatedNode, simulate
 from tests.support import memory
 from tests.unit.launcher.conftest import lab, launchers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["lab", "launchers", "simulated"]
 

@@ -6,14 +6,13 @@ folders stay as they are. The container comes up with its GPU, comes up without 
 there to read, or fails with a sentence; the golden files say which.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from nvct.linux import ldcache
@@ -45,10 +44,6 @@ from tests.integration.inside import (
 from tests.integration.inside import SPEC as SPEC_PATH
 from tests.integration.prestart import hooked
 from tests.support import cdi_engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
 MS_STRICTATIME = 1 << 24  # uapi, linux/mount.h

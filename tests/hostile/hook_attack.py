@@ -11,8 +11,6 @@ nvidia-ctk, nvct or the prestart hook, by its path. Prints a line for each conta
 status 1 when something followed a variable, or a hook did not do its work.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

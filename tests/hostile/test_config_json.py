@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.json that runtimes and nvct could read differently, and hidden requests in it."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess
@@ -17,10 +15,7 @@ from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.unit.launcher.conftest import Lab
+from tests.unit.launcher.conftest import Lab
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 200

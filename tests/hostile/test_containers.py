@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile images in real containers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.hostile import attacks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 pytestmark = pytest.mark.engine
 

@@ -2,18 +2,13 @@
 """Every hostile image by the shim, in real containers. (By hooks: test_corpus_hooks; two files so
 that two workers share the time.)"""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 
 from tests.hostile import corpus, verdicts
 from tests.hostile.shapes import LIVE, SHAPES, SPEC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 WAYS = {"classic": corpus.by_classic, "farm": corpus.by_farm}
 

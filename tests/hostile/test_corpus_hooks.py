@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every hostile image by the hooks that engines call themselves, in real containers."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 
 from tests.hostile import corpus, verdicts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 WAYS = {"cdi": corpus.by_cdi, "spec": corpus.by_spec, "prestart": corpus.by_prestart}
 

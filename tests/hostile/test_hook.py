@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook apply in roots that try to stop it, to fill the memory, or to get at other files."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
 import struct
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +18,6 @@ from nvct_sim.elf_writer import shared_object
 from tests.support import cpu
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace, run_forked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CPU_S = 8
 MEMORY = 400 << 20

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of specs without `env`, in each form in which they are installed, started by a real runc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -12,12 +10,9 @@ import pytest
 
 from nvct.launcher import install as launch
 from tests.hostile import hook_attack
+from tests.integration.conftest import SimulatedNode
 from tests.integration.inside import make
 from tests.support import hot as static
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
 
 pytestmark = pytest.mark.engine
 PROGRAMS_ENV = "NVCT_TESTS_HOOK_PROGRAMS"

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI spec files that another user than root may have written."""
 
-from __future__ import annotations
-
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.read import registry
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOBODY = 12345
 

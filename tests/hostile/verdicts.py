@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for every row of the corpus, and the golden table of verdicts."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.hostile import corpus
 from tests.hostile.shapes import LIVE, SHAPES, SPEC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 
 def check(

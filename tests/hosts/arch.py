@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arch Linux: 64-bit libraries in /usr/lib, 32-bit ones in /usr/lib32, links of every library."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -95,13 +93,5 @@ PLATFORM = Platform(
     cached=("/usr/lib",),
     left_out={
         "/usr/lib32/*": "32-bit: asked for by the capability compat32",
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "suspends the host",
-        "*.dll": "Wine's",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
     },
 )  # fmt: skip

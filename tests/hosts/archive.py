@@ -8,8 +8,6 @@ and the list of https://github.com/CachyOS/CachyOS-PKGBUILDS (nvidia/nvidia-580x
 the archive's manifest, as Ubuntu's *.links repeat them.
 """
 
-from __future__ import annotations
-
 LIBRARIES = """
 @/{libcuda,libcudadebugger,libnvcuvid,libnvoptix}.so.V
 @/{libEGL,libGLESv1_CM,libGLESv2,libGLX}_nvidia.so.V
@@ -58,18 +56,7 @@ MORE_LINKS = "@/libGLX_indirect.so.0 -> libGLX_nvidia.so.V\n"
 LINKS = SONAME_LINKS + DEVELOPMENT_LINKS + MORE_LINKS
 GLVND = "images have GLVND and OpenCL's loader; they are not the driver's"
 LEFT_OUT = {
-    "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-    "*/nvidia-ngx-updater": "updates NGX on the host",
-    "*/nvidia-bug-report.sh": "needs the host",
-    "*/nvidia-powerd": "a daemon of the host",
-    "*/nvidia-sleep.sh": "suspends the host",
-    "*/nvidia-settings": "sets up the host's displays",
-    "*/nvidia-modprobe": "setuid, and loads kernel modules",
     "*/nvidia-*install*": "changes the host's files",
-    "*.dll": "Wine's",
-    "*/alternate-install-present": "for NVIDIA's own installer",
-    "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-    "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
     "*/libEGL.so.*": GLVND,
     "*/libGL.so.*": GLVND,
     "*/libGLESv1_CM.so.*": GLVND,

@@ -8,8 +8,6 @@ is put into a directory as small real files. Documentation, units of systemd and
 are not in the tables.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os
@@ -64,6 +62,20 @@ CONFIGURATION = {
     "20_nvidia_xcb.json": "libnvidia-egl-xcb.so.1",
     "20_nvidia_xlib.json": "libnvidia-egl-xlib.so.1",
 }
+LEFT_OUT = {
+    "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
+    "*/nvidia-ngx-updater": "updates NGX on the host",
+    "*/nvidia-bug-report.sh": "needs the host",
+    "*/nvidia-powerd": "a daemon of the host",
+    "*/nvidia-sleep.sh": "suspends the host",
+    "*/nvidia-settings": "sets up the host's displays",
+    "*/nvidia-modprobe": "setuid, and loads kernel modules",
+    "*/nvidia-application-profiles-*": "a hook writes the containers' own",
+    "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
+    "*/alternate-install-present": "for NVIDIA's own installer",
+    "*.dll": "Wine's",
+}
+"""Files of packages that no container gets (fnmatch pattern: reason)."""
 EXECUTABLE = re.compile(r"/(?:s?bin|origBin)/|/nvidia-(?:smi|debugdump)$")
 
 
@@ -76,7 +88,7 @@ class Platform:
         files: what is installed, at the host's paths.
         mounts: of containers, at their paths.
         links: of containers.
-        left_out: files that are installed and no container gets (fnmatch pattern: reason).
+        left_out: files that are installed and no container gets, beside LEFT_OUT.
         cached: directories whose libraries the driver root's ld.so.cache lists.
         firmware_path: of the kernel's module firmware_class.
         sockets: of daemons that run, below /run.
@@ -125,7 +137,8 @@ class Platform:
 
     def reason(self, path: str) -> str:
         """Return why containers do not get a file, "" where nothing is said."""
-        found = (why for pattern, why in self.left_out.items() if fnmatch.fnmatch(path, pattern))
+        reasons = {**self.left_out, **LEFT_OUT}
+        found = (why for pattern, why in reasons.items() if fnmatch.fnmatch(path, pattern))
         return next(found, "")
 
     def build(self, base: Path) -> HostTree:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bottlerocket: a folder of libraries of its own, in ld.so.cache; programs in libexec."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -58,7 +56,6 @@ PLATFORM = Platform(
 """,
     cached=(LIB,),
     left_out={
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
         "*/nvswitch-audit": "a tool for the fabric's administrator",
         "*/libEGL.so.*": "images have GLVND; libEGL.so.V would take its place",
         "*/libGL.so.*": "images have GLVND",

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian 12 with NVIDIA's own installer: multiarch folder, Xorg's modules, 32-bit libraries."""
 
-from __future__ import annotations
-
 from tests.hosts import archive
 from tests.hosts.base import Platform
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's own packages: a private folder nvidia/current, which alternatives lead to."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -92,9 +90,5 @@ PLATFORM = Platform(
     left_out={
         "*/nvidia_drv.so": "in Debian's own folder, which only its Xorg is told of",
         "*/libglxserver_nvidia.so.*": "in Debian's own folder, which only its Xorg is told of",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
     },
 )  # fmt: skip

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU operator's driver container, its root seen at /run/nvidia/driver."""
 
-from __future__ import annotations
-
 from tests.hosts import archive
 from tests.hosts.base import Platform
 

@@ -4,8 +4,6 @@
 Silverblue and its kin have the same packages below an ostree's /usr: see silverblue.py.
 """
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -69,19 +67,6 @@ LINKS = LINKS_OF_PACKAGES + """
 /usr/lib64/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
 /usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
 """  # fmt: skip
-LEFT_OUT = {
-    "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-    "*/nvidia-ngx-updater": "updates NGX on the host",
-    "*/nvidia-bug-report.sh": "needs the host",
-    "*/nvidia-powerd": "a daemon of the host",
-    "*/nvidia-sleep.sh": "a daemon of the host",
-    "*/nvidia-settings": "sets up the host's displays",
-    "*/nvidia-modprobe": "setuid, and loads kernel modules",
-    "*.dll": "Wine's",
-    "*/alternate-install-present": "for NVIDIA's own installer",
-    "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-    "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
-}
 PLATFORM = Platform(
     source=SOURCE,
     version="580.119.02",
@@ -96,5 +81,4 @@ PLATFORM = Platform(
     mounts=MOUNTS,
     links=LINKS,
     cached=("/usr/lib64",),
-    left_out=LEFT_OUT,
 )  # fmt: skip

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute tray of GB200 NVL72, aarch64: four GPUs, IMEX, NSCQ; no NGX, no 32-bit libraries."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -78,9 +76,4 @@ PLATFORM = Platform(
 /dev/dri/renderD{128,129,130,131}
 /dev/dri/by-path/pci-0000:{18,2a,3a,5d}:00.0-{card,render}
 """,
-    left_out={
-        "*/nvidia-modprobe": "setuid, and loads kernel modules",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-    },
 )  # fmt: skip

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GKE (Container-Optimized OS): the driver in /home/kubernetes/bin/nvidia, nodes in /dev."""
 
-from __future__ import annotations
-
 from tests.hosts import archive
 from tests.hosts.base import Platform
 

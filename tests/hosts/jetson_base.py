@@ -5,8 +5,6 @@ The lists are written from tables, one for each type of line: dev and dir into d
 sym into drivers.csv, as nvidia-l4t-init has them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from nvct.host import modes

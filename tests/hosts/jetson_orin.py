@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Jetson AGX Orin with JetPack 6: an integrated GPU, described by lists."""
 
-from __future__ import annotations
-
 from tests.hosts.jetson_base import Board
 from tests.support.jetson import ORIN
 

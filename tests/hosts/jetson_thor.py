@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An IGX Thor with JetPack 7 and a discrete GPU: two devices, of which one is integrated."""
 
-from __future__ import annotations
-
 from tests.hosts.jetson_base import Board
 from tests.support.jetson import RTX, THOR
 

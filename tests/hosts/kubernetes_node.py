@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded Kubernetes node with H100s and the packages of a headless 580.159.04."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -52,5 +50,4 @@ PLATFORM = Platform(
 /dev/dri/renderD{128,129,130,131,132,133,134,135}
 /dev/dri/by-path/pci-0000:{18,2a,3a,5d,9a,ab,ba,db}:00.0-{card,render}
 """,
-    left_out={"*/nvidia-modprobe": "setuid, and loads kernel modules"},
 )  # fmt: skip

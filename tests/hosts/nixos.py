@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NixOS: no FHS and no ld.so.cache; /run/opengl-driver leads to links into the store."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

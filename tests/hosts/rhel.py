@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """RHEL 9 with NVIDIA's own packages: /usr/lib64, and libglxserver_nvidia.so without a version."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -76,15 +74,4 @@ PLATFORM = Platform(
 """,
     cached=("/usr/lib64",),
     library_paths={"nvidia_icd.*": "/usr/lib64/"},
-    left_out={
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "a daemon of the host",
-        "*.dll": "Wine's",
-        "*/alternate-install-present": "for NVIDIA's own installer",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-        "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
-    },
 )  # fmt: skip

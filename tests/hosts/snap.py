@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ubuntu Core 22: the docker snap sees the driver of the snap nvidia-core22 in its own folder."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

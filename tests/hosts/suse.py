@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """openSUSE Tumbleweed and SLES with the G06 packages: lib64, and 32-bit libraries in /usr/lib."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -83,14 +81,5 @@ PLATFORM = Platform(
     left_out={
         "/usr/lib/*.so.*": "32-bit: asked for by the capability compat32",
         "*/nvidia_icd.i686.json": "32-bit: asked for by the capability compat32",
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "suspends the host",
-        "*.dll": "Wine's",
-        "*/alternate-install-present": "for NVIDIA's own installer",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-        "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
     },
 )  # fmt: skip

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Talos Linux with its NVIDIA extension: everything below /usr/local, found by ld.so.cache."""
 
-from __future__ import annotations
-
 from tests.hosts import archive
 from tests.hosts.base import Platform
 

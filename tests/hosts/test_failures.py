@@ -4,8 +4,6 @@
 The texts are golden: what a user reads is part of the behavior.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every platform gives its containers what its own packages say."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

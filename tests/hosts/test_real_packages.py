@@ -5,8 +5,6 @@ The lists are facts (tests/hosts/real); a golden file has one line for each file
 mounted and for what, or why not. What nvidia-ctk mounts and nvct does not needs a reason here.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ubuntu 24.04 with the packages of nvidia-driver-580: multiarch folder, GLVND, /usr merged."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """
@@ -82,14 +80,4 @@ PLATFORM = Platform(
 /usr/share/nvidia/nvoptix.bin
 """,
     links=LINKS_OF_PACKAGES + MORE_LINKS,
-    left_out={
-        "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
-        "*/nvidia-ngx-updater": "updates NGX on the host",
-        "*/nvidia-bug-report.sh": "needs the host",
-        "*/nvidia-powerd": "a daemon of the host",
-        "*/nvidia-sleep.sh": "a daemon of the host",
-        "*.dll": "Wine's",
-        "*/nvidia-application-profiles-*": "a hook writes the containers' own",
-        "*/sandboxutils-filelist.json": "for the host's libnvidia-sandboxutils",
-    },
 )  # fmt: skip

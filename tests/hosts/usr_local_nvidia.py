@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver in /usr/local/nvidia: the volume of nvidia-docker 1, and GKE's containers."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """WSL 2: /dev/dxg, and the folder of NVIDIA's driver in Windows's driver store."""
 
-from __future__ import annotations
-
 from tests.hosts.base import Platform
 
 SOURCE = """

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses a bundle in a distribution that has no Python: on a simulated node, with real containers."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

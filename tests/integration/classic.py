@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classic layout in real containers on a simulated node; each function is a process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of nvidia-container-cli do inside a simulated node; each is a process."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What test_doctor.py runs inside a simulated node."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the farm layout do inside a simulated node; each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

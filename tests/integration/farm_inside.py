@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the farm's integration tests do inside a simulated node, each in a process of its own."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the integration tests do inside a simulated node; each function is a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

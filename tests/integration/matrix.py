@@ -6,8 +6,6 @@ RESULTS in the work folder. Verdicts are the tests' (test_matrix.py). Everything
 that everybody may search: the hook of a container with a user namespace is a stranger here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ The Debian is pivoted into, so that dpkg, the maintainer scripts, the programs a
 else; /proc, /dev, /sys and /run are the node's, with the driver in /run/nvidia/driver.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A policy and real containers inside a simulated node; a function is a process of its own."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

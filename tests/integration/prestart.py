@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the prestart hook do inside a simulated node; each function is a process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers with device rules, under a real systemd that is told of them or not."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

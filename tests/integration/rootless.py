@@ -4,8 +4,6 @@
 All of it is the node's: /etc is private there, and the rest lies in a folder of the matrix.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

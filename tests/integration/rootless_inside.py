@@ -4,14 +4,14 @@
 By the shim and by Podman's own CDI, of an image and with the user namespaces that people choose.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+from nvct import paths
+from nvct.container import leases
 from tests.integration import matrix, rootless
 from tests.support.processes import captured
 
@@ -55,6 +55,7 @@ def run_all(work: Path) -> None:
     for runtime in RUNTIMES:
         found.update(_run(user, runtime, archive))
         found[f"explain-{runtime}"] = _explained(user, runtime)
+        found[f"free-{runtime}"] = _free(user, runtime)
     user.leave()
     (work / RESULTS).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
@@ -116,6 +117,41 @@ def _explained(user: rootless.User, runtime: str) -> list[str]:
     finally:
         user.call(runtime, "rm", "--force", "--time=0", "mine")
         link.unlink()
+
+
+def _free(user: rootless.User, runtime: str) -> dict[str, object]:
+    """Return what two containers got that ask for any free GPU, and the owners of their leases."""
+    folder = Path(paths.LEASE_DIR)
+    is_new = not folder.exists()
+    os.close(leases.open_folder(str(folder)))  # in the host's /run: Podman keeps its namespaces
+    try:
+        words = ["--runtime", str(user.shim), "run", "--detach", "--network=none"]
+        asks = ["--env=NVIDIA_VISIBLE_DEVICES=free:1", "--env=NVIDIA_DRIVER_CAPABILITIES=utility"]
+        found: dict[str, object] = {}
+        for name in ("one", "two"):
+            sleeps = ["image:test", "/bin/sleep", "60"]
+            done = user.call(runtime, *words, f"--name={name}", *asks, *sleeps)
+            if done.returncode:
+                raise SystemExit(f"no container has a free GPU: {done.stderr[-600:]}")
+            got = user.call(runtime, "exec", name, "nvidia-smi", "-L")
+            found[name] = got.stdout
+        found["leases"] = _leases(folder)
+        for name in ("one", "two"):
+            user.call(runtime, "rm", "--force", "--time=0", name)
+        found["after"] = _leases(folder)
+        return found
+    finally:
+        if is_new:
+            shutil.rmtree(folder)
+
+
+def _leases(folder: Path) -> list[tuple[str, int]]:
+    """Return the device of each lease that counts, and the owner, as the host's root sees them."""
+    fd = leases.open_folder(str(folder))
+    try:
+        return sorted((one.device, one.uid) for one in leases.all_in(fd) if one.counts)
+    finally:
+        os.close(fd)
 
 
 def _without_gpu(user: rootless.User, runtime: str, usual: list[str]) -> tuple[int, str] | None:

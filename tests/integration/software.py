@@ -5,8 +5,6 @@
 name, and the file of the driver that it found. RESULTS in the work folder holds them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

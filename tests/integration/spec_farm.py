@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers of engines that read a CDI specification in layout farm, inside a simulated node."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

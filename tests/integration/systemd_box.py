@@ -6,8 +6,6 @@ namespaces, with one kind of cgroups. The tree is a Debian with systemd, which i
 copy-on-write layer.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/agent/nvct-agent.service under systemd: its sandbox lets gRPC and NVML work."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

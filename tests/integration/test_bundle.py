@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bundle, unpacked where there is no fitting Python and no fitting C library, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout classic, with and without its hook."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration import classic

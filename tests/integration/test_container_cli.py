@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvidia-container-cli on a simulated node: NVML, real containers, and roots without a runtime."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration import container_cli

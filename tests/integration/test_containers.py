@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real containers on a simulated node."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A create that is killed at any system call leaves a config.json that is whole: old or new."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

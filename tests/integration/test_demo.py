@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct demo` as a user starts it: every case as expected, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct doctor on a simulated node: it finds what was broken, and mends it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

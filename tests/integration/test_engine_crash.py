@@ -5,8 +5,6 @@ Every file is whole, as before or as planned, and in an order that the engine ca
 configure and the next undo go on as if the killed run had not been.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -105,5 +103,5 @@ def test_the_engine_starts_and_the_next_run_goes_on(folder: Path, act: str) -> N
         for host in (copy, root):
             _act(host, "undo")
             assert _held(host) == (BEFORE, None), place
-            assert Journal(f"{host}/state").pages() == {}, place
+            assert Journal(f"{host}/state").paths() == [], place
     assert len(results) >= 3

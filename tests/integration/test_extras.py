@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What containers get besides their GPUs, by real containers on a simulated HGX board."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

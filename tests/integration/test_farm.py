@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real containers that get the driver by a view of it, on a simulated node."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration import farm

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout auto beside views of bind mounts that somebody has made, or a boot has taken away."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 What a container does with a view is in these tests a bind of it, as a runtime makes it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

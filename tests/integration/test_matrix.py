@@ -12,8 +12,6 @@ are looked at, and under musl its own loader has to find libcuda. A simulated dr
 "No such device or address" to who may open them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages in Debian and Ubuntu: installed, used, upgraded, removed, purged."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -18,7 +16,7 @@ from tests.support import debian_root
 from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
-RELEASES = debian_root.releases("bookworm", "trixie", more=("resolute", "noble", "jammy"))
+RELEASES = debian_root.releases("trixie", more=("bookworm", "resolute", "noble", "jammy"))
 STEPS = r"""
 work=$1
 smi() { nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" "gpu-$1"; }
@@ -214,16 +212,7 @@ def in_a_root(release: str, debs: Path, simulated: SimulatedNode, steps: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode) -> None:
-    try:
-        root = debian_root.root(release)
-    except ContainerNotPossibleError as error:
-        pytest.skip(str(error))
-    simulated.run(
-        packages.installed,
-        {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(debs), packages.STEPS_ENV: STEPS},
-    )
-    said = (simulated.work / "said").read_text(encoding="utf-8")
-    print(said)
+    said = in_a_root(release, debs, simulated, STEPS)
     assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 3
     assert "plain container" in said
     assert "spec: 29 devices" in said
@@ -269,16 +258,8 @@ def test_no_variable_of_an_image_has_a_say_in_a_hook(debs: Path, simulated: Simu
 def test_the_packages_take_the_place_of_the_incumbents(
     release: str, debs: Path, simulated: SimulatedNode
 ) -> None:
-    try:
-        root = debian_root.root(release)
-    except ContainerNotPossibleError as error:
-        pytest.skip(str(error))
     steps = Path(__file__).with_name("incumbent.sh").read_text(encoding="utf-8") + REPLACED
-    simulated.run(
-        packages.installed,
-        {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(debs), packages.STEPS_ENV: steps},
-    )
-    said = (simulated.work / "said").read_text(encoding="utf-8").splitlines()
+    said = in_a_root(release, debs, simulated, steps).splitlines()
     there = [line.split()[0] for line in said if " ii" in line]
     assert there == ["libnvidia-container1"]
     # The incumbent's have files in /lib, which Ubuntu 24.04 has diverted; its package leaves this.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of [nvct.policy] and real containers on a simulated node."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration import policy_inside

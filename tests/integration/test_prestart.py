@@ -4,8 +4,6 @@
 What a machine may lack (cgroup v2, crun, Podman, Docker) is skipped there and so not marked.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which process a prestart hook takes for a container, with real namespaces of real processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

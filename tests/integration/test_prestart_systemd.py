@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device rules under a real systemd: a daemon-reload must not take the GPU away."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct install --publish` from a container of a node with systemd: units publish again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The units that keep the published spec as the host is, installed by the package, under systemd."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

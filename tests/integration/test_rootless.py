@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Podman as an ordinary user, by the shim and by its own CDI, in the user namespaces it offers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -103,3 +101,12 @@ def test_a_user_s_container_is_explained(runtime: str, found: dict[str, Any]) ->
     ]
     assert "  left out compute (" in by_name
     assert "NVIDIA_VISIBLE_DEVICES: 0; jit-cdi" in log.splitlines()[-1]
+
+
+@pytest.mark.parametrize("runtime", rootless_inside.RUNTIMES)
+def test_a_user_gets_any_free_gpu(runtime: str, found: dict[str, Any]) -> None:
+    free = found[f"free-{runtime}"]
+    uuids = UUID.findall(free["one"]) + UUID.findall(free["two"])
+    assert len(set(uuids)) == 2, free
+    assert free["leases"] == sorted([uuid, rootless.UID] for uuid in uuids)
+    assert free["after"] == []

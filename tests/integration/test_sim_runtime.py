@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers on a simulated node read the node's part of /proc and /sys."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -7,8 +7,6 @@ NVCT_SOFTWARE_TABLE names a file that gets all results as JSON, NVCT_SOFTWARE_PE
 incumbent's programs, NVCT_SOFTWARE_PACKAGES one that pip has installed numba and cuda-pathfinder in.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that get the driver by a CDI specification in layout farm, on a simulated node."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

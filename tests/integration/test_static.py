@@ -5,8 +5,6 @@ That it does what an interpreter does is shown by the tests of the shim and the 
 `make test-static` runs against it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

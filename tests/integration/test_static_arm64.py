@@ -5,8 +5,6 @@ Building its interpreter takes half an hour of a small machine, so that it is do
 (packaging/static/README.md); NVCT_TESTS_HOT_ARM64 names the file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

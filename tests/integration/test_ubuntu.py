@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bundle, with nvct-hot if it is built, on Ubuntu: the oldest C library, and the newest one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

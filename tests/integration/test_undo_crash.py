@@ -3,8 +3,6 @@
 is registered, and the next undo ends as one that was not killed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Service accounts of a test's cluster."""
 
-from __future__ import annotations
-
 import json
 
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, Cluster

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """API of a test's cluster, by `kubectl proxy` on a Unix socket; a request takes milliseconds."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

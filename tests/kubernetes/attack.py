@@ -4,8 +4,6 @@
 It runs in that container: `python -I -c SOURCE COMMAND` with JSON as its input, and prints JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,11 +13,8 @@ import socket
 import stat
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 NAME = "planted"
 KUBELETS = "kubelet"

@@ -4,8 +4,6 @@
 A right is one line of the table in docs/kubernetes.md: an account, a verb and a resource.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ Facts of the charts nvidia-device-plugin 0.9.0 and 0.20, and gpu-feature-discove
 affinity to labels of Node Feature Discovery is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 Each is the real program, as are container engine and kubelet of each node. A second node can join.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import subprocess

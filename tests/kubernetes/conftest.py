@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real cluster of one node with a simulated driver, and an engine configured by nvct."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
@@ -37,7 +35,7 @@ OLDER = dict.fromkeys(
 GATES: Mapping[str, Mapping[str, bool]] = {"trixie-older-dra": OLDER}
 """Clusters that are not as by default: `trixie` with these feature gates."""
 CONTAINERD = [of_release("trixie"), *in_full("forky")]
-CRIO = ["trixie-crio", "forky-crio"]
+CRIO = ["trixie-crio", *(["forky-crio"] if FULL else [])]
 """Not required in CI: `make crio` builds CRI-O on demand."""
 
 

@@ -28,8 +28,8 @@ from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated, smi
 
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
-SPEEDUP = 20
-SECONDS = 120
+SPEEDUP = 60
+SECONDS = 40
 NODES = 5000
 HOUR_S = 3600
 SETTLED_S = 8.0

@@ -5,8 +5,6 @@ It prints each command that a user types, and its output. The cluster, its files
 end.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ The plugin's container has the host's Python and this checkout; tests/kubernetes
 image.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DRA driver beside a cluster's kubelet, claims, and pods that have claims."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

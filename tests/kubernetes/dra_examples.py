@@ -6,8 +6,6 @@ real cluster of one node, with the driver's and class's name replaced, an image 
 for bash. It prints which pods run, and why the others do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

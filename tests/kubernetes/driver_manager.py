@@ -6,8 +6,6 @@ again where it was killed. The true program was run against the same cluster: th
 is unmounted and the labels come back before another driver is there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

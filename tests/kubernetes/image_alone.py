@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with the image of nvct, but with nothing of nvct installed."""
 
-from __future__ import annotations
-
 from tests.engines.daemons import SPEC
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.cluster import Cluster

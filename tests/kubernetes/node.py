@@ -4,8 +4,6 @@
 A node's address is on its loopback device. The kubelet trusts all clients in the machine's network.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -5,8 +5,6 @@ It runs until `make cluster-down`. The programs that reach it are in a folder of
 node vanish with it.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods of a test: their requests and results. The pods of a table run in parallel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias

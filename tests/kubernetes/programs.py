@@ -6,8 +6,6 @@ first build takes about ten minutes of CPU for Kubernetes, two and a half for he
 Go's build cache; later calls find the programs.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

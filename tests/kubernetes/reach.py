@@ -5,8 +5,6 @@ What an attacker gains is prose, by container; everything else is derived, so a 
 is added changes the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

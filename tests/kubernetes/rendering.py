@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct as helm renders it with values, without a cluster: once for each command and values."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

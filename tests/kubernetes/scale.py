@@ -7,8 +7,6 @@ scheduler's own; the wall clock has the API server's time, too, and that of ever
 machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

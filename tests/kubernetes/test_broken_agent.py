@@ -6,8 +6,6 @@ or a verb that is added is attacked, too. Not held here, and named in SECURITY.m
 tells the kubelet to mount into pods.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of NVIDIA's charts for the device plugin, GPU Feature Discovery and the GPU operator; guide E's helm commands."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

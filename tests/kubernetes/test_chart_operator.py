@@ -4,8 +4,6 @@
 The forms are those of public repositories: Argo CD, Flux, HelmChart of k3s and RKE2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -220,38 +218,44 @@ SWITCHES = (
 )  # fmt: skip
 
 
-def nested(path: str, value: object) -> dict[str, Any]:
-    made: Any = value
-    for key in reversed(path.split(".")):
-        made = {key: made}
-    values: dict[str, Any] = made
-    return values
+NUMBERS = ("dcgmExporter.port", "agent.port", "uninstall.timeoutSeconds")
 
 
-@pytest.mark.parametrize("path", SWITCHES)
+def nested(values: Mapping[str, object]) -> dict[str, Any]:
+    """Return values by sections, of values by dotted paths."""
+    made: dict[str, Any] = {}
+    for path, value in values.items():
+        section = made
+        *sections, key = path.split(".")
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[key] = value
+    return made
+
+
 @pytest.mark.parametrize("text", ["true", "false"])
-def test_a_quoted_boolean_is_refused_with_its_path(path: str, text: str) -> None:
+def test_quoted_booleans_and_numbers_are_refused_with_their_paths(text: str) -> None:
     """A text is true for templates, also "false"."""
-    done = helm("template", "nvct", str(CHART), values=nested(path, text))
-    where = re.escape(f"at '/{path.replace('.', '/')}': got string, want ") + "(null or )?boolean"
-    assert re.search(where, done.stderr), done.stderr
-
-
-@pytest.mark.parametrize("path", ["dcgmExporter.port", "agent.port", "uninstall.timeoutSeconds"])
-def test_a_quoted_number_is_refused_with_its_path(path: str) -> None:
-    done = helm("template", "nvct", str(CHART), values=nested(path, "9400"))
-    assert f"at '/{path.replace('.', '/')}': got string, want integer" in done.stderr
+    quoted = {**dict.fromkeys(SWITCHES, text), **dict.fromkeys(NUMBERS, "9400")}
+    said = helm("template", "nvct", str(CHART), values=nested(quoted)).stderr
+    for path in quoted:
+        kind = "integer" if path in NUMBERS else "(null or )?boolean"
+        where = re.escape(f"at '/{path.replace('.', '/')}': got string, want ")
+        assert re.search(where + kind, said), (path, said)
 
 
 OWN = yaml.safe_load((CHART / "values.yaml").read_text())
+MAY_BE_EMPTY = [key for key, value in OWN.items() if value == {} or key == "nodeSelector"]
 
 
-@pytest.mark.parametrize("section", [key for key, value in OWN.items() if isinstance(value, dict)])
-def test_an_empty_section_of_the_chart_is_refused_with_its_name(section: str) -> None:
+def test_empty_sections_of_the_chart_are_refused_with_their_names() -> None:
     """`toolkit:` with nothing below is null for helm, which takes the defaults away."""
-    done = helm("template", "nvct", str(CHART), values={section: None})
-    has_default = not OWN[section] or section in ("nodeSelector",)
-    assert has_default or f"at '': missing property '{section}'" in done.stderr, done
+    sections = {key for key, value in OWN.items() if isinstance(value, dict)} - {*MAY_BE_EMPTY}
+    said = helm("template", "nvct", str(CHART), values=dict.fromkeys(sections)).stderr
+    missing = re.search(r"at '': missing (?:property|properties) (.*)", said)
+    assert missing, said
+    assert set(re.findall(r"'(\w+)'", missing[1])) == sections
+    done = helm("template", "nvct", str(CHART), values=dict.fromkeys(MAY_BE_EMPTY))
     assert "nil pointer" not in done.stderr
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart's rules about who gets GPUs; values that the rules and the device plugin's strategy need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

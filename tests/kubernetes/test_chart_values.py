@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct with values: what is rendered, ignored with a line, and refused with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,12 +28,6 @@ from tests.kubernetes.rendering import (
     pod_of,
     rendered,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 PAGE = CHART.parents[2] / "docs/kubernetes.md"
@@ -558,7 +553,7 @@ def test_only_labels_of_claims_need_the_right_to_list_slices(value: str, *, may:
 
 
 def test_the_page_has_the_rights_of_all_tasks() -> None:
-    """A test of chart/test_rights.py compares them with the requests of the device plugin's agent."""
+    """A test of chart/test_sharing.py compares them with the requests of the device plugin's agent."""
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
@@ -677,12 +672,13 @@ def test_with_the_nri_plugin_no_file_of_the_engine_changes(values: Mapping[str, 
 
     assert not [name for kind, name in objects if kind == "RuntimeClass"]
     (installer,) = pod_of(objects, WORKER)["initContainers"]
-    assert env_of(installer)["NO_RUNTIME_CONFIG"] == "true"
+    assert env_of(installer)["NVCT_UNDO_RUNTIME_CONFIG"] == "true"
     assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "false"
     (plugin,) = pod_of(objects, "nvct-nri")["containers"]
     given = values.get("nri", {}).get("givenByKubelet", "off")
     assert env_of(plugin)["NRI_GIVEN_BY_KUBELET"] == given
-    assert all(mount["readOnly"] for mount in plugin["volumeMounts"])
+    mounts = plugin["volumeMounts"]
+    assert [each["mountPath"] for each in mounts if not each.get("readOnly")] == ["/run/nvct-nri"]
     assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 

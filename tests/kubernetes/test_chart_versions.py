@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the chart makes of the version of Kubernetes: no pod that waits for ever, or gets no GPU."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests' own cluster: it starts, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

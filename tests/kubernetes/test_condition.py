@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The condition nvct.dev/GPUReady on a real API server, written by an agent on the node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
@@ -90,7 +88,7 @@ def test_without_rights_the_log_says_which_and_gpus_are_offered(cluster: Cluster
 
 
 def test_an_idle_agent_asks_the_api_server_rarely(cluster: Cluster) -> None:
-    """Ten minutes in half one; docs/kubernetes.md has the numbers of `tests.kubernetes.cost`."""
+    """Ten minutes in ten seconds; docs/kubernetes.md has the numbers of `tests.kubernetes.cost`."""
     with cost.installed(cluster) as path, cost.agent(cluster, path, cost.SPEEDUP):
         requests = cost.idle(cluster, 600 / cost.SPEEDUP)
     assert {"get", "patch", "watch"} == {right.verb for right in requests}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node's config file by its label, on a real API server; the program runs on the node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

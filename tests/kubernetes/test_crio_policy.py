@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart's rules with CRI-O, which passes annotations of a pod's author on to the runtime."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The toolkit alone as a DaemonSet, as the GPU operator has it, on a real cluster: installed, used and removed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

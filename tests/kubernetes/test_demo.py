@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make demo-kubernetes` shows a GPU in a pod, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

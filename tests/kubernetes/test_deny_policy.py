@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy that denies what Kubernetes has not given: docs/policy.md's example, on real nodes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,16 +12,11 @@ from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable, asks
 from tests.kubernetes.pods import Pod, run_all
 from tests.kubernetes.test_farm_pods import plugin_on_host
 from tests.kubernetes.test_pods import configured
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.kubernetes.cluster import Cluster
 
 __all__ = ["configured"]
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("cluster", ["trixie"], indirect=True)]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct's device plugin with a real kubelet: pods get the GPUs that they ask for, and no others."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -4,8 +4,6 @@
 The driver runs on the node. A second Node has no kubelet: its slices have other GPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

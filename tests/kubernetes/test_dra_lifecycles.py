@@ -6,8 +6,6 @@ would not: the API server, the journal and the driver's process are real. The se
 real scheduler and kubelet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -43,7 +41,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
 ]
-RANDOM, REAL = (1000, 50) if FULL else (100, 5)
+RANDOM, REAL = (1000, 50) if FULL else (60, 5)
 """How many claims live."""
 LONELY, FOLDER = "lonely", "/run/lonely"
 """The Node without a kubelet, and the folder that its kubelet would have."""

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DRA driver where the cluster has what an older Kubernetes has: fewer gates, an older API."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engines.checks import UUID

@@ -5,8 +5,6 @@ The GPUs are those of Nodes without a kubelet, whose slices a client keeps. The 
 node's own kubelet and driver.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@
 Part of `make ci-full`. After each test both nodes are as they were before the first one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

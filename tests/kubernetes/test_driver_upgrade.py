@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver manager replaces the driver of a node that nvct's agent serves, on a real kubelet."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exporter beside a real kubelet: each series has the pod that has the GPU."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods of the device plugin by CDI, on a node that publishes its specification in layout farm."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

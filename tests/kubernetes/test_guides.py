@@ -5,8 +5,6 @@ A is "Kubernetes on NVIDIA GPUs" (2018), D a Korean guide to the plugins 1.11 an
 README of NVIDIA's plugin 0.9.0. Their images are replaced by nvct's; the default runtime is nvidia, as all of them say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -5,8 +5,6 @@ One agent runs for all tests; each uses GPUs of its own. The seconds until the k
 right are printed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """helm with the tests' cluster: it installs and uninstalls a chart."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

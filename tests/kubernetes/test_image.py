@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image's programs as DaemonSets on a real kubelet: pods get the GPUs that they ask for."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

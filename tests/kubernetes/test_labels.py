@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature labels on a real API server: Node and rights; the programs run on the node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

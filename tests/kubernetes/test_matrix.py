@@ -4,8 +4,6 @@
 The kubelet's checkpoint says which it gave. Without NVCT_TESTS_PROFILE=full, a few cells of the matrix.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -4,8 +4,6 @@
 As in the chart, the agent has no capability: NVML is in a process of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time
@@ -42,7 +40,7 @@ NO_RIGHTS = (
     "--no-new-privs",
 )
 CONFIGS = f"{FOLDER}/mig-configs.yaml"
-TASKS = "device-plugin,exporter,labels,mig-manager"
+TASKS = ("device-plugin", "exporter", "labels", "mig-manager")
 METRICS = "127.0.0.1:9401"
 PLUGIN, EXPORTER = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dcgm-exporter"
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -50,8 +48,18 @@ MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
 STAYS = "nvidia-smi -L; sleep 600"
 SOON_S = 5.0
 """From the label to the kubelet's list. The change itself waits 1 s for the plugin."""
-AWAY_S = 45.0
-"""More than a watch of 30 s, and the 10 s that a request may take."""
+LOOK_S, WATCH_S = 3.0, 5.0
+"""Between two looks of the manager, which has 30 s; how long a watch lasts: it has 300 s."""
+AWAY_S = WATCH_S + 15.0
+"""More than a watch, and the 10 s that a request may take."""
+AGENT = f"""
+from nvct.agent.kubernetes.cluster import Cluster
+from nvct.agent.mig_manager import task
+from nvct.agent.__main__ import main
+task.PERIOD_S = {LOOK_S}
+Cluster.changes.__defaults__ = ({WATCH_S},)
+main()
+"""
 CHANGE, JOURNAL = "/run/nvct-agent/mig-change.json", "/run/nvct-agent/mig-journal.json"
 MOMENTS = {
     "before": f"until [ -e {CHANGE} ]; do :; done",
@@ -113,9 +121,10 @@ def running(cluster: Cluster, account: str) -> Iterator[None]:
         "DCGM_EXPORTER_LISTEN": METRICS, "DCGM_EXPORTER_INTERVAL": "1000",
     }  # fmt: skip
     words = ["env", *(f"{key}={value}" for key, value in settings.items())]
-    nvct = f"{PROGRAMS}/nvct"
+    nvct, python = f"{PROGRAMS}/nvct", f"{PROGRAMS}/python"
     worker = [*keeps(WORKER_PID), *words, nvct, "agent", "worker", f"--socket={WORKER}"]
-    agent = [*keeps(PID), *NO_RIGHTS, *words, nvct, "agent", "--tasks", TASKS, "--worker", WORKER]
+    words = [*words, f"NVCT_AGENT_WORKER={WORKER}"]
+    agent = [*keeps(PID), *NO_RIGHTS, *words, python, "-I", "-c", AGENT, *TASKS]
     processes = [cluster.box.start(worker, WORKER_LOG), cluster.box.start(agent, LOG)]
     try:
         yield
@@ -227,7 +236,6 @@ def test_what_pods_have_stays_and_a_busy_gpu_is_named(node: Cluster, account: st
             assert found["status"]["phase"] == "Running"
         finally:
             deleted(node, "train")
-        end(node, "HUP")  # it looks again by itself every 30 s
         listed(node, "nvidia.com/mig-7g.80gb", 1)
         until_shown(node, "success")
 
@@ -280,7 +288,6 @@ def test_a_time_without_an_api_server_ends_no_change_and_leaves_nothing_paused(
 def test_a_device_that_fails_is_made_again_when_its_pod_has_ended(
     node: Cluster, account: str
 ) -> None:
-    """It takes up to half a minute: the manager looks every 30 s, and SIGHUP would heal the device."""
     with agent(node, account):
         label(node, "small")
         listed(node, SMALL, 3)

@@ -4,8 +4,6 @@
 Node Feature Discovery's master would make labels of them; it is not here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -55,11 +55,14 @@ def smuggled(uuid: str) -> dict[str, Pod]:
     """Return pods with GPUs that the kubelet has not given, by each way that is known."""
     dev = {"volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}]}
     mount = {"volumeMounts": [{"name": "dev", "mountPath": "/host-dev"}]}
+    root = {"volumes": [{"name": "dev", "hostPath": {"path": "/"}}]}
+    part = {"volumeMounts": [{"name": "dev", "mountPath": "/host-dev", "subPath": "dev"}]}
     name = f"nvidia.com/gpu={uuid}"
     return {
         "nri-annotation": Pod(script=SMI, annotations={"nvidia.cdi.k8s.io/pod": name}),
         "more-than-given": with_gpus(1, annotations={"nvidia.cdi.k8s.io": "nvidia.com/gpu=all"}),
         "host-dev": Pod(script="ls /host-dev", container=mount, spec=dev),
+        "sub-path": Pod(script="ls /host-dev", container=part, spec=root),
         "privileged": Pod(
             script="ls /dev", container={"securityContext": {"privileged": True}}
         ),
@@ -71,6 +74,11 @@ def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
     said = cluster.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
     uuid = sorted(set(re.findall(r"GPU-[0-9a-f-]{36}", said)))[-1]
     hostile = smuggled(uuid)
+    harmless = Pod(
+        script=SMI,
+        container={"volumeMounts": [{"name": "own", "mountPath": "/own", "subPath": "part"}]},
+        spec={"volumes": [{"name": "own", "emptyDir": {}}]},
+    )
     # The kubelet does not pass a pod's annotation on to its container.
     inert = Pod(script=SMI, annotations={"cdi.k8s.io/mine": f"nvidia.com/gpu={uuid}"})
     if "crio" in cluster.engine.engine:
@@ -84,12 +92,14 @@ def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
             assert result.phase == "Succeeded", (name, result, audited)
         assert audited.count("audit: default/") == len(hostile), audited
         with nri(cluster, "--given-by-kubelet=enforce"):
-            honest = {"one": with_gpus(1), "two": with_gpus(2), "inert": inert}
+            honest = {"one": with_gpus(1), "two": with_gpus(2), "inert": inert, "own": harmless}
             results = run_all(cluster.api, {**hostile, **honest})
     for name in hostile:
         assert results[name].phase == "Pending", (name, results[name])
         assert DENIED in str(results[name].events), (name, results[name])
     counts = [len(set(UUID.findall(results[name].log))) for name in ("one", "two")]
     assert counts == [1, 2], [results[name] for name in ("one", "two")]
-    assert not UUID.findall(results["inert"].log), results
+    for name in ("inert", "own"):
+        assert results[name].phase == "Succeeded", results[name]
+        assert not UUID.findall(results[name].log), results[name]
     assert cluster.engine.snapshot() == before

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of DRA and the NRI plugin's rule, which reads the kubelet's own record of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

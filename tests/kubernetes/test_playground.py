@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make cluster` leaves a cluster that others can use, and `make cluster-down` leaves nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,6 @@ from nvct_sim import rootfs
 from tests.engines.box import REPOSITORY
 from tests.kubernetes import programs
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 UP = "-m tests.kubernetes.playground up"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs in pods of a real Kubernetes by the runtime classes, after `nvct runtime configure`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SECURITY.md's table of what each container of the chart reaches is that of the rendered chart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ Each test prints the seconds until the kubelet's own list is right and, apart, u
 shows it. The bounds are for a busy machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs of a real node move between device plugin and DRA by a label of the Node, while pods run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

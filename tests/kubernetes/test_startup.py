@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device plugin's start on a real kubelet and API server: a taint, and another's socket."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent, its device plugin and its health engine serve, with a sample of every metric."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Iterator

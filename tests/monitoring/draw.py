@@ -6,8 +6,6 @@
     .venv/bin/python -m tests.monitoring.draw FILE.svg
 """
 
-from __future__ import annotations
-
 import html
 import sys
 import tempfile

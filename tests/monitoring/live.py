@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's prometheus, with nvct's rules, beside an exporter and an agent on a simulated node."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io
@@ -14,7 +12,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,8 +23,9 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import counters
 from nvct.agent.exporter import task as exporter
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.web import exposition, http
+from nvct.agent.web.http import Answer, Request
 from nvct_sim import node_changes, tree
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import RULES, program
@@ -32,13 +33,6 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 from tests.unit.agent.test_samples import client_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
-
-    from nvct.agent.web.http import Answer, Request
 
 TIMEOUT_S = 60.0
 MIG, TRAIN, SHARED, LOST = 0, 1, 2, 7

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's prometheus and promtool, and what nvct has for them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

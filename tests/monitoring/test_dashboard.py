@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard for Grafana: the file is what the script makes, and Grafana's schema knows it."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections import Counter

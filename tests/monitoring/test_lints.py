@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
 
-from __future__ import annotations
-
 import io
+from pathlib import Path
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import counters, usage
@@ -18,10 +17,6 @@ from nvct.host.nvml.sample_model import VALUES, NvmlSamples, ProcessSample, XidC
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import promtool
 from tests.unit.agent.exporter.test_series import NOW, gpu, text, twice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LABEL = "label names should be written in 'snake_case' not 'camelCase'"
 """Of modelName."""

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus answers every query of the rules and of the dashboard, from a live scrape."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

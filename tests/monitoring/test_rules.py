@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules for Prometheus: promtool takes them, and each has a unit test."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from nvct.host.faults import APPLICATION
 from tests.monitoring.prometheus import RULES, promtool, rules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 TESTS = Path(__file__).with_name("rules.test.yaml")
 

@@ -4,16 +4,11 @@
 `message("AllocateRequest")` is a class of protobuf's; no generated file is needed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
+import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import grpc
-    from google.protobuf.message import Message
+from google.protobuf.message import Message
 
 PACKAGE = "v1beta1"
 MESSAGES = {

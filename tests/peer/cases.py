@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorded nodes, and the options of each of NVIDIA's programs on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

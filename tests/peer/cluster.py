@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records NVIDIA's device plugin and gpu-feature-discovery in pods of the tests' cluster."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

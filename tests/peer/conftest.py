@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorded nodes, simulated again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records gpu-feature-discovery: the labels of a node, sorted."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs on a simulated node, in a separate mount namespace, and records NVIDIA's programs there."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

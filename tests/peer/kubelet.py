@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kubelet's side of the device plugin API: accepts registrations, then calls the plugin."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

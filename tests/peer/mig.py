@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records nvidia-mig-parted: transcripts of commands, their output and exit status."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records NVIDIA's device plugin: its registrations, lists, preferences and allocations."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -5,8 +5,6 @@ The file lies beside NVIDIA's programs and is not in this repository: names and 
 configuration begins with all GPUs out of MIG mode. One node is enough: it takes 400 commands.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

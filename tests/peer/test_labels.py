@@ -5,28 +5,21 @@ What differs on purpose is undone before the comparison: the mode of GPUs in a P
 than 16 bits, which the incumbent looks for in a folder that does not exist.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.labels import compute, gather, outputs
-from nvct.agent.labels import facts as label_facts
 from nvct.agent.labels import settings as options
-from nvct.agent.labels.facts import is_key, is_value
+from nvct.agent.labels.facts import Facts, Labels, is_key, is_value
+from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
+from nvct_sim.tree import Node
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
 from tests.unit.agent import machines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.labels.facts import Facts, Labels, Rules
-    from nvct_sim.tree import Node
 
 MODE = "nvidia.com/gpu.mode"
 CHANCE = "# by chance: "
@@ -46,14 +39,14 @@ def facts(node: Node) -> Facts:
     return found
 
 
-def rules_of(case: cases.Case, folder: Path, *more: str) -> Rules:
+def rules_of(case: cases.Case, folder: Path, *more: str) -> Settings:
     words = [*case.flags, "--no-timestamp", *more]
     if case.config:
         (folder / "config.json").write_text(json.dumps(case.config))
         words.append(f"--config-file={folder}/config.json")
     settings, warnings = options.resolve(words, {})
     assert warnings == ()
-    return label_facts.rules_of(settings, timestamp=0)
+    return settings
 
 
 @pytest.mark.parametrize("case", [*cases.GFD, *cases.GFD_MIG])
@@ -94,13 +87,9 @@ def recorded(text: str) -> tuple[Labels, dict[str, list[str]]]:
 
 
 def test_more_labels_add_to_the_incumbents_and_change_none(node: Node, facts: Facts) -> None:
-    few, _ = compute.labels(
-        facts, label_facts.rules_of(options.resolve(["--extra-labels="], {})[0], timestamp=1)
-    )
+    few, _ = compute.labels(facts, options.resolve(["--extra-labels="], {})[0], 1)
     words = [f"--extra-labels={','.join(options.EXTRA)}"]
-    many, _ = compute.labels(
-        facts, label_facts.rules_of(options.resolve(words, {})[0], timestamp=1)
-    )
+    many, _ = compute.labels(facts, options.resolve(words, {})[0], 1)
 
     assert few.items() < many.items()
     assert many["nvidia.com/gpu-memory"] == many["nvidia.com/gpu.memory"]
@@ -110,9 +99,7 @@ def test_more_labels_add_to_the_incumbents_and_change_none(node: Node, facts: Fa
 
 
 def test_a_node_with_several_models_has_labels_of_each(node: Node, facts: Facts) -> None:
-    labels, _ = compute.labels(
-        facts, label_facts.rules_of(options.resolve([], {})[0], timestamp=1)
-    )
+    labels, _ = compute.labels(facts, options.resolve([], {})[0], 1)
     counts = {
         key: value for key, value in labels.items() if key.startswith("nvidia.com/gpu.product.")
     }
@@ -138,16 +125,14 @@ def test_in_a_pod_the_incumbent_finds_the_same(name: str, node: Node, facts: Fac
     text = (RECORDED / name / "gpu-feature-discovery.labels").read_text(encoding="utf-8")
     settings, _ = options.resolve(["--no-timestamp", "--extra-labels="], {})
 
-    assert (
-        compute.labels(facts, label_facts.rules_of(settings, timestamp=0))[0] == recorded(text)[0]
-    )
+    assert compute.labels(facts, settings)[0] == recorded(text)[0]
 
 
 def test_node_feature_discovery_accepts_the_file(node: Node, facts: Facts) -> None:
     """Rules of its source `local`: size, one label a line; and those of the API server."""
     words = ["--mig-strategy=mixed", f"--extra-labels={','.join(options.EXTRA)}"]
     settings, _ = options.resolve(words, {})
-    labels, _ = compute.labels(facts, label_facts.rules_of(settings, timestamp=1))
+    labels, _ = compute.labels(facts, settings, 1)
 
     text = outputs.text_of(labels)
 

@@ -6,8 +6,6 @@ denies, nvct's fails and leaves the layout alone. On a node of which one GPU has
 (`mixed`), a configuration for all GPUs counts as applied when the others have it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -5,8 +5,6 @@ One node and the cases that differ in what happens beside the answers; `test_dev
 others without a program.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recordings of NVIDIA's programs are complete, and match the current simulated nodes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

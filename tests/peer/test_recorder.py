@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorder: messages of the device plugin API, and how answers are written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

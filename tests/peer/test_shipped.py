@@ -6,8 +6,6 @@ NVIDIA's program reports a success that its own `assert` denies, nvct fails and 
 It takes 10 s of CPU: 81 names, each resolved for 8 GPUs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

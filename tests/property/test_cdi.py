@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI: a written spec is read unchanged, and no document causes an unexpected exception."""
 
-from __future__ import annotations
-
 import json
 import string
 from typing import Any
@@ -14,11 +12,8 @@ from nvct.cdi import names, versions
 from nvct.cdi.make import store
 from nvct.cdi.read import load, schema
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 

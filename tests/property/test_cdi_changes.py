@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of CDI specs: lowered and moved specs are valid, and comparisons find differences."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 
@@ -14,12 +12,9 @@ from nvct.cdi.check import compare, engines
 from nvct.cdi.make import downgrade
 from nvct.cdi.make.edits import move_root
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError
 from tests.property.test_cdi import SPEC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 VERSIONS = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
 ROOT = st.sampled_from(["/", "", "/a", "/a/", "/a/b"])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of the ELF reader: any damaged file raises only an ElfError."""
 
-from __future__ import annotations
-
 import struct
 
 from hypothesis import given

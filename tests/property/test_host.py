@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parsers of the kernel's files accept any content; paths stay in their roots."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

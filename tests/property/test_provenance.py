@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Provenance of any files is one harmless line, and is read unchanged."""
 
-from __future__ import annotations
-
 import json
 
 import yaml
@@ -12,11 +10,8 @@ from hypothesis import strategies as st
 from nvct.cdi.make import provenance, store
 from nvct.cdi.make.provenance import Provenance
 from nvct.cdi.read import load
+from nvct.cdi.types import Spec
 from nvct.host.model import Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 SPEC: Spec = {
     "cdiVersion": "0.6.0",

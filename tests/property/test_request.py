@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """No value of a container makes its request larger than its words."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nvct.config.model import Config
+from nvct.container.request.model import Request
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import resolve_request
 from nvct.container.request.visible_devices import BLANK, check_word, evaluate, split
 from nvct.errors import RequestError, line
 from nvct.oci.bundle import clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.request.model import Request
 
 UUID = "8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
 KNOWN = st.sampled_from(

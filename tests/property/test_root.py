@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """No path leaves its root, with any tree and during any race."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -10,6 +8,7 @@ import signal
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -20,10 +19,6 @@ from nvct.linux.constants import RESOLVE_IN_ROOT
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from tests.support.descriptors import none_left_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INSIDE, OUTSIDE = b"inside", b"outside"
 

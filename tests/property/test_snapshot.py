@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any snapshot is loaded as it was saved, and makes no file outside its tree."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

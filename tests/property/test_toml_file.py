@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits of any TOML file, and their reversal."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,10 +10,6 @@ from nvct.engine.model import ABSENT
 from nvct.engine.toml_file import edit, find, parse
 from nvct.engine.toml_source import key_text as quoted
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAMES = ("a", "b", "x.y", "c-1", 'q"t')
 SCALARS = (

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Written YAML is read unchanged by PyYAML and by libyaml."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -6,8 +6,6 @@ alone is reported, for a person to check; --randomly-seed=last repeats the order
 A test that fails again fails the run, and so do more failures than a busy machine explains.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

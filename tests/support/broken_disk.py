@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that fails: system calls on some names end with EIO."""
 
-from __future__ import annotations
-
 import errno
 import os
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The unpacked bundle of this source; built again only if its sources change."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine that reads CDI itself does with device names, by the rules of the CDI library."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of the command line, run in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container as a hook sees it: a bundle, a root file system, and the state on stdin."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits in CPU seconds, which are the same on a busy machine; what hangs meets pytest's timeout."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ The spelling is that of libcuda 575.57.08 and 590.44.01: `format`, `CUDA version
 `device`. Orin's 13.2.1 has no driver list, and its section is two bytes shorter than its note.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 

@@ -4,8 +4,6 @@
 CI requires Debian. It does not require Ubuntu, as not every machine can reach its archive.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import fcntl
 import os

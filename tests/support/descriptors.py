@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a part of a test closes what it opens."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

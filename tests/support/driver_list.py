@@ -15,8 +15,6 @@ generates with --driver-root ROOT::
     python -m tests.support.driver_list ROOT VERSION "Ubuntu 24.04: ..." [SPEC] > LIST
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@
 so that every prefix of the edits is a configuration that starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar

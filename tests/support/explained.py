@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts and containers for tests of `nvct explain`, and the command itself."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

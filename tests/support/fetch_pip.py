@@ -5,8 +5,6 @@ For a user without root on a Debian without the package python3-venv: its venv t
 PIP_INDEX_URL names another index, which must answer in JSON (PEP 691).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

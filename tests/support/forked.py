@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a part of a test in a child process, so that mounts and kills affect only the child."""
 
-from __future__ import annotations
-
 import functools
 import os
 import traceback

@@ -5,8 +5,6 @@ A folder with go.mod and go.sum pins a program and all its modules: Go verifies 
 go.sum. A change of one of these files causes a new build.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct-hot, the hot side in one static file: built on demand."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -10,8 +10,6 @@ Each holds busybox as its shell. What a program of the driver needs is glibc, so
 in the first two only; `PROBE` in a musl image is a library that needs the driver's libcuda.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -4,8 +4,6 @@
 They do not come from discovery, so that tests of their use do not depend on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kubelet's record of what device plugins answered, as the kubelet writes it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.container.request.kubelet_record import CLAIMS, FILE, FOLDER
 
 UID = "ac09af53-227b-4283-9cf2-f39c6824a7ee"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launchers, built with a fake interpreter, beside fake runtimes: small scripts that print."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence

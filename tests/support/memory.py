@@ -4,8 +4,6 @@
 A file system on a disk takes four times as long for them, most of it in the kernel.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

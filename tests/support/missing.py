@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last lines of a test run: what was missing, and how many tests were skipped for it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ Contract: written from the description of the state file, without nvct_sim, so t
 compare the two.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several files of tests need and takes long to make: made once in a run of pytest."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable

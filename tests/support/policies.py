@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of a policy, and containers to apply them to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that a test runs; what a running process and its descendants cost, by /proc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 Its base and wheels are kept outside the checkout; a new base is made each month.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import fcntl
 import hashlib

@@ -6,8 +6,6 @@ compare equal from run to run: a descriptor is recorded as its path, and a rando
 `.nvct-*`.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

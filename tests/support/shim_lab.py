@@ -198,15 +198,20 @@ class Lab:
         return self.shim([*flags, "create", "--bundle", str(self.bundle), "x"], program, env)
 
     def shim(
-        self, args: Sequence[str], program: str = PROGRAM, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        program: str = PROGRAM,
+        env: Mapping[str, str] | None = None,
+        data: str = "",
     ) -> Said:
-        """Run the shim as the launcher starts it."""
+        """Run the shim as the launcher starts it, with data on stdin."""
         done = captured(
             [*started(BOOT, self.cold), program, *args],
             env={**self.env, **(env or {})},
             cwd=self.home,
             errors="surrogateescape",
             timeout=60,
+            input=data,
         )
         return Said(done.returncode, done.stdout, done.stderr)
 

@@ -13,8 +13,6 @@ Any other name is a release of Debian or Ubuntu (tests.support.debian_root). All
 releases have PROBE, which loads a library and prints its path.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host of plain files for the shim and for the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

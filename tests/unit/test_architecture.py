@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ARCHITECTURE.md names what exists; documents fit a terminal; the text of the unit file."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON of others that is nested without end is no bug of nvct's: each reader takes it for damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,8 @@ from nvct.agent.device_plugin import list_strategy
 from nvct.agent.labels import gather
 from nvct.cli import explain
 from nvct.container.request import kubelet_record
-from nvct.doctor import containers, incumbent, kubelet
+from nvct.doctor import incumbent, kubelet
+from nvct.engine import engine_files
 from nvct.errors import DocumentError, NvctError
 from nvct.installer import settings
 from nvct_sim import play, tree
@@ -27,7 +26,7 @@ def test_a_hooks_file_names_no_program(tmp_path: Path) -> None:
 
 def test_a_list_of_containers_has_no_names(tmp_path: Path) -> None:
     (tmp_path / "containers.json").write_text(DEEP)
-    assert containers._podman_names(str(tmp_path / "containers.json")) == {}
+    assert engine_files.podman_names(str(tmp_path / "containers.json")) == {}
 
 
 def test_it_is_no_checkpoint_of_a_kubelet(tmp_path: Path) -> None:

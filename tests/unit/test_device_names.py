@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A name of a device that is accepted anywhere is accepted everywhere: each form, each surface."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

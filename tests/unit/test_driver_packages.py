@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What package managers call while they replace NVIDIA's driver."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

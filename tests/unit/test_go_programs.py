@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for tests.support.go_programs, with a fake go and a fake C compiler."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

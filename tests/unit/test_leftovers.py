@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a failed test leaves open makes no later test fail."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

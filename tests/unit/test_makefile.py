@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Makefile names files that exist; each target is run by something; what workers share."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

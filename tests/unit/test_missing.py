@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for tests.support.missing and again: the end of a test run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

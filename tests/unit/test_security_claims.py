@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/claims.toml: each rule of SECURITY.md has claims, and the tests that hold them exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

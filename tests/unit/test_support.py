@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for what tests share: limits of CPU time, and what is made once."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

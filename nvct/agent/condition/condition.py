@@ -43,11 +43,7 @@ class Condition:
         return str(self.is_ready)
 
     def to_dict(self, since: str, now: str) -> Object:
-        """Return the condition as the API has it.
-
-        Args:
-            since: when the status became what it is, RFC 3339.
-        """
+        """Return the condition as the API has it, with the status since a time (RFC 3339)."""
         return {
             "type": TYPE,
             "status": self.status,
@@ -59,11 +55,7 @@ class Condition:
 
 
 def of(document: Mapping[str, Any], tasks: Sequence[str]) -> Condition | None:
-    """Return the condition of a node, None if it has no GPU.
-
-    Args:
-        tasks: names of the tasks that pods need to get GPUs.
-    """
+    """Return the condition of a node by the tasks that offer its GPUs; None if it has no GPU."""
     first, *_ = agent_status.findings(document, tasks)
     if first.severity == "note":
         return None

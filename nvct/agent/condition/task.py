@@ -24,17 +24,9 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
-from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
+from nvct.agent.kubelet.pod_resources import SOCKET, PodResources, uuid_of
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import (
-    CONFLICT,
-    EVENT,
-    NODE,
-    POD,
-    Cluster,
-    ClusterError,
-    Object,
-)
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, POD, Cluster, ClusterError, Object
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError
@@ -55,8 +47,6 @@ RETRY_S = 10.0
 EARLIER_S = 3000.0
 """Faults of this time before the start become Events, too: they may not have been reported. The
 API server keeps Events for an hour, and refuses to create the same one again."""
-REPLICA = "::"
-"""Between a device's UUID and the number of a replica."""
 
 
 def make(context: Context) -> NodeCondition:
@@ -65,11 +55,7 @@ def make(context: Context) -> NodeCondition:
 
 
 class NodeCondition(Task):
-    """The task of the agent that writes the condition of its Node.
-
-    Args:
-        tasks: names of the tasks that pods need to get GPUs.
-    """
+    """The task of the agent that writes the condition of its Node."""
 
     def __init__(
         self,
@@ -107,11 +93,7 @@ class NodeCondition(Task):
         ]
 
     async def run(self) -> None:
-        """Write the condition until canceled.
-
-        Raises:
-            ClusterError: there is no access to the cluster.
-        """
+        """Write the condition until canceled."""
         cluster = self._connect()
         stop_listening = node_news.listen(self._node, self._see)
         try:
@@ -166,11 +148,7 @@ class NodeCondition(Task):
         self._due = time.monotonic() + delay_s
 
     async def _write(self, cluster: Cluster, current: Condition | None) -> None:
-        """Apply the condition; if its status or reason is another, make an Event.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no such Node.
-        """
+        """Apply the condition; if its status or reason is another, make an Event."""
         node = await find_node(cluster, self._node)
         before, now = condition.find(node), timestamp()
         conditions = []
@@ -266,7 +244,9 @@ class DeviceEvents:
         except HostError as error:
             self._complain(error)
             return set()
-        return {(h.namespace, h.pod) for h in holdings if _has(h, devices)}
+        return {
+            (h.namespace, h.pod) for h in holdings if any(uuid_of(i) in devices for i in h.devices)
+        }
 
     def _complain(self, error: HostError) -> None:
         self.problem.tell(error, "an Event about a GPU is missing: ")
@@ -279,10 +259,6 @@ async def _create(cluster: Cluster, manifest: Object) -> None:
     except ClusterError as error:
         if error.status != CONFLICT:
             raise
-
-
-def _has(holding: Holding, devices: list[str]) -> bool:
-    return any(id_.partition(REPLICA)[0] in devices for id_ in holding.devices)
 
 
 def node_reference(node: str) -> Object:

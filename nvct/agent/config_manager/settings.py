@@ -22,7 +22,6 @@ class Settings:
     """The settings.
 
     Attributes:
-        default: the file of a node without the label, "" for none.
         fallbacks: of STRATEGIES, tried in order.
     """
 
@@ -71,11 +70,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings; there are no warnings.
-
-    Raises:
-        UsageError: a value is malformed.
-    """
+    """Return the settings; there are no warnings."""
     known = PROGRAM.values(words, env)
     numbers = known.get("signal")
     if numbers is not None:

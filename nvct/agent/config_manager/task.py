@@ -35,12 +35,7 @@ MODE = 0o644
 
 
 def make(context: Context) -> ConfigManager:
-    """Return the task; after a change it signals a program, or the agent's other tasks.
-
-    Raises:
-        UsageError: a setting is wrong.
-        ClusterError: there is no access to the cluster.
-    """
+    """Return the task; after a change it signals a program, or the agent's other tasks."""
     known = context.load(settings.resolve)
     target = context.env.get("CONFIG_FILE")
     if context.in_agent and target and "CONFIG_FILE_DST" not in context.env:
@@ -147,11 +142,7 @@ class ConfigManager(Task):
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _content(self, path: str) -> bytes:
-        """Return the content of a config file that the programs accept.
-
-        Raises:
-            NvctError: they do not accept it, or it cannot be read.
-        """
+        """Return the content of a config file that the programs accept."""
         if self._checked != (path, _read(path)):
             self._checked = path, _checked(path)
         return self._checked[1]
@@ -162,11 +153,7 @@ class ConfigManager(Task):
 
 
 def _checked(path: str) -> bytes:
-    """Return the content of a config file that the programs accept.
-
-    Raises:
-        NvctError: they do not accept it, or it cannot be read.
-    """
+    """Return the content of a config file that the programs accept."""
     data = _read(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")

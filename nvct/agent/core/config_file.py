@@ -128,11 +128,7 @@ class Document:
         return bool(self.sharing and self.sharing.strategy == MPS)
 
     def settings_of(self, program: Program) -> dict[str, Any]:
-        """Return values for the fields of a program's settings: its options, and what else it has.
-
-        Raises:
-            UsageError: a value is not one of its choices.
-        """
+        """Return values for a program's settings: its options, and what else it has."""
         names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
         return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
 
@@ -171,9 +167,7 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
         and name in values
     )
     return replace(
-        document,
-        values={**document.values, **values},
-        warnings=(*document.warnings, *warnings),
+        document, values={**document.values, **values}, warnings=(*document.warnings, *warnings)
     )
 
 
@@ -337,11 +331,7 @@ def _devices(value: object, name: str) -> str | int | tuple[str, ...]:
 
 
 def resource_name(name: str) -> str:
-    """Return the full name of a resource.
-
-    Raises:
-        DocumentError: it is no resource name.
-    """
+    """Return the full name of a resource."""
     full = name if name.startswith(PREFIX) else f"{PREFIX}{name}"
     if len(full) > NAME_LIMIT or not NAME.fullmatch(full.removeprefix(PREFIX)):
         raise DocumentError(

@@ -87,8 +87,7 @@ class Context:
         return os.path.dirname(self.env.get(SOCKET_ENV, "")) or AGENT_DIR
 
     def load(
-        self,
-        resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]],
+        self, resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]]
     ) -> T:
         """Return the settings as they are now, after warnings are logged.
 

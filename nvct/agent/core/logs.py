@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.core.recorder import Outcome, Recorder
+    from nvct.host.recorder import Outcome, Recorder
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")

@@ -110,7 +110,7 @@ def _shown(default: object, shown: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program of the agent: a task with its own command line.
+    """A program of the agent: a task with its own command line; what is wrong raises UsageError.
 
     Attributes:
         title: that NVIDIA's program prints with its version.
@@ -135,19 +135,11 @@ class Program:
         return tuple(known[name] for name in self.only or known)
 
     def values(self, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values by field; the command line takes precedence over the environment.
-
-        Raises:
-            UsageError: a value is malformed or not one of its choices.
-        """
+        """Return the values by field; the command line takes precedence over the environment."""
         return self.checked({**self.from_environment(env), **self.from_command_line(words)})
 
     def from_command_line(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of flags by field.
-
-        Raises:
-            UsageError: a flag is unknown or has a malformed value, or a word belongs to no flag.
-        """
+        """Return the values of flags by field."""
         by_flag = {flag: option for option in self.options for flag in option.flags}
         values: dict[str, Any] = {}
         rest = list(words)
@@ -174,11 +166,7 @@ class Program:
         return values
 
     def from_environment(self, env: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of variables by field.
-
-        Raises:
-            UsageError: a variable has a malformed value.
-        """
+        """Return the values of variables by field."""
         values = {}
         for option in self.options:
             for name in option.env:
@@ -190,11 +178,7 @@ class Program:
         return values
 
     def from_file(self, document: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Return the values of a config file's keys by field.
-
-        Raises:
-            UsageError: a key has a value of another type.
-        """
+        """Return the values of a config file's keys by field."""
         values = {}
         for option in self.options:
             value: Any = document
@@ -205,11 +189,7 @@ class Program:
         return values
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values, each of which is one of its choices.
-
-        Raises:
-            UsageError: one is not.
-        """
+        """Return the values, each of which is one of its choices."""
         for option in self.options:
             value = values.get(option.field, ())
             for word in value if isinstance(value, tuple) else (value,):

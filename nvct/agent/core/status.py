@@ -15,13 +15,10 @@ from typing import Any, Literal, TypeAlias
 
 from nvct.agent.core.task import KeptTask
 from nvct.agent.web import exposition, http
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
+from nvct.oci.jsontext import Json
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 
@@ -75,11 +72,7 @@ class Status:
 
     def _probes(self) -> Mapping[str, Callable[[], str]]:
         """Return what is asked by a path: a reason for a failure, "" for none."""
-        return {
-            "/healthz": self.failure,
-            "/livez": lambda: "",
-            "/readyz": self.why_not_ready,
-        }
+        return {"/healthz": self.failure, "/livez": lambda: "", "/readyz": self.why_not_ready}
 
     def why_not_ready(self) -> str:
         """Return why this process does not serve its node yet, "" if it does."""
@@ -136,27 +129,20 @@ class Status:
 
     def metrics(self) -> Iterator[Family]:
         """Yield the metrics of the agent and its tasks."""
-        yield _family("nvct_agent_info", "Version of the agent.", {"version": __version__})
-        parts = {"state": self.part}
-        yield _family("nvct_agent_state", "What this agent does: 1 for its state.", parts)
-        nvml = Sample(value=float(self.nvml_problem() == ""))
+        yield family("nvct_agent_info", "Version of the agent.", [(1, {"version": __version__})])
+        state = [(1, {"state": self.part})]
+        yield family("nvct_agent_state", "What this agent does: 1 for its state.", state)
         help_text = "Whether NVML has answered the last request of the agent."
-        yield Family(name="nvct_agent_nvml_up", help=help_text, samples=(nvml,))
+        yield family("nvct_agent_nvml_up", help_text, [(float(self.nvml_problem() == ""), {})])
         for task in self.tasks:
             labels = {"task": task.name}
             help_text = "State of a task: 1 for the one that it is in."
-            yield _family("nvct_agent_task_state", help_text, {**labels, "state": task.state})
-            yield Family(
-                name="nvct_agent_task_restarts_total", kind="counter",
-                help="How often a task was started again after a failure.",
-                samples=(Sample(value=task.restarts, labels=labels),),
-            )  # fmt: skip
+            rows = [(1, {**labels, "state": task.state})]
+            yield family("nvct_agent_task_state", help_text, rows)
+            help_text = "How often a task was started again after a failure."
+            restarts = [(task.restarts, labels)]
+            yield family("nvct_agent_task_restarts_total", help_text, restarts)
             yield from task.metrics()
-
-
-def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
-    """Return a metric whose labels say everything."""
-    return Family(name=name, help=help_text, samples=(Sample(value=1, labels=labels),))
 
 
 def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:

@@ -54,9 +54,6 @@ def load_all(
 
     Args:
         size_limit: in bytes.
-
-    Raises:
-        DocumentError: as `load`.
     """
     found = _parsed(path, what, lambda text: list(yaml.load_all(text, loader)), size_limit)
     return [document for document in found if document is not None]
@@ -84,11 +81,7 @@ def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
 
 
 def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
-    """Return what a file's text is parsed to.
-
-    Raises:
-        DocumentError: as `load`.
-    """
+    """Return what a file's text is parsed to."""
     data = read(path, what, size_limit)
     try:
         return parse(data.decode("utf-8-sig"))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from nvct.agent.device_plugin.resources import Device, Node, Resource
 from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR, Settings
-from nvct.agent.kubelet import deviceplugin_pb2 as api
-from nvct.agent.mps import clients
+from nvct.agent.kubelet import kubelet_pb2 as api
+from nvct.agent.mps import daemons
 from nvct.errors import RequestError
 from nvct.host.roots import join
 from nvct.paths import VOLUME_MOUNT_ROOT
@@ -83,9 +83,9 @@ def answer(
 
 
 def _add_mps(response: api.ContainerAllocateResponse, resource: str, settings: Settings) -> None:
-    name, value = clients.variable(resource)
+    name, value = daemons.variable(resource)
     response.envs[name] = value
-    for mount in clients.mounts(resource, settings.mps_root):
+    for mount in daemons.mounts(resource, settings.mps_root):
         response.mounts.add(
             host_path=mount.host_path, container_path=mount.path, read_only=mount.is_read_only
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
 
 PerResource: TypeAlias = Counter[str]
 
@@ -36,9 +36,6 @@ class Counts:
         yield _counter("xid_devices", "Devices that an XID error made unhealthy.", self.xids)
 
 
-def _counter(name: str, help_: str, counted: PerResource) -> Family:
-    samples = tuple(
-        Sample(value=count, labels={"resource": resource})
-        for resource, count in sorted(counted.items())
-    )
-    return Family(name=f"{PREFIX}_{name}_total", help=help_, kind="counter", samples=samples)
+def _counter(name: str, help_text: str, counted: PerResource) -> Family:
+    rows = ((count, {"resource": resource}) for resource, count in sorted(counted.items()))
+    return family(f"{PREFIX}_{name}_total", help_text, rows)

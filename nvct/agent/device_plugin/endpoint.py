@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
 
-import grpc.aio
+import grpc
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Content
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
+from nvct.agent.kubelet.sockets import Identity, Sockets, identity
 from nvct.errors import NvmlError, RequestError
-
-Identity: TypeAlias = tuple[int, int, int] | None
 
 TASK = "device-plugin"
 
@@ -37,16 +33,7 @@ def listing(content: Content) -> api.ListAndWatchResponse:
     return response
 
 
-def identity(path: str) -> Identity:
-    """Return what changes when another file takes a path; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
-class Endpoint:
+class Endpoint(Sockets):
     """Serves one resource on a socket in the kubelet's folder.
 
     Attributes:
@@ -65,7 +52,7 @@ class Endpoint:
         counts: Counts,
         log: Log | None = None,
     ) -> None:
-        self.path = f"{folder}/{content.resource.endpoint}"
+        super().__init__(f"{folder}/{content.resource.endpoint}")
         self.is_listed = False
         self.has_ended = False
         self._content = content
@@ -73,10 +60,13 @@ class Endpoint:
         self._counts = counts
         self._log = Log() if log is None else log
         self._changed = asyncio.Event()
-        self._server: grpc.aio.Server | None = None
-        self._identity: tuple[int, int] | None = None
         self._registration = 0
         self._streams = 0
+
+    @property
+    def path(self) -> str:
+        """Return the path of the socket."""
+        return self.paths[0]
 
     @property
     def content(self) -> Content:
@@ -89,14 +79,6 @@ class Endpoint:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def owns_socket(self) -> bool:
-        """Return whether the socket is served and still ours."""
-        return self._identity is not None and self._on_disk() == self._identity
-
-    def is_taken(self) -> bool:
-        """Return whether another process has put its socket in place of ours."""
-        return None not in (self._identity, self._on_disk()) and not self.owns_socket()
-
     async def start(self, replaced: Identity) -> None:
         """Serve on a new socket.
 
@@ -106,38 +88,24 @@ class Endpoint:
         Raises:
             OSError: the socket cannot be made, or another one is there.
         """
-        await self.stop()
-        # Until it is renamed the kubelet cannot find a socket that nobody answers on.
-        folder = os.path.dirname(self.path)
-        temporary = f"{folder}/.nvct-{uuid.uuid4().hex[:8]}"  # pids of containers may be equal
-        try:
-            self._server = service.server(self, temporary)
-            await asyncio.shield(self._server.start())  # as in `stop`
-            if identity(self.path) not in (None, replaced):
-                raise FileExistsError(f"another process has just made {self.path}")
-            os.rename(temporary, self.path)
-        except RuntimeError as error:  # gRPC's, for every failure to bind
-            raise OSError(f"no socket can be made in {folder}") from error
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        self._identity = self._on_disk()
+        await self.serve(self._server_on, lambda path: identity(path) in (None, replaced))
 
-    async def stop(self) -> None:
-        """End the server; remove the socket, unless it is another's or its folder is read-only."""
-        if self.owns_socket():
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
-        self._identity = None
-        server, self._server = self._server, None
-        if server is not None:
-            await asyncio.shield(server.stop(None))  # gRPC does not bear that it is canceled
-
-    def _on_disk(self) -> tuple[int, int] | None:
-        """Return device and inode; the inode is not used again while the server has it."""
-        current = identity(self.path)
-        return current and current[:2]
+    def _server_on(self, sockets: Sequence[str]) -> service.Server:
+        unary = service.unary
+        methods = {
+            "GetDevicePluginOptions": unary(self.options, api.Empty, api.DevicePluginOptions),
+            "ListAndWatch": service.stream(
+                self.list_and_watch, api.Empty, api.ListAndWatchResponse
+            ),
+            "GetPreferredAllocation": unary(
+                self.preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
+            ),
+            "Allocate": unary(self.allocate, api.AllocateRequest, api.AllocateResponse),
+            "PreStartContainer": unary(
+                _pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
+            ),
+        }
+        return service.bound({service.SERVICE: methods}, service.NVCT, sockets)
 
     def expect_stream(self) -> None:
         """Forget the streams of earlier registrations: their end does not matter any more."""
@@ -221,3 +189,9 @@ def _gpus(content: Content, request: api.AllocateRequest) -> set[str]:
     """Return the UUIDs of the GPUs of the devices that a pod's containers get."""
     ids = {id_ for container in request.container_requests for id_ in container.devices_ids}
     return {content.resource.devices[id_].gpu for id_ in ids}
+
+
+async def _pre_start(
+    _request: api.PreStartContainerRequest, _context: Context
+) -> api.PreStartContainerResponse:
+    return api.PreStartContainerResponse()

@@ -25,10 +25,7 @@ from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 IGNORED = frozenset({"cdi-cri"})
 """Strategies that nothing but the engine reads."""

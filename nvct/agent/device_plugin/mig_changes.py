@@ -46,11 +46,7 @@ class MigChanges:
                     await changes.wait([self._folder], LOOK_S)
 
     def looked(self, ended: Paused) -> None:
-        """Forget changes that had ended before the machine was looked at.
-
-        Args:
-            ended: the attribute `ended` of then.
-        """
+        """Forget changes that were in `ended` before the machine was looked at."""
         if ended is self.ended:
             self.ended = {}
 

@@ -76,11 +76,7 @@ class MpsWatch:
         return {id_: problem for id_, device in resource.devices.items() if device.is_replica}
 
     async def run(self, nvml: Callable[[], NvmlClient]) -> None:
-        """Watch until canceled, and stop the daemons then.
-
-        Args:
-            nvml: returns the client of NVML's supervisor, which has the daemons as well.
-        """
+        """Watch until canceled, and stop the daemons then; `nvml` returns the client."""
         is_kept = False
         try:
             while True:

@@ -54,8 +54,7 @@ def preferred(
 ) -> list[str]:
     """Return ids of `size` devices, the required ones among them; none if there are not enough.
 
-    Args:
-        policy: distributed, packed or distinct, for replicas and MIG devices.
+    The policy (distributed, packed or distinct) is for replicas and MIG devices.
     """
     known = resource.devices
     must = [id_ for id_ in dict.fromkeys(required) if id_ in known][: max(size, 0)]

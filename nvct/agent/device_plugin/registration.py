@@ -25,11 +25,12 @@ from nvct.agent.core import waiting
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.endpoint import Endpoint, Identity, identity
+from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import Content
 from nvct.agent.device_plugin.socket_owner import Owner
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service
+from nvct.agent.kubelet.sockets import Identity, identity
 
 State: TypeAlias = Literal[
     "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded", "refused"
@@ -59,7 +60,6 @@ class Registration:
     """One resource: its endpoint, and its state with the kubelet.
 
     Attributes:
-        reason: why it is in this state, a sentence or "".
         is_handed_over: whether another instance is to take the socket: that is no news.
 
     Args:
@@ -101,7 +101,7 @@ class Registration:
 
     def look(self) -> None:
         """Notice that a socket has changed; to be called several times a second."""
-        if not self.endpoint.owns_socket() or self._is_other_kubelet():
+        if not self.endpoint.owns_sockets() or self._is_other_kubelet():
             self._wake.set()
 
     def compare(self, ids: Collection[str]) -> None:
@@ -166,7 +166,7 @@ class Registration:
         await asyncio.sleep(WITHDRAWN_S)
 
     async def _serve(self) -> bool:
-        if self.endpoint.owns_socket():
+        if self.endpoint.owns_sockets():
             return True
         path = self.endpoint.path
         owner, replaced = await _other(path)
@@ -225,7 +225,7 @@ class Registration:
         self._become("lost", reason)
 
     def _loss(self) -> str:
-        if not self.endpoint.owns_socket():
+        if not self.endpoint.owns_sockets():
             return f"{self.endpoint.path} is gone"
         if self._is_other_kubelet():
             gone = identity(self._kubelet) is None

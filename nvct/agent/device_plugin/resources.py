@@ -77,7 +77,6 @@ class Resource:
     """A resource that the kubelet offers to pods.
 
     Attributes:
-        name: e.g. nvidia.com/gpu.
         devices: by id, in the order of the machine.
     """
 
@@ -205,25 +204,18 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
             )
     if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
         raise HostError(
-            "invalid MIG configuration: more than one MIG device type present on node",
-            hint=MIXED,
+            "invalid MIG configuration: more than one MIG device type present on node", hint=MIXED
         )
     if has_gpus and has_mig:
         raise HostError(
-            "all devices on the node must be configured with the same migEnabled value",
-            hint=MIXED,
+            "all devices on the node must be configured with the same migEnabled value", hint=MIXED
         )
 
 
 def _shared(
     devices: Mapping[str, list[Device]], replicas: Sequence[Replicas]
 ) -> dict[str, list[Device]]:
-    """Return the devices by resource after sharing.
-
-    Raises:
-        HostError: a device or number of devices to share does not exist, or two rules are for
-            one device.
-    """
+    """Return the devices by resource after sharing."""
     shared = {name: list(of_name) for name, of_name in devices.items()}
     for rule in replicas:
         for device in _selected(devices.get(rule.name, []), rule):

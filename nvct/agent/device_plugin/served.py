@@ -27,7 +27,7 @@ from nvct.agent.health.store import Store
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -116,13 +116,12 @@ class ServedResources:
             content, labels = registration.endpoint.content, {"resource": registration.name}
             unhealthy = sum(id_ in content.unhealthy for id_ in content.resource.devices)
             healthy = len(content.resource.devices) - unhealthy
-            devices.append(Sample(value=healthy, labels={**labels, "health": "healthy"}))
-            devices.append(Sample(value=unhealthy, labels={**labels, "health": "unhealthy"}))
-            listed.append(Sample(value=int(registration.state == "listed"), labels=labels))
-        name, text = f"{PREFIX}_devices", "Devices that are offered to the kubelet."
-        yield Family(name=name, help=text, samples=tuple(devices))
-        name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
-        yield Family(name=name, help=text, samples=tuple(listed))
+            devices.append((healthy, {**labels, "health": "healthy"}))
+            devices.append((unhealthy, {**labels, "health": "unhealthy"}))
+            listed.append((int(registration.state == "listed"), labels))
+        yield family(f"{PREFIX}_devices", "Devices that are offered to the kubelet.", devices)
+        help_text = "Whether the kubelet has read the list of devices."
+        yield family(f"{PREFIX}_listed", help_text, listed)
 
     async def watch(self) -> None:
         """Notice changes of the sockets until canceled.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.core.settings import Program, option
-from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
 
 AUTO = "auto"
@@ -28,6 +27,9 @@ CDI_GPU = f"{VENDOR}/gpu"
 DRA_VENDOR = "k8s.gpu.nvidia.com"
 """Same, for dynamic resource allocation."""
 SPEC_FOLDER = "/var/run/cdi"
+RECOVERY = ("auto", "never")
+"""Whether a device can become healthy again."""
+RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", "XID_TABLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,7 @@ class Settings:
     """The settings.
 
     Attributes:
-        driver_root: on the host, as dev_root.
         mps: whether replicas are shared by MPS, else by time.
-        mps_root: on the host, where MPS has its folders.
     """
 
     mig_strategy: str = option(
@@ -155,11 +155,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings of command line, environment and config file, and warnings.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
-    """
+    """Return the settings of command line, environment and config file, and warnings."""
     document = config_file.resolve(PROGRAM, words, env)
     known = document.settings_of(PROGRAM)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:

@@ -55,11 +55,7 @@ class PluginFiles:
     async def write(
         self, settings: Settings, discovery: Discovery, imex_channels: Sequence[int]
     ) -> tuple[str, ...]:
-        """Write the specifications; return the features that have one.
-
-        Raises:
-            NvctError: there is no specification of the GPUs or channels.
-        """
+        """Write the specifications; return the features that have one."""
         _, warnings = discovery_options.parse(settings.cdi_feature_flags)
         request = request_of(settings, imex_channels)
         written = await self._files(settings, discovery).ask(request, Written)
@@ -85,11 +81,7 @@ class PluginFiles:
         }
 
     async def why_not(self, settings: Settings, discovery: Discovery) -> str:
-        """Return why devices cannot be offered by CDI, whatever the engine is; "" if they can.
-
-        Raises:
-            NvctError: nobody answers.
-        """
+        """Return why devices cannot be offered by CDI, whatever the engine is; "" if they can."""
         return await self._files(settings, discovery).ask(Possible(), str)
 
     def _files(self, settings: Settings, discovery: Discovery) -> Host:

@@ -68,11 +68,7 @@ class Made(NamedTuple):
 
 
 def gpus(place: Place, request: PluginSpecs, report: NvmlReport) -> Made:
-    """Return the specification of all GPUs and MIG devices; the arguments are those of `write`.
-
-    Raises:
-        NvctError: there is none.
-    """
+    """Return the specification of all GPUs and MIG devices; the arguments are those of `write`."""
     driver = _published(place, request, report.driver_version)
     inventory = modes.discover("auto", place.roots, _discovery(place, request, report))
     spec = generate(inventory, replace(_options(place, request), cls="gpu"))

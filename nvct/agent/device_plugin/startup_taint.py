@@ -26,11 +26,7 @@ POLL_S = 1.0
 
 
 class StartupTaint:
-    """The taint of one key.
-
-    Attributes:
-        reason: why the taint is still there, "" if it is not.
-    """
+    """The taint of one key; `reason` tells why it is still there, "" if it is not."""
 
     def __init__(self, key: str, node: str, connect: Callable[[], Cluster], log: Log) -> None:
         self.key = key
@@ -72,11 +68,7 @@ class StartupTaint:
                 await asyncio.sleep(delay_s)
 
     async def _remove(self, names: Collection[str]) -> str:
-        """Remove the taint if the Node has the resources; return why it is still there, or "".
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-        """
+        """Remove the taint if the Node has the resources; return why it is still there, or ""."""
         from nvct.agent.kubernetes.cluster import CONFLICT, NODE, ClusterError  # 12 MB
 
         cluster = self._cluster = self._cluster or self._connect()

@@ -61,9 +61,6 @@ def make(context: Context) -> DevicePlugin:
     """Return the task.
 
     The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
     """
 
     def discovery(known: Settings) -> Discovery:

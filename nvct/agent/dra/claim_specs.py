@@ -11,16 +11,19 @@ from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.host_side import Host
 from nvct.agent.machine.place import Place
 from nvct.agent.nvml.host_verbs import (
+    CLAIM_CLASS,
+    DRIVER_CLASS,
+    OF_MPS,
     ClaimDevice,
     ClaimSpec,
     DriverSpec,
     KeepClaims,
     Published,
     RemoveClaim,
+    device_name,
 )
 from nvct.errors import NvctError
 
@@ -36,7 +39,7 @@ FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 
 
 class ClaimSpecs:
-    """The specifications of this node's claims.
+    """The specifications of this node's claims; what is not written or removed raises NvctError.
 
     Attributes:
         is_known: whether the driver's files were written, so that those of claims can be.
@@ -60,21 +63,13 @@ class ClaimSpecs:
             )
 
     async def update(self) -> tuple[str, ...]:
-        """Write the driver's files, and know the devices that there are; return warnings.
-
-        Raises:
-            NvctError: NVML does not answer, or the file cannot be written.
-        """
+        """Write the driver's files, and know the devices that there are; return warnings."""
         warnings = await self._files.ask(DriverSpec(), tuple[str, ...])
         self.is_known = True
         return warnings
 
     async def write(self, claim: Prepared) -> None:
-        """Write the specification of a claim; a claim without devices has none.
-
-        Raises:
-            NvctError: a device is not there, or the file cannot be written.
-        """
+        """Write the specification of a claim; a claim without devices has none."""
         devices = tuple(
             ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
             for entry in claim.entries
@@ -84,19 +79,11 @@ class ClaimSpecs:
             await self._files.ask(ClaimSpec(uid=claim.uid, devices=devices, mps=mps), NoneType)
 
     async def remove(self, uid: str) -> None:
-        """Remove the specification of a claim, if there is one.
-
-        Raises:
-            NvctError: it cannot be removed.
-        """
+        """Remove the specification of a claim, if there is one."""
         await self._files.ask(RemoveClaim(uid=uid), NoneType)
 
     async def remove_others(self, uids: Iterable[str]) -> None:
-        """Remove the specifications of all claims but some.
-
-        Raises:
-            NvctError: nobody answers.
-        """
+        """Remove the specifications of all claims but some."""
         await self._files.ask(KeepClaims(uids=tuple(uids)), NoneType)
 
 
@@ -104,5 +91,5 @@ def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
     """Return the CDI devices that give a claim's device to a container."""
     names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
-        names.append(f"{claim.uid}{MPS}")
+        names.append(f"{claim.uid}{OF_MPS}")
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)

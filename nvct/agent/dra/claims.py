@@ -31,7 +31,6 @@ class Allocated(NamedTuple):
     """A device of this driver that a claim has.
 
     Attributes:
-        device: its name in the pool of the node.
         requests: names of the claim's requests that it is for.
         is_admin: whether the claim only observes it, and others may have it.
         alternatives: as `requests`, with the alternative that was taken: REQUEST/ALTERNATIVE.
@@ -62,8 +61,7 @@ class Doubts:
     def next(self, known: Mapping[str, Prepared], named: Collection[str]) -> list[Prepared]:
         """Return the prepared claims for which the API server is asked now.
 
-        Args:
-            named: NAMESPACE/NAME of the claims that the kubelet names for its pods.
+        The kubelet names others, by NAMESPACE/NAME.
         """
         names = Counter(claim.full_name for claim in known.values())
         unnamed = {
@@ -89,21 +87,13 @@ def kind(version: str) -> Kind:
 
 
 def check(ref: ClaimRef) -> None:
-    """Refuse a uid that is none: it becomes part of a file's name.
-
-    Raises:
-        RequestError: it is none.
-    """
+    """Refuse a uid that is none: it becomes part of a file's name."""
     if not UID.fullmatch(ref.uid):
         raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
 
 
 def checked(claim: Object | None, ref: ClaimRef) -> Object:
-    """Return a claim that has devices.
-
-    Raises:
-        RequestError: there is none, or it is not allocated.
-    """
+    """Return a claim that has devices."""
     if claim is None:
         raise RequestError(
             f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
@@ -137,11 +127,6 @@ def entries(
     devices: Iterable[Allocated], known: Mapping[str, Device], node: str, before: Prepared | None
 ) -> tuple[Entry, ...]:
     """Return the devices of a claim; one that is not there now as the claim had it before.
-
-    Args:
-        devices: that the claim has.
-        known: the devices of the node, by name.
-        before: the claim as it was prepared.
 
     Raises:
         HostError: the node has no such device, and the claim did not have it.

@@ -12,13 +12,7 @@ from collections.abc import Iterable
 
 from nvct.agent.core.config_file import PREFIX
 from nvct.agent.dra.devices import DRIVER, Offer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
-
-SEPARATOR = "::"
-"""Between a UUID and the number of a replica."""
+from nvct.agent.kubelet.pod_resources import Holding, PodResources, uuid_of
 
 
 class Classic:
@@ -30,7 +24,6 @@ class Classic:
     """
 
     def __init__(self, socket: str) -> None:
-        """Ask the kubelet on a socket; where it is missing, there is no device plugin."""
         self.taken: frozenset[str] | None = None
         self.claims: frozenset[str] = frozenset()
         self._socket = socket
@@ -54,14 +47,10 @@ class Classic:
         )
         offered = await pods.allocatable()
         ids = [id_ for name, of_it in offered.items() if name.startswith(PREFIX) for id_ in of_it]
-        self.taken = frozenset((*map(_uuid, ids), *_holders(holdings)))
+        self.taken = frozenset((*map(uuid_of, ids), *_holders(holdings)))
 
     async def holders(self) -> dict[str, str]:
-        """Return the pod that has each device of a device plugin, by the UUID of the device.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return the pod that has each device of a device plugin, by the UUID of the device."""
         pods = self._connected()
         return _holders(await pods.holdings() if pods else ())
 
@@ -76,8 +65,6 @@ class Classic:
 
     def _connected(self) -> PodResources | None:
         if self._pods is None and os.path.exists(self._socket):
-            from nvct.agent.kubelet.pod_resources import PodResources
-
             self._pods = PodResources(self._socket)
         return self._pods
 
@@ -90,13 +77,8 @@ def without(offer: Offer, classic: frozenset[str]) -> Offer:
 
 def _holders(holdings: Iterable[Holding]) -> dict[str, str]:
     return {
-        _uuid(id_): f"{holding.namespace}/{holding.pod}"
+        uuid_of(id_): f"{holding.namespace}/{holding.pod}"
         for holding in holdings
         if holding.resource.startswith(PREFIX) and holding.claim is None
         for id_ in holding.devices
     }
-
-
-def _uuid(id_: str) -> str:
-    """Return the UUID in a device's id, which may have the number of a replica."""
-    return id_.partition(SEPARATOR)[0]

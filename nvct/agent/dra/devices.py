@@ -55,9 +55,7 @@ class Device:
     Attributes:
         name: of the device in its pool, e.g. gpu-0.
         uuid: of the GPU or MIG device, by which its CDI device is named; "" if it is to be made.
-        gpu: the UUID of the GPU.
         attributes: by name; a name without a domain belongs to the driver.
-        capacity: by name.
         place: of a MIG device that is made when a claim is prepared, None for other devices.
         counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
         instance: the ids of GPU instance and compute instance of a MIG device that exists.

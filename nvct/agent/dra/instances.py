@@ -21,21 +21,17 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct.host.nvml.mig_model import GpuInstance, MigGpu
 from nvct.host.roots import Roots
+from nvct.oci.jsontext import Json
 
 Key: TypeAlias = tuple[str, int, int, int]
 """UUID of the GPU, profile, first memory slice, number of these."""
 Uuids: TypeAlias = Mapping[Key, str]
 """The UUIDs of MIG devices."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
-
-    Arguments = Mapping[str, Json]
+Arguments: TypeAlias = Mapping[str, Json]
 
 
 class Instances:
-    """The MIG devices that this driver makes."""
+    """The MIG devices that this driver makes; what NVML refuses raises NvctError."""
 
     def __init__(
         self,
@@ -70,11 +66,7 @@ class Instances:
             await self._nvml.call("mig_create_compute", int, arguments)
 
     async def destroy(self, gpu: str, place: Place) -> None:
-        """Destroy the MIG device at a place, if there is one, also while the driver is let go.
-
-        Raises:
-            NvctError: NVML refuses: a process uses it.
-        """
+        """Destroy the MIG device at a place, if there is one, also while the driver is let go."""
         with self._nvml.ending():
             state = await self._state(gpu)
             instance = instance_at(state, place) if state else None
@@ -86,9 +78,6 @@ class Instances:
         """Look at the machine, and return the MIG devices that can be given to containers.
 
         One look serves all who asked before it began.
-
-        Raises:
-            NvctError: NVML does not answer.
         """
         asked = self._looks
         async with self._looking:

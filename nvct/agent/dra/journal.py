@@ -49,8 +49,6 @@ class Entry:
     """A device of a prepared claim.
 
     Attributes:
-        gpu: the UUID of the GPU.
-        requests: names of the claim's requests that it is for.
         is_admin: whether others may have it too.
         place: of a MIG device that was made for the claim, whose UUID is then "".
     """
@@ -72,11 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim.
-
-    Attributes:
-        daemon: of MPS, None if it does not share by MPS.
-    """
+    """A prepared claim; `daemon` is None if it does not share by MPS."""
 
     namespace: str
     name: str
@@ -118,15 +112,16 @@ class Prepared:
 
 
 class Journal:
-    """The claims of one node by their uids."""
+    """The claims of one node by their uids, in a folder that is made if it is missing.
+
+    Raises:
+        HostError: here and in each method: a file or the folder cannot be made, read, written, or
+            is locked by somebody else for too long.
+        DocumentError: in what reads the claims: they are malformed.
+        UnsafePathError: something is a link, or others could have written it.
+    """
 
     def __init__(self, folder: str) -> None:
-        """Use the files in a folder, which is made if it is missing.
-
-        Raises:
-            HostError: it cannot be made.
-            UnsafePathError: it is a link or a file.
-        """
         try:
             SharedFolder.open(folder, create=0o750).close()
         except OSError as error:
@@ -140,22 +135,13 @@ class Journal:
 
         Args:
             why: what is done, for others who wait.
-
-        Raises:
-            HostError: somebody else holds the lock for too long, or a file is unreadable.
-            DocumentError: it is malformed.
-            UnsafePathError: a file is a link, or others could have written it.
         """
         async with self._lock(LOCK, why):
             yield self.load()
 
     @contextlib.asynccontextmanager
     async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
-        """Let nobody else make or destroy MIG devices on GPUs meanwhile.
-
-        Raises:
-            HostError: somebody else holds the lock of one for too long.
-        """
+        """Let nobody else make or destroy MIG devices on GPUs meanwhile."""
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(gpus):  # in one order, so that no two wait for each other
                 await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))
@@ -187,13 +173,7 @@ class Journal:
             os.close(fd)
 
     def load(self) -> dict[str, Prepared]:
-        """Return the claims as the file has them.
-
-        Raises:
-            HostError: it is unreadable.
-            DocumentError: it is malformed.
-            UnsafePathError: it is a link, or others could have written it.
-        """
+        """Return the claims as the file has them."""
         try:
             with SharedFolder.open(self._folder) as folder:
                 document = json.loads(folder.read(FILE, LIMIT))
@@ -210,9 +190,6 @@ class Journal:
 
         Args:
             before: of an earlier call; those places are in the result, too.
-
-        Raises:
-            HostError, DocumentError: as `load`.
         """
         places: Places = {gpu: [*known] for gpu, known in (before or {}).items()}
         for claim in self.load().values():
@@ -222,19 +199,11 @@ class Journal:
         return places
 
     def gpus(self) -> set[str]:
-        """Return the UUIDs of the GPUs that claims have.
-
-        Raises:
-            HostError, DocumentError: as `load`.
-        """
+        """Return the UUIDs of the GPUs that claims have."""
         return {gpu for claim in self.load().values() for gpu in gpus_of(claim)}
 
     def save(self, claims: Mapping[str, Prepared]) -> None:
-        """Write all claims.
-
-        Raises:
-            HostError: the file cannot be written.
-        """
+        """Write all claims."""
         document = {"version": VERSION, "claims": [asdict(claims[uid]) for uid in sorted(claims)]}
         try:
             # On the disk: after a boot the kubelet does not prepare a claim again.

@@ -28,18 +28,9 @@ kubelet's limit for a call."""
 
 
 class ClaimDaemons:
-    """The daemons that claims of this node have, by the names of these.
-
-    Attributes:
-        problems: why each daemon is not ready, "" if it is.
-    """
+    """The daemons of this node's claims; `problems` tells why one is not ready, "" if it is."""
 
     def __init__(self, nvml: NvmlClient, log: Log) -> None:
-        """Want none yet.
-
-        Args:
-            nvml: the client of the supervisor that has the keeper.
-        """
         self.problems: dict[str, str] = {}
         self._nvml = nvml
         self._log = log

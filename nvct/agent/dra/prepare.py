@@ -44,7 +44,7 @@ COMPLAINTS = 1000
 
 
 class Preparer:
-    """The claims of this node.
+    """The claims of this node; each method raises NvctError if a file cannot be read or written.
 
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
@@ -54,18 +54,11 @@ class Preparer:
         named: returns NAMESPACE/NAME of the claims that the kubelet names for its pods.
         mode: which task offers the GPUs; None if there is no other task that does.
         prepared: how often a claim was prepared; `failures`: how often that failed.
-        took_s: how long all of these took together.
     """
 
     def __init__(
         self, node: str, journal: Journal, specs: ClaimSpecs, find: FindClaim, log: Log
     ) -> None:
-        """Prepare nothing yet.
-
-        Args:
-            node: its name, which is that of the pool.
-            find: returns a claim as the API server has it.
-        """
         self.devices: Mapping[str, Device] = {}
         self.instances: Instances | None = None
         self.mps: ClaimDaemons | None = None
@@ -120,21 +113,13 @@ class Preparer:
         self._log.warning(f"{about}: {error.message}{hint}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """Undo `prepare`.
-
-        Raises:
-            NvctError: a file cannot be written or removed.
-        """
+        """Undo `prepare`."""
         claims.check(ref)
         async with self._alone(ref.uid):
             await self._let_go(ref.uid)
 
     async def reconcile(self) -> None:
-        """Unprepare claims that are gone or no longer allocated, and write what is missing.
-
-        Raises:
-            NvctError: the journal cannot be read or written.
-        """
+        """Unprepare claims that are gone or no longer allocated, and write what is missing."""
         for claim in self._doubts.next(self._journal.load(), self.named()):
             about = f"claim {claim.full_name} ({claim.uid})"
             try:
@@ -149,20 +134,12 @@ class Preparer:
         await self.write_specs()
 
     async def _is_gone(self, claim: Prepared) -> bool:
-        """Return whether a claim needs its devices no more.
-
-        Raises:
-            NvctError: nobody can tell.
-        """
+        """Return whether a claim needs its devices no more."""
         found = await self._find(ref_of(claim))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
-        """Write the CDI specification of each prepared claim, and remove others.
-
-        Raises:
-            NvctError: the journal cannot be read.
-        """
+        """Write the CDI specification of each prepared claim, and remove others."""
         there: Uuids = {}
         has_places = any(claim.has_places for claim in self._journal.load().values())
         if has_places and self.instances is not None:
@@ -242,11 +219,7 @@ class Preparer:
         return claim
 
     async def _record(self, claim: Prepared) -> Prepared | None:
-        """Write a claim to the journal: what is made from here on has an owner.
-
-        Returns:
-            Another claim that has one of its devices; then nothing is written.
-        """
+        """Write a claim to the journal; or return another one that has one of its devices."""
         async with self._locked(f"claim {claim.full_name} is recorded") as known:
             for other in known.values():
                 if other.uid != claim.uid and claim.excluded_by(other):
@@ -256,11 +229,7 @@ class Preparer:
         return None
 
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
-        """Unprepare a claim that is gone and has a device of another one.
-
-        Raises:
-            HostError: it still exists.
-        """
+        """Unprepare a claim that is gone and has a device of another one."""
         if not await self._is_gone(other):
             raise HostError(
                 f"{claim.excluded_by(other)} is prepared for claim {other.full_name}",
@@ -282,11 +251,7 @@ class Preparer:
         return await self._write(claim)
 
     async def _write(self, claim: Prepared) -> Prepared:
-        """Write the specification of a claim of the journal; return the claim as `_make` does.
-
-        Raises:
-            NvctError: the journal does not have it now, or a device cannot be had.
-        """
+        """Write the specification of a claim of the journal; return the claim as `_make` does."""
         why = f"claim {claim.full_name} is prepared"
         filled = await self._filled(claim, why) if claim.has_places else claim
         async with self._locked(why) as known:
@@ -315,11 +280,7 @@ class Preparer:
         return self.mode.preparing(sorted(gpus_of(claim)))
 
     async def _check_pods(self, claim: Prepared) -> None:
-        """Refuse a claim if a pod has one of its GPUs by a device plugin.
-
-        Raises:
-            HostError: a pod has one, or the kubelet does not answer.
-        """
+        """Refuse a claim if a pod has one of its GPUs by a device plugin."""
         wanted = gpus_of(claim)
         if self.holders is None or not wanted:
             return
@@ -332,11 +293,7 @@ class Preparer:
                 )
 
     async def _wanted(self, ref: ClaimRef) -> Prepared | None:
-        """Return what a claim has; None if the API server does not answer and it is prepared.
-
-        Raises:
-            NvctError: see `prepare`.
-        """
+        """Return what a claim has; None if the API server does not answer and it is prepared."""
         try:
             found = await self._find(ref)
         except NvctError as error:

@@ -34,8 +34,6 @@ class Publisher:
 
     Attributes:
         version: of the API, "" until the API server was asked.
-        written: how many slices were written or deleted.
-        problem: why the last attempt failed.
         is_current: whether the API server has the slices of the devices.
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
@@ -92,12 +90,7 @@ class Publisher:
                 await until_set(self._changed, backoff.next_s())
 
     async def _write(self) -> None:
-        """Make the slices those of the devices.
-
-        Raises:
-            ClusterError: the API server refuses, or has no such Node.
-            HostError: another driver of this name is there.
-        """
+        """Make the slices those of the devices."""
         node = await find_node(self._cluster, self._node)
         version = await self.find_version()
         found = await self._cluster.list(slices.kind(version), fields=self._fields())
@@ -127,11 +120,7 @@ class Publisher:
         self._since = found.version
 
     async def _apply(self, version: str, manifest: Object) -> Object:
-        """Write a slice, and return it.
-
-        Raises:
-            ClusterError: the API server refuses it, or does not know shared counters.
-        """
+        """Write a slice, and return it."""
         has_counters = "sharedCounters" in manifest["spec"]
         try:
             applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
@@ -189,11 +178,7 @@ class Publisher:
             raise
 
     async def _other_changes(self) -> None:
-        """Return when a slice is not what was written here, or the watch has ended.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-        """
+        """Return when a slice is not what was written here, or the watch has ended."""
         kind = slices.kind(await self.find_version())
         watch = self._cluster.watch(kind, self._fields(), self._since, WATCH_S)
         try:

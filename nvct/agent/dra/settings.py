@@ -27,9 +27,6 @@ class Settings:
     """The settings.
 
     Attributes:
-        node_name: "" is the host's name.
-        dev_root: the root with /dev, on the host; "" is the driver's root.
-        container_driver_root: where the driver root is mounted here.
         pod_uid: part of the sockets' names, so that two pods do not share them.
         mig_profiles: that are offered on demand; () is all of them.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
@@ -129,11 +126,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings, and warnings.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
-    """
+    """Return the settings, and warnings."""
     document = config_file.resolve(PROGRAM, words, env)
     known = {name: value for name, value in document.settings_of(PROGRAM).items() if value}
     for name in FOLDERS:

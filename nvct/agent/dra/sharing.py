@@ -3,24 +3,21 @@
 
 Containers and pods that use the same claim share its GPU by the driver's own time-slicing, or by
 MPS with the limits of the configuration. A configuration that asks for something else is refused,
-because a pod would run without the limits that it asked for. Contract: pure functions.
+because a pod would run without the limits that it asked for. Contract: pure functions; what is
+refused raises RequestError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvct.agent.dra.devices import DRIVER, MIB
 from nvct.agent.dra.journal import Entry
-from nvct.agent.dra.tables import checked
 from nvct.agent.kubernetes import quantity
+from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
 from nvct.errors import RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Object
 
 THREADS = "defaultActiveThreadPercentage"
 MEMORY = "defaultPinnedDeviceMemoryLimit"
@@ -42,7 +39,6 @@ class Config(NamedTuple):
     """A configuration.
 
     Attributes:
-        kind: which devices it is for.
         requests: for which requests it is, () for all.
         limits: of MPS, None if it does not ask for MPS.
         warning: about a setting that has no effect, "" if there is none.
@@ -62,11 +58,7 @@ def configs(claim: Object, requests: Collection[str]) -> list[Config]:
     """Return the configurations of a claim; a later one takes the place of an earlier one.
 
     Args:
-        claim: as the API server has it.
         requests: names of its requests that have devices of this driver.
-
-    Raises:
-        RequestError: a configuration is malformed, or asks for what this driver does not have.
     """
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
     found = []
@@ -91,9 +83,6 @@ def daemon(
     Args:
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
-
-    Raises:
-        RequestError: MPS cannot serve the devices, or not with these limits.
     """
     shared = [
         (config.limits, entry)
@@ -133,11 +122,7 @@ def daemon(
 
 
 def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
-    """Refuse limits of a GPU that has none.
-
-    Raises:
-        RequestError: there is such a GPU.
-    """
+    """Refuse limits of a GPU that has none."""
     for uuid in sorted(gpus):
         major, _, rest = compute.get(uuid, "0.0").partition(".")
         minor = rest.partition(".")[0]
@@ -150,11 +135,7 @@ def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
-    """Return the configuration of a device.
-
-    Raises:
-        RequestError: one that names the request is for devices of another kind.
-    """
+    """Return the configuration of a device."""
     is_mig = entry.place is not None or entry.uuid.startswith(MIG)
     kind = MIG_CONFIG if is_mig else GPU_CONFIG
     for config in reversed(found):
@@ -179,10 +160,10 @@ def _config(parameters: object) -> Config:
             f"the claim's configuration is of kind {version}/{kind}",
             hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {VERSION}",
         )
-    checked(parameters, ("apiVersion", "kind", "sharing"), "")
+    _checked(parameters, ("apiVersion", "kind", "sharing"), "")
     if parameters.get("sharing") is None:
         return Config(kind)
-    sharing = checked(parameters["sharing"], KINDS[kind], "sharing")
+    sharing = _checked(parameters["sharing"], KINDS[kind], "sharing")
     strategy = sharing.get("strategy", "")
     of_strategies = {TIME_SLICING: "timeSlicingConfig", MPS: "mpsConfig"}
     if not isinstance(strategy, str) or strategy not in of_strategies:
@@ -202,7 +183,7 @@ def _config(parameters: object) -> Config:
 
 
 def _warning(table: object) -> str:
-    config = checked(table, ("interval",), "sharing.timeSlicingConfig")
+    config = _checked(table, ("interval",), "sharing.timeSlicingConfig")
     interval = config.get("interval", INTERVALS[0])
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
@@ -228,11 +209,7 @@ class Limits(NamedTuple):
     of_devices: Mapping[str, int]
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the memory in MiB by the place of the device.
-
-        Raises:
-            RequestError: the claim does not have a device that is named.
-        """
+        """Return the memory in MiB by the place of the device."""
         places = {str(place): place for place in range(len(uuids))}
         places |= {uuid: place for place, uuid in enumerate(uuids)}
         limits = {str(place): self.memory_mib for place in range(len(uuids)) if self.memory_mib}
@@ -250,12 +227,8 @@ NO_LIMITS = Limits(0, 0, {})
 
 
 def limits_of(table: object) -> Limits:
-    """Return the limits of an `mpsConfig`.
-
-    Raises:
-        RequestError: a field is unknown, or a value is malformed.
-    """
-    config = checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
+    """Return the limits of an `mpsConfig`."""
+    config = _checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
         raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
@@ -280,3 +253,16 @@ def _mib(value: object, name: str) -> int:
     if number < MIB:
         raise RequestError(f"{name} is {value}, less than 1Mi", hint="memory counts in whole MiB")
     return int(number) // MIB
+
+
+def _checked(table: object, known: Collection[str], path: str) -> dict[str, Any]:
+    """Return a table that anybody may write: each of its fields must be known."""
+    where = f"{path} of the claim's configuration" if path else "the claim's configuration"
+    if not isinstance(table, dict):
+        raise RequestError(f"{where} is no object")
+    unknown = sorted(str(name) for name in table.keys() - set(known))
+    if unknown:
+        raise RequestError(
+            f"{where} has no field {unknown[0]}", hint=f"known are {', '.join(known)}"
+        )
+    return table

@@ -4,7 +4,7 @@
 A claim's devices have device nodes alone. Each container gets the driver's files, too, by a CDI
 device that all claims share, so that two claims of a container do not give them twice; and what
 MPS needs by one that the devices of its claim share. All are derived: from the machine and from
-the journal.
+the journal. What cannot be written or removed raises HostError.
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ import os
 from collections.abc import Iterable, Mapping
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
-from nvct.agent.mps import clients
+from nvct.agent.mps import daemons
 from nvct.agent.mps.daemons import CLAIMS
-from nvct.agent.nvml.host_verbs import ClaimSpec
+from nvct.agent.nvml.host_verbs import CLAIM_CLASS, DRIVER_CLASS, OF_MPS, ClaimSpec, device_name
 from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
 from nvct.cdi.types import ContainerEdits, Device, Spec
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 OPTIONS = ("nosuid", "nodev", "bind")
 """Of the mounts for MPS."""
@@ -38,11 +34,7 @@ def edits_of(spec: Spec) -> dict[str, Json]:
 
 
 def write_driver(spec: Spec, folder: str) -> None:
-    """Write the driver's files of a specification of all GPUs.
-
-    Raises:
-        HostError: the file cannot be written.
-    """
+    """Write the driver's files of a specification of all GPUs."""
     driver: Spec = {
         "cdiVersion": "",
         "kind": f"{DRA_VENDOR}/{DRIVER_CLASS}",
@@ -56,17 +48,7 @@ def write_driver(spec: Spec, folder: str) -> None:
 def write_claim(
     claim: ClaimSpec, edits: Mapping[str, ContainerEdits], folder: str, mps_root: str
 ) -> None:
-    """Write the specification of a claim.
-
-    Args:
-        claim: it has a device.
-        edits: see `edits_of`.
-        folder: of specifications.
-        mps_root: the folder of MPS on the host.
-
-    Raises:
-        HostError: a device is not there, or the file cannot be written.
-    """
+    """Write the specification of a claim."""
     for device in claim.devices:
         if device.uuid not in edits:
             raise HostError(
@@ -90,11 +72,7 @@ def write_claim(
 
 
 def remove(uid: str, folder: str) -> None:
-    """Remove the specification of a claim, if there is one.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
+    """Remove the specification of a claim, if there is one."""
     path = _path(folder, uid)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -115,17 +93,17 @@ def remove_others(uids: Iterable[str], folder: str) -> None:
 def _mps(uid: str, mps_root: str) -> Device:
     resource = f"{CLAIMS}{uid}"
     edits: ContainerEdits = {
-        "env": ["=".join(clients.variable(resource))],
+        "env": ["=".join(daemons.variable(resource))],
         "mounts": [
             {
                 "hostPath": mount.host_path,
                 "containerPath": mount.path,
                 "options": ["ro" if mount.is_read_only else "rw", *OPTIONS],
             }
-            for mount in clients.mounts(resource, mps_root)
+            for mount in daemons.mounts(resource, mps_root)
         ],
     }
-    return {"name": f"{uid}{MPS}", "containerEdits": edits}
+    return {"name": f"{uid}{OF_MPS}", "containerEdits": edits}
 
 
 def _path(folder: str, uid: str) -> str:

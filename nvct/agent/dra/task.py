@@ -18,9 +18,9 @@ from nvct.agent.core.config_file import is_excluded
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import ResourcesMode
-from nvct.agent.core.task import Task
+from nvct.agent.core.task import MACHINE_S, PERIOD_S, SETTLE_S, Task
 from nvct.agent.core.waiting import tick, together, until_set
-from nvct.agent.dra import claims, gather, metrics, settings
+from nvct.agent.dra import claims, gather, settings
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Offer
@@ -38,15 +38,9 @@ from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
-from nvct.agent.web.exposition import Family
+from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs, two sockets."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
 """Until the next look after a failure."""
 CLASSIC_S = 10.0
@@ -55,11 +49,7 @@ RECONCILE_S = 60.0
 
 
 def make(context: Context) -> DraDriver:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         return context.load(settings.resolve)
@@ -77,7 +67,10 @@ def make(context: Context) -> DraDriver:
 
 
 class DraDriver(Task):
-    """The task that serves dynamic resource allocation; `reload` has it look at the machine."""
+    """The task that serves dynamic resource allocation; `reload` has it look at the machine.
+
+    Of the settings that are read again, `excluded` alone has an effect.
+    """
 
     def __init__(
         self,
@@ -90,13 +83,6 @@ class DraDriver(Task):
         load: Callable[[], Settings] | None = None,
         mode: ResourcesMode | None = None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            connect: returns the cluster.
-            load: reads the settings again; of these, `excluded` alone has an effect.
-            mode: what this task shares with the agent's device plugin; None without one.
-        """
         super().__init__(log, problems_are_errors=True)
         self._settings = settings
         self._discovery = discovery
@@ -126,11 +112,7 @@ class DraDriver(Task):
         self._rejected = ""
 
     async def run(self) -> None:
-        """Serve until canceled.
-
-        Raises:
-            NvctError: there is no access to the cluster, or another driver of this name is here.
-        """
+        """Serve until canceled."""
         self._cluster = self._connect()
         self._publisher = Publisher(self._cluster, self._settings.node, self._log)
         works = [
@@ -198,14 +180,21 @@ class DraDriver(Task):
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
         yield from self._health.metrics()
-        yield from metrics.metrics(len(self._offered.devices), self._preparer, self._publisher)
+        preparer, publisher = self._preparer, self._publisher
+        for name, help_text, value in (
+            ("devices", "Devices that are offered by ResourceSlices.", len(self._offered.devices)),
+            ("prepared_total", "Claims that were prepared.", preparer.prepared),
+            ("prepare_seconds_total", "How long these took.", preparer.took_s),
+            ("failures_total", "Prepares that failed.", preparer.failures),
+            (
+                "slices_written_total", "ResourceSlices that were written or deleted.",
+                publisher.written if publisher else 0,
+            ),
+        ):  # fmt: skip
+            yield family(f"nvct_dra_{name}", help_text, [(value, {})])
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
-        """Make the devices of a claim ready, for the kubelet.
-
-        Raises:
-            NvctError: see `Preparer.prepare`.
-        """
+        """Make the devices of a claim ready, for the kubelet: as `Preparer.prepare`."""
         if claim.uid not in self._journal.load():
             self._discovery.nvml.check()
         return await self._preparer.prepare(claim)
@@ -273,11 +262,7 @@ class DraDriver(Task):
         return True
 
     async def _update(self) -> None:
-        """Compute devices and CDI specifications, if the machine is not what it was.
-
-        Raises:
-            NvctError: there is no driver, or it does not answer.
-        """
+        """Compute devices and CDI specifications, if the machine is not what it was."""
         async with self._looking:
             is_change = await self._read_machine()
         if is_change:
@@ -287,11 +272,7 @@ class DraDriver(Task):
         self._offer()
 
     async def _read_machine(self) -> bool:
-        """Compute the offer and the CDI edits of devices; return whether the machine has changed.
-
-        Raises:
-            NvctError: there is no driver, or it does not answer.
-        """
+        """Compute the offer and the CDI edits; return whether the machine has changed."""
         before = self._journal.places()
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
@@ -363,11 +344,7 @@ class DraDriver(Task):
             self._offer()
 
     async def _serve(self) -> None:
-        """Serve the kubelet once the machine was looked at, on sockets of our own.
-
-        Raises:
-            HostError: another driver of this name is here.
-        """
+        """Serve the kubelet once the machine was looked at, on sockets of our own."""
         if self._endpoint.owns_sockets():
             return
         if self._endpoint.is_taken():

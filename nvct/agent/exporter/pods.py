@@ -170,7 +170,6 @@ def labels(
 
     Args:
         names: of the labels for container, namespace and pod.
-        virtual: whether several containers of one device are shown.
     """
     known = _devices(samples)
     found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}

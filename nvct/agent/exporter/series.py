@@ -18,7 +18,7 @@ from nvct.agent.exporter.counters import FIELDS, Counter, Field
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, Sample, family
 from nvct.host import faults
 from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
 
@@ -150,21 +150,13 @@ def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:
     host = node_labels(hostname)
     indices = {gpu.uuid: str(gpu.index) for gpu in samples.gpus}
     rows = [
-        {
-            **host,
-            "gpu": indices[uuid],
-            "UUID": uuid,
-            **({"GPU_I_ID": str(gi)} if gi >= 0 else {}),
-            **pod,
-        }
+        {**host, "gpu": indices[uuid], "UUID": uuid, **instance, **pod}
         for (uuid, gi), holding in pods.items()
+        for instance in [{"GPU_I_ID": str(gi)} if gi >= 0 else {}]
         for pod in holding
     ]
-    return Family(
-        name="nvct_gpu_pod_info",
-        help="Containers that have a GPU or MIG instance, for joins: always 1.",
-        samples=tuple(Sample(value=1, labels=labels) for labels in rows),
-    )
+    help_text = "Containers that have a GPU or MIG instance, for joins: always 1."
+    return family("nvct_gpu_pod_info", help_text, [(1, labels) for labels in rows])
 
 
 def _entities(samples: NvmlSamples, settings: Settings) -> Iterator[Entity]:
@@ -278,11 +270,6 @@ def _xid_texts() -> dict[int, str]:
 
 
 def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:
-    return Family(
-        name="nvct_metric_unavailable",
-        help="GPUs and MIG instances without a series of this metric, by the reason.",
-        samples=tuple(
-            Sample(value=count, labels={"metric": metric, "reason": why})
-            for (metric, why), count in sorted(reasons.items())
-        ),
-    )
+    help_text = "GPUs and MIG instances without a series of this metric, by the reason."
+    rows = [(n, {"metric": metric, "reason": why}) for (metric, why), n in sorted(reasons.items())]
+    return family("nvct_metric_unavailable", help_text, rows)

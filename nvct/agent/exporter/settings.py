@@ -31,11 +31,8 @@ class Settings:
     """The settings.
 
     Attributes:
-        kubernetes: None: if the kubelet's socket exists.
-        devices: f (instances of GPUs in MIG mode, and other GPUs), g (GPUs), i (instances).
         indices: of the GPUs that are shown; empty for all.
         hostname: of the node, the value of a label; "" for none.
-        pod_label_patterns: regular expressions of labels' names; empty for all labels.
     """
 
     collectors: str = option(
@@ -182,11 +179,7 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Return the settings of a command line and environment, and warnings.
-
-    Raises:
-        UsageError: an option is unknown, or its value is malformed.
-    """
+    """Return the settings of a command line and environment, and warnings."""
     known = PROGRAM.values(words, env)
     if known.get("id_type", ID_TYPES[0]) not in ID_TYPES:
         raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")

@@ -30,9 +30,10 @@ from nvct.agent.machine.place import Place
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.web import exposition, http
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host import gpu_record
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
@@ -51,11 +52,7 @@ INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>
 
 
 def make(context: Context) -> Exporter:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting or the counter file is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         known = replace(context, env=with_driver_roots(context.env))
@@ -90,11 +87,7 @@ def library(known: Settings) -> str:
 
 
 class Exporter(Task):
-    """The task; `reload` has it read settings and counter file again.
-
-    Attributes:
-        port: that is served; 0 before.
-    """
+    """The task; `reload` has it read settings and counter file again."""
 
     def __init__(
         self,
@@ -176,12 +169,9 @@ class Exporter(Task):
     def metrics(self) -> Iterator[Family]:
         """Return the exporter's own metrics, with the name of the node."""
         host = node_labels(self._settings.hostname)
-        for family in self._own():
-            samples = (
-                Sample(value=sample.value, labels={**host, **sample.labels})
-                for sample in family.samples
-            )
-            yield replace(family, samples=tuple(samples))
+        for each in self._own():
+            samples = (replace(one, labels={**host, **one.labels}) for one in each.samples)
+            yield replace(each, samples=tuple(samples))
 
     def text(self) -> str:
         """Return what a scrape gets now."""
@@ -207,59 +197,34 @@ class Exporter(Task):
 
     def _own(self) -> Iterator[Family]:
         if self._samples is not None:
-            age = Sample(value=round(time.monotonic() - self._at, 3))
-            yield Family(name="nvct_exporter_sample_age_seconds",
-                         help="Seconds since the GPUs were sampled.", samples=(age,))  # fmt: skip
-        yield Family(
-            name="nvct_exporter_collections_total",
-            help="Samples of all GPUs, by result.",
-            kind="counter",
-            samples=tuple(
-                Sample(value=number, labels={"result": result})
-                for result, number in self._collections.items()
-            ),
-        )
-        yield Family(
-            name="nvct_exporter_collection_seconds",
-            help="Seconds that the last sample of all GPUs took.",
-            samples=(Sample(value=round(self._duration_s, 6)),),
-        )
-        yield Family(
-            name="nvct_exporter_gpu_skipped_total",
-            help="How often a GPU was left out of a sample because it did not answer.",
-            kind="counter",
-            samples=tuple(
-                Sample(value=number, labels={"gpu": index})
-                for index, number in sorted(self._history.skipped.items())
-            ),
-        )
-        yield from self._xids()
-        up = Sample(value=int(not self._pods.problem), labels={"reason": self._pods.problem})
-        yield Family(
-            name="nvct_pod_mapping_up",
-            help="Whether series have the labels of pods; why not.",
-            samples=(up,),
-        )
-        if self._shared.health:  # of a task that offers the GPUs
-            yield from self._shared.health.metrics()
-
-    def _xids(self) -> Iterator[Family]:
-        rows = [
+            age_s = round(time.monotonic() - self._at, 3)
+            help_text = "Seconds since the GPUs were sampled."
+            yield family("nvct_exporter_sample_age_seconds", help_text, [(age_s, {})])
+        results = [(number, {"result": result}) for result, number in self._collections.items()]
+        help_text = "Samples of all GPUs, by result."
+        yield family("nvct_exporter_collections_total", help_text, results)
+        help_text = "Seconds that the last sample of all GPUs took."
+        took_s = round(self._duration_s, 6)
+        yield family("nvct_exporter_collection_seconds", help_text, [(took_s, {})])
+        skipped = [(n, {"gpu": index}) for index, n in sorted(self._history.skipped.items())]
+        help_text = "How often a GPU was left out of a sample because it did not answer."
+        yield family("nvct_exporter_gpu_skipped_total", help_text, skipped)
+        xids = [
             ({"UUID": uuid, "GPU_I_ID": "" if gi < 0 else str(gi), "xid": str(xid)}, count, at)
             for (uuid, gi), counts in sorted(self._history.xids.items())
             for xid, (count, at) in sorted(counts.items())
         ]
-        yield Family(
-            name="nvct_xid_errors_total",
-            help="XID errors since this program started.",
-            kind="counter",
-            samples=tuple(Sample(value=count, labels=labels) for labels, count, _ in rows),
-        )
-        yield Family(
-            name="nvct_xid_last_timestamp_seconds",
-            help="When an XID error occurred last, in seconds since 1970.",
-            samples=tuple(Sample(value=round(at, 3), labels=labels) for labels, _, at in rows),
-        )
+        times = [(count, labels) for labels, count, _ in xids]
+        yield family("nvct_xid_errors_total", "XID errors since this program started.", times)
+        help_text = "When an XID error occurred last, in seconds since 1970."
+        last = [(round(at, 3), labels) for labels, _, at in xids]
+        yield family("nvct_xid_last_timestamp_seconds", help_text, last)
+        problem = self._pods.problem
+        help_text = "Whether series have the labels of pods; why not."
+        yield family("nvct_pod_mapping_up", help_text, [(int(not problem), {"reason": problem})])
+        yield from usage.recorded(gpu_record.read())
+        if self._shared.health:  # of a task that offers the GPUs
+            yield from self._shared.health.metrics()
 
     async def _collect(self) -> None:
         """Take a sample; one that fails keeps the sample before it."""

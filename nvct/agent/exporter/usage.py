@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up what the processes of each container use of a GPU or GPU instance.
+"""What containers use of a GPU or GPU instance, and since when they have it.
 
 Contract: pure functions; a value that NVML does not report of any process is None.
 """
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.agent.exporter.settings import node_labels
-from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, family
+from nvct.host.gpu_record import Record
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
 Labels: TypeAlias = Mapping[str, str]
 Holder: TypeAlias = tuple[str, str, str]
 """Container, namespace and pod; "" for each that there is not."""
 
+PREFIX = "nvct_container_gpu"
 NAMES = ("container", "namespace", "pod")
 
 
@@ -45,11 +47,7 @@ class Usage:
 
 
 def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple[Usage, ...]:
-    """Return what containers use, by device and container; "" is for processes in none.
-
-    Args:
-        container_of: returns the labels of the container of a process.
-    """
+    """Return what containers use, by device and container; "" is for processes in none."""
     found: dict[tuple[str, int, Holder], Usage] = {}
     for gpu in samples.gpus:
         for process in gpu.processes:
@@ -71,28 +69,42 @@ def _sum(one: int | None, other: int | None) -> int | None:
 def families(found: Sequence[Usage], hostname: str) -> Iterator[Family]:
     """Yield the metrics of containers."""
     rows = [(usage, _labels(usage, hostname)) for usage in found]
-    yield _family(
-        "memory_used_bytes",
+    yield family(
+        f"{PREFIX}_memory_used_bytes",
         "Memory of a GPU or MIG instance that the processes of a container use.",
-        [(usage.memory, labels) for usage, labels in rows],
+        [(usage.memory, labels) for usage, labels in rows if usage.memory is not None],
     )
-    yield _family(
-        "utilization_ratio",
+    yield family(
+        f"{PREFIX}_utilization_ratio",
         "Part of a GPU's time in which the processes of a container use it.",
-        [(None if usage.sm is None else usage.sm / 100, labels) for usage, labels in rows],
+        [(usage.sm / 100, labels) for usage, labels in rows if usage.sm is not None],
     )
-    yield _family(
-        "processes",
+    yield family(
+        f"{PREFIX}_processes",
         "Processes of a container that use a GPU or MIG instance.",
         [(usage.processes, labels) for usage, labels in rows],
     )
 
 
-def _family(
-    name: str, help_text: str, rows: Sequence[tuple[float | None, dict[str, str]]]
-) -> Family:
-    samples = (Sample(value=value, labels=labels) for value, labels in rows if value is not None)
-    return Family(name=f"nvct_container_gpu_{name}", help=help_text, samples=tuple(samples))
+def recorded(record: Record | None) -> Iterator[Family]:
+    """Yield the metrics of what the NRI plugin has recorded, if it runs."""
+    if record is None:
+        return
+    yield family(
+        "nvct_container_gpu_start_time_seconds",
+        "When a container got a GPU or MIG device, in seconds since 1970.",
+        [
+            (holding.since, {"device": device, **holding.labels})
+            for holding in record.holdings
+            for device in holding.devices
+            if holding.since
+        ],
+    )
+    yield family(
+        "nvct_nri_containers_total",
+        "Containers that got a GPU, were refused, or would be, since the NRI plugin started.",
+        [(number, {"outcome": outcome}) for outcome, number in sorted(record.decisions.items())],
+    )
 
 
 def _labels(usage: Usage, hostname: str) -> dict[str, str]:

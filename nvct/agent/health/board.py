@@ -1,38 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of all GPUs and MIG instances of a node, and its changes.
+"""The health of all GPUs and MIG instances of a node, and its changes; what NVML's values say.
 
 An error of a GPU concerns all instances on it. One of an instance concerns that instance alone.
-Contract: nothing but memory; the caller gives the time and the looks.
+Contract: nothing but memory; the caller gives the time and NVML's values (numbers: nvml.h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
+from nvct import typed
 from nvct.agent.health import machine
 from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State, Xid
-from nvct.errors import DocumentError
-from nvct.host.faults import ACTIONS, Fault
+from nvct.host import faults
+from nvct.host.faults import ACTIONS, RESET_REQUIRED, Fault
 from nvct.host.nvml.model import XidEvent
+from nvct.oci.jsontext import Json
 
 Instance: TypeAlias = tuple[int, int]
 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+    from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
 
 WHOLE = -1
 """In place of the id of an instance."""
+RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
+"""Counters that only increase until the GPU is reset or the driver loaded again, and the part of
+the last value that a value below tells of that."""
 
 
 class Key(NamedTuple):
     """A GPU, or an instance of it.
 
     Attributes:
-        gpu: its UUID.
         gi, ci: the ids of GPU instance and compute instance, WHOLE for all.
     """
 
@@ -49,12 +53,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLook:
-    """What a look at a GPU has found.
-
-    Attributes:
-        instances: the MIG devices on it, their UUIDs by the ids of their instances; None if that
-            is unknown.
-    """
+    """What a look at a GPU has found, and the UUIDs of its MIG devices; None if unknown."""
 
     look: Look
     instances: Mapping[Instance, str] | None = None
@@ -131,23 +130,21 @@ class Board:
 
     def to_dict(self) -> dict[str, Json]:
         """Return the states as JSON data."""
-        return {
-            "devices": [
-                {**key._asdict(), **asdict(health), "returns": list(health.returns)}
-                for key, health in self.states.items()
-            ]
-        }
+        states = self.states.items()
+        return {"devices": [{**k._asdict(), **typed.dump(health)} for k, health in states]}
 
     def load(self, document: Json) -> None:
         """Take over states that `to_dict` returned.
 
         Raises:
-            DocumentError: the data is none of it.
+            MalformedError: the data is none of it.
         """
         devices = document.get("devices") if isinstance(document, dict) else None
-        if not isinstance(devices, list):
-            raise DocumentError("no devices")
-        self.states = dict(map(_loaded, devices))
+        states = {}
+        for values in typed.load(tuple[dict[str, object], ...], devices, "devices"):
+            key = [values.pop(name, None) for name in Key._fields]
+            states[typed.load(Key, key, "a device")] = typed.load(Health, values, "its health")
+        self.states = states
 
     def knows(self, event: XidEvent) -> bool:
         """Return whether the device of an event is known, if it is an instance."""
@@ -198,29 +195,25 @@ def _badness(health: Health) -> tuple[int, int]:
     return order.index(health.state), ACTIONS.index(health.action) if health.action else -1
 
 
-def _loaded(document: Json) -> tuple[Key, Health]:
-    """Return an entry of `Board.to_dict`.
+def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True) -> GpuLook:
+    """Return what a look at a GPU has found.
 
-    Raises:
-        DocumentError: it is none.
+    Args:
+        before: values of the look before, {} if there was none.
+        counts: whether faults count; False where all checks are switched off.
     """
-    if not isinstance(document, dict):
-        raise DocumentError("a device is no object")
-    try:
-        values = {name: document[name] for name in (*Key._fields, *Health.__slots__)}
-    except KeyError as error:
-        raise DocumentError(f"a device has no {error.args[0]}") from error
-    key = [values.pop(name) for name in Key._fields]
-    kinds = [*map(type, key), *map(type, values.values())]
-    expected = [str, int, int, str, str, str, float, int, bool, bool, list]
-    returns = values["returns"]
-    if kinds != expected or not all(type(at) is float for at in _list(returns)):
-        raise DocumentError("a value of a device has another type")
-    if values["state"] not in get_args(State) or values["action"] not in ("", *ACTIONS):
-        raise DocumentError("a device is in no known state")
-    health: dict[str, object] = {**values, "returns": tuple(_list(returns))}
-    return Key(*key), Health(**health)  # type: ignore[arg-type]  # checked above
+    found = Look(
+        faults=tuple(faults.of_condition(gpu)) if counts else (),
+        asks=gpu.values.get("recovery_action", 0) != 0 or gpu.code == RESET_REQUIRED,
+        was_reset=any(
+            name in gpu.values and gpu.values[name] < before.get(name, 0) * part
+            for name, part in RESET_BY_RESET.items()
+        ),
+    )
+    instances = {(mig.gi, mig.ci): mig.uuid for mig in gpu.mig}
+    return GpuLook(look=found, instances=None if gpu.error else instances)
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def hangs(reason: str) -> GpuLook:
+    """Return the look at a GPU that does not answer."""
+    return GpuLook(look=Look(faults=(Fault(action="reset", reason=faults.hanging(reason)),)))

@@ -13,34 +13,33 @@ driver is busy, so the kill waits for the call's limit, while the devices are un
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from nvct import typed
 from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
-from nvct.agent.health import looks, notices
+from nvct.agent.health import board, notices
 from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
-from nvct.agent.web.exposition import Family, Sample
-from nvct.errors import DocumentError, NvmlError
+from nvct.agent.web.exposition import Family, family
+from nvct.errors import NvmlError
 from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.oci.jsontext import Json
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 EVENTS_S = 0.5
 """Between two questions, each of which also asks every GPU for a value."""
@@ -80,15 +79,11 @@ class Counts:
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
-    XIDs are asked for also where none counts, because the question tells whether NVML answers.
+    It begins with the states that an earlier process of this boot has stored. XIDs are asked for
+    also where none counts, because the question tells whether NVML answers.
     """
 
     def __init__(self, settings: Settings, log: Log, store: Store | None = None) -> None:
-        """Take over the states of an earlier process of this boot; otherwise all are healthy.
-
-        Args:
-            store: keeps the states for the next process.
-        """
         self._settings = settings
         self._log = log
         self._store = store
@@ -119,7 +114,6 @@ class HealthEngine:
         """Return why pods cannot have a device, "" if they can.
 
         Args:
-            gpu: the UUID of the GPU.
             instance: the ids of GPU instance and compute instance; None for a whole GPU.
         """
         if self.nvml_problem:
@@ -158,20 +152,21 @@ class HealthEngine:
 
     def metrics(self) -> Iterator[Family]:
         """Yield the state of each GPU, and of the instances that had an error; counters."""
-        states = self._board.states.items()
-        yield Family(
-            name=f"{PREFIX}_state",
-            help="State of a GPU, or of a MIG instance that had an error: 1 for the one it is in.",
-            samples=tuple(
-                Sample(value=int(health.state == state), labels={**_labels(key), "state": state})
-                for key, health in states
-                for state in STATES
-            ),
+        help_text = (
+            "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
-        yield self._counter("failures", "How often a device became unhealthy.",
-                            self._counts.failures)  # fmt: skip
-        yield self._counter("returns", "How often a device became healthy again.",
-                            self._counts.returns)  # fmt: skip
+        rows = [
+            (int(health.state == state), {**_labels(key), "state": state})
+            for key, health in self._board.states.items()
+            for state in STATES
+        ]
+        yield family(f"{PREFIX}_state", help_text, rows)
+        for name, help_text, counted in (
+            ("failures", "How often a device became unhealthy.", self._counts.failures),
+            ("returns", "How often a device became healthy again.", self._counts.returns),
+        ):
+            counts = [(counted[key], _labels(key)) for key in self._board.states]
+            yield family(f"{PREFIX}_{name}_total", help_text, counts)
 
     def forget(self) -> None:
         """Consider every device healthy; an error that is still there is found again."""
@@ -212,11 +207,7 @@ class HealthEngine:
             self._users.remove(user)
 
     async def begin(self, client: NvmlClient) -> None:
-        """Start the watch for XIDs if it has not: before devices are offered.
-
-        Raises:
-            SupervisorEndedError: as `run`.
-        """
+        """Start the watch for XIDs if it has not: before devices are offered."""
         if self._watch:
             return
         try:
@@ -269,11 +260,11 @@ class HealthEngine:
         """Ask for NVML's values, and note what they say."""
         conditions = await self._ask(client, client.conditions())
         counts = self._settings.table.checks.looks
-        found = {uuid: looks.hangs(reason) for uuid, reason in self._hanging.items() if counts}
+        found = {uuid: board.hangs(reason) for uuid, reason in self._hanging.items() if counts}
         for gpu in conditions.gpus:
             if gpu.uuid not in found:
                 before = self._values.get(gpu.uuid, {})
-                found[gpu.uuid] = looks.look(gpu, before, counts=counts)
+                found[gpu.uuid] = board.look(gpu, before, counts=counts)
                 self._values[gpu.uuid] = {**before, **gpu.values}
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
@@ -359,10 +350,12 @@ class HealthEngine:
             return
         try:
             self._board.load(document)
-        except DocumentError as error:
-            self._log.warning(f"the former health of the GPUs is unknown: {error.message}")
+        except typed.MalformedError as error:
+            self._log.warning(f"the former health of the GPUs is unknown: {error}")
             return
-        self._values = looks.known_values(document.get("values"))
+        with contextlib.suppress(typed.MalformedError):
+            kind = dict[str, dict[str, float]]
+            self._values = typed.load(kind, document.get("values"))
         self._notices.load(document.get("notices"))
         for key, health in self._board.states.items():
             if health.state != "healthy":
@@ -378,13 +371,6 @@ class HealthEngine:
         self._store.write({**self._board.to_dict(), "values": values, "notices": recent})
         if self._store.problem and self._store.problem != before:
             self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
-
-    def _counter(self, name: str, help_text: str, counted: Counter[Key]) -> Family:
-        samples = tuple(
-            Sample(value=counted[key], labels=_labels(key)) for key in self._board.states
-        )
-        name = f"{PREFIX}_{name}_total"
-        return Family(name=name, help=help_text, kind="counter", samples=samples)
 
 
 def _labels(key: Key) -> dict[str, str]:

@@ -46,7 +46,6 @@ class Health:
     Attributes:
         action: that the fault asks for; "" for a healthy device.
         reason: a sentence; "" for a healthy device.
-        since: when the state began.
         seen: how many looks in a row have found the fault of a suspect.
         must_reset: only a reset ends the fault: an XID reports an error, and not its end.
         asked: whether the driver has asked for a recovery since the fault.
@@ -80,7 +79,6 @@ class Look:
     """The device was looked at.
 
     Attributes:
-        faults: that it has now.
         asks: whether the driver asks for a recovery.
         was_reset: whether the device was reset since the look before.
     """

@@ -13,10 +13,7 @@ from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
 from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 LIMIT = 50
 """Notices that are kept."""

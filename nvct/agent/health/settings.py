@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from nvct.agent.device_plugin.settings import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.agent.health.machine import Rules
-from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
 from nvct.host import faults
 from nvct.host.faults import XidTable
@@ -18,11 +18,7 @@ PROBATION_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings in force.
-
-    Attributes:
-        table: what XIDs ask for.
-    """
+    """The settings in force, and what XIDs ask for."""
 
     rules: Rules
     table: XidTable
@@ -57,17 +53,12 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
     rules = Rules(recovers=recovery == "auto", probation_s=_seconds(probation))
     checks = faults.checks(env)
     return Settings(
-        rules=rules,
-        table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers),
+        rules=rules, table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers)
     )
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
-    """Return the settings of the variables alone.
-
-    Raises:
-        UsageError, DocumentError: as `resolve`.
-    """
+    """Return the settings of the variables alone."""
     recovery, probation = env.get(RECOVERY_ENV, "auto"), env.get(PROBATION_ENV, "")
     return resolve(recovery, probation, env.get(TABLE_ENV, ""), env)
 

@@ -11,10 +11,7 @@ import json
 
 from nvct.errors import NvctError
 from nvct.kernel.shared_folder import SharedFolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 NAME = "health.json"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -23,19 +20,9 @@ LIMIT = 1 << 20
 
 
 class Store:
-    """One file.
-
-    Attributes:
-        problem: why the file cannot be written, "" if it can.
-    """
+    """One file in a folder that is made if missing; `problem` tells why it cannot be written."""
 
     def __init__(self, folder: str, boot_id: str = BOOT_ID, name: str = NAME) -> None:
-        """Keep the paths.
-
-        Args:
-            folder: of the file; it is made if it is missing.
-            boot_id: the kernel's file that names the boot.
-        """
         self.problem = ""
         self._folder, self._name = folder, name
         self._boot = _line(boot_id)

@@ -8,27 +8,15 @@ the driver's own socket. One server answers on both.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from typing import NamedTuple, Protocol
-
-# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
-
-import grpc
-import grpc.aio
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nvct import errors
-from nvct.agent.kubelet import dra_pb2 as api
-from nvct.agent.kubelet import drahealth_pb2 as health
-from nvct.agent.kubelet import pluginregistration_pb2 as registration
-from nvct.agent.kubelet.service import OPTIONS
+from nvct.agent.kubelet import kubelet_pb2 as api
+from nvct.agent.kubelet.service import Context, Handler, Server, bound, stream, unary
 from nvct.errors import NvctError
 
-Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Health: TypeAlias = Mapping[tuple[str, str], str]
 T = TypeVar("T")
 
@@ -39,7 +27,6 @@ HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
 NVCT = "nvct.DRAPlugin"
 """A service of nvct's drivers alone, by which they know each other."""
-IDENTIFY_S = 1.0
 HEALTH_S = 1.0
 """How often the health of devices is compared with what the kubelet knows."""
 BELIEVED_S = 30
@@ -93,12 +80,7 @@ def service_name(version: str) -> str:
     return f"{version}.{TYPE}"
 
 
-def method(version: str, name: str) -> str:
-    """Return the path of a method of the driver's service."""
-    return f"/k8s.io.kubelet.pkg.apis.dra.{version}.{TYPE}/{name}"
-
-
-def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> grpc.aio.Server:
+def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
     Args:
@@ -106,79 +88,39 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),
-        NVCT: {
-            "Identify": grpc.unary_unary_rpc_method_handler(
-                _identify,
-                registration.InfoRequest.FromString,
-                registration.InfoRequest.SerializeToString,
-            )
-        },
         HEALTH: {
-            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            "NodeWatchResources": stream(
                 _watch_of(driver),
-                health.NodeWatchResourcesRequest.FromString,
-                health.NodeWatchResourcesResponse.SerializeToString,
+                api.NodeWatchResourcesRequest,
+                api.NodeWatchResourcesResponse,
             )
         },
         **{f"k8s.io.kubelet.pkg.apis.dra.{v}.{TYPE}": _claims(driver) for v in VERSIONS},
     }
-    made = grpc.aio.server(options=OPTIONS)
-    made.add_generic_rpc_handlers(
-        tuple(
-            grpc.method_handlers_generic_handler(service, methods)
-            for service, methods in services.items()
-        )
-    )
-    for socket in sockets:
-        made.add_insecure_port(f"unix:{socket}")
-    return made
+    return bound(services, NVCT, sockets)
 
 
-async def is_nvct(socket: str) -> bool:
-    """Return whether nvct's driver serves a socket; False also if nobody answers."""
-    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
-        call = channel.unary_unary(
-            f"/{NVCT}/Identify",
-            registration.InfoRequest.SerializeToString,
-            registration.InfoRequest.FromString,
-        )
-        try:
-            await call(registration.InfoRequest(), timeout=IDENTIFY_S)
-        except grpc.RpcError:
-            return False
-        return True
-
-
-def _registration(
-    driver: Driver, name: str, endpoint: str
-) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    async def info(_request: registration.InfoRequest, _context: Context) -> object:
-        return registration.PluginInfo(
+def _registration(driver: Driver, name: str, endpoint: str) -> dict[str, Handler]:
+    async def info(_request: api.InfoRequest, _context: Context) -> object:
+        return api.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
             supported_versions=[*map(service_name, VERSIONS), HEALTH],
         )  # fmt: skip
 
-    async def notify(status: registration.RegistrationStatus, _context: Context) -> object:
+    async def notify(status: api.RegistrationStatus, _context: Context) -> object:
         refused = status.error or "the kubelet gives no reason"
         driver.registered("" if status.plugin_registered else refused)
-        return registration.RegistrationStatusResponse()
+        return api.RegistrationStatusResponse()
 
-    unary = grpc.unary_unary_rpc_method_handler
     return {
-        "GetInfo": unary(
-            info,
-            registration.InfoRequest.FromString,
-            registration.PluginInfo.SerializeToString,
-        ),
+        "GetInfo": unary(info, api.InfoRequest, api.PluginInfo),
         "NotifyRegistrationStatus": unary(
-            notify,
-            registration.RegistrationStatus.FromString,
-            registration.RegistrationStatusResponse.SerializeToString,
+            notify, api.RegistrationStatus, api.RegistrationStatusResponse
         ),
     }
 
 
-def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _claims(driver: Driver) -> dict[str, Handler]:
     async def prepare(request: api.NodePrepareResourcesRequest, _context: Context) -> object:
         response = api.NodePrepareResourcesResponse()
         for ref, devices, problem in await _each(request.claims, driver.prepare):
@@ -197,25 +139,20 @@ def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
             response.claims[ref.uid].error = problem
         return response
 
-    unary = grpc.unary_unary_rpc_method_handler
     return {
         "NodePrepareResources": unary(
-            prepare,
-            api.NodePrepareResourcesRequest.FromString,
-            api.NodePrepareResourcesResponse.SerializeToString,
+            prepare, api.NodePrepareResourcesRequest, api.NodePrepareResourcesResponse
         ),
         "NodeUnprepareResources": unary(
-            unprepare,
-            api.NodeUnprepareResourcesRequest.FromString,
-            api.NodeUnprepareResourcesResponse.SerializeToString,
+            unprepare, api.NodeUnprepareResourcesRequest, api.NodeUnprepareResourcesResponse
         ),
     }
 
 
-def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[health.NodeWatchResourcesResponse]]:
+def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[api.NodeWatchResourcesResponse]]:
     async def watch(
-        _request: health.NodeWatchResourcesRequest, _context: Context
-    ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        _request: api.NodeWatchResourcesRequest, _context: Context
+    ) -> AsyncIterator[api.NodeWatchResourcesResponse]:
         known: Health | None = None
         due = 0.0
         while True:
@@ -228,12 +165,12 @@ def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[health.NodeWatchRes
     return watch
 
 
-def _health_of(problems: Health) -> health.NodeWatchResourcesResponse:
-    response = health.NodeWatchResourcesResponse()
+def _health_of(problems: Health) -> api.NodeWatchResourcesResponse:
+    response = api.NodeWatchResourcesResponse()
     for (pool, device), problem in problems.items():
         response.devices.add(
-            device=health.DeviceIdentifier(pool_name=pool, device_name=device),
-            health=health.UNHEALTHY if problem else health.HEALTHY,
+            device=api.DeviceIdentifier(pool_name=pool, device_name=device),
+            health=api.UNHEALTHY if problem else api.HEALTHY,
             last_updated_time=int(time.time()),
             health_check_timeout_seconds=BELIEVED_S,
             message=problem,
@@ -255,7 +192,3 @@ async def _each(
             return ref, None, f"{known.message}{f' ({known.hint})' if known.hint else ''}"
 
     return list(await asyncio.gather(*map(one, claims)))
-
-
-async def _identify(request: registration.InfoRequest, _context: Context) -> object:
-    return request

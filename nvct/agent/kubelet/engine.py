@@ -16,14 +16,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from nvct.agent.kubelet import cri_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-    M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Message)
 
 SERVICE = "/runtime.v1.RuntimeService/"
 LIMIT_S = 1.5

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import grpc.aio
     from google.protobuf.message import Message
 
-    from nvct.agent.kubelet import podresources_pb2 as api
+    from nvct.agent.kubelet import kubelet_pb2 as api
 
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -27,6 +27,8 @@ VERSIONS = ("v1", "v1alpha1")
 TIMEOUT_S = 5.0
 LIMIT = 64 << 20
 """Bytes of an answer, of a node with very many pods."""
+REPLICA = "::"
+"""Between a device's UUID and the number of a replica."""
 RECONNECT_MS = 1000
 """The longest pause between attempts to connect; gRPC's is two minutes."""
 
@@ -58,8 +60,13 @@ class Holding:
     claim: Claim | None = None
 
 
+def uuid_of(id_: str) -> str:
+    """Return the UUID in a device's id, which may have the number of a replica."""
+    return id_.partition(REPLICA)[0]
+
+
 class PodResources:
-    """One open channel to the kubelet's socket."""
+    """One open channel to the kubelet's socket; a question raises HostError without an answer."""
 
     def __init__(self, socket: str = SOCKET) -> None:
         self._socket = socket
@@ -71,31 +78,19 @@ class PodResources:
         return os.path.exists(self._socket)
 
     async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
-        """Return what all containers of this node have.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return what all containers of this node have."""
         answer = await self._list()
         return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
 
     async def pods(self) -> frozenset[str]:
-        """Return the names of all pods of this node.
-
-        Raises:
-            HostError: the kubelet does not answer.
-        """
+        """Return the names of all pods of this node."""
         return frozenset(pod.name for pod in (await self._list()).pod_resources)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """Return the ids of the healthy devices that the kubelet has, by resource.
-
-        Raises:
-            HostError: the kubelet does not answer, or is older than Kubernetes 1.23.
-        """
+        """Return the ids of the kubelet's (1.23 or later) healthy devices, by resource."""
         import grpc.aio
 
-        from nvct.agent.kubelet import podresources_pb2 as api
+        from nvct.agent.kubelet import kubelet_pb2 as api
 
         try:
             answer: api.AllocatableResourcesResponse = await self._ask(
@@ -114,7 +109,7 @@ class PodResources:
     async def _list(self) -> api.ListPodResourcesResponse:
         import grpc.aio
 
-        from nvct.agent.kubelet import podresources_pb2 as api
+        from nvct.agent.kubelet import kubelet_pb2 as api
 
         for version in self._versions:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's device plugin API over gRPC: the methods that a plugin serves, and registration.
+"""gRPC servers for the kubelet, and its device plugin API: the methods of a plugin, registration.
 
 The method tables are written here instead of generated: a generated one refuses every gRPC that
 is older than the generator.
@@ -8,20 +8,21 @@ is older than the generator.
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Server: TypeAlias = grpc.aio.Server
 
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
@@ -34,69 +35,33 @@ IDENTIFY_S = 1.0
 OPTIONS = (("grpc.so_reuseport", 0), ("grpc.use_local_subchannel_pool", 1))
 
 
-class Plugin(Protocol):
-    """What a plugin serves for one resource; each method is as the API's."""
-
-    async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
-        """Answer GetDevicePluginOptions."""
-        ...
-
-    def list_and_watch(
-        self, request: api.Empty, context: Context
-    ) -> AsyncIterator[api.ListAndWatchResponse]:
-        """Answer ListAndWatch: all devices at once, and again after each change."""
-        ...
-
-    async def preferred(
-        self, request: api.PreferredAllocationRequest, context: Context
-    ) -> api.PreferredAllocationResponse:
-        """Answer GetPreferredAllocation."""
-        ...
-
-    async def allocate(
-        self, request: api.AllocateRequest, context: Context
-    ) -> api.AllocateResponse:
-        """Answer Allocate."""
-        ...
+def unary(work: Any, request: Any, answer: Any) -> Handler:  # noqa: ANN401 - classes of protobuf
+    """Return the handler of a method with one answer."""
+    return grpc.unary_unary_rpc_method_handler(work, request.FromString, answer.SerializeToString)
 
 
-def server(plugin: Plugin, path: str) -> grpc.aio.Server:
-    """Return a server of a plugin that is bound to a socket, and not started."""
-    unary = grpc.unary_unary_rpc_method_handler
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "GetDevicePluginOptions": unary(
-            plugin.options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
-        ),
-        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-            plugin.list_and_watch,
-            api.Empty.FromString,
-            api.ListAndWatchResponse.SerializeToString,
-        ),
-        "GetPreferredAllocation": unary(
-            plugin.preferred,
-            api.PreferredAllocationRequest.FromString,
-            api.PreferredAllocationResponse.SerializeToString,
-        ),
-        "Allocate": unary(
-            plugin.allocate,
-            api.AllocateRequest.FromString,
-            api.AllocateResponse.SerializeToString,
-        ),
-        "PreStartContainer": unary(
-            _pre_start,
-            api.PreStartContainerRequest.FromString,
-            api.PreStartContainerResponse.SerializeToString,
-        ),
-    }
+def stream(work: Any, request: Any, answer: Any) -> Handler:  # noqa: ANN401 - same
+    """Return the handler of a method with many answers."""
+    return grpc.unary_stream_rpc_method_handler(work, request.FromString, answer.SerializeToString)
+
+
+def bound(
+    services: Mapping[str, dict[str, Handler]], own: str, sockets: Iterable[str]
+) -> grpc.aio.Server:
+    """Return a server of some services that is bound to sockets, and not started.
+
+    The service `own` tells others of nvct's that this is one of theirs, see `is_nvct`.
+    """
     made = grpc.aio.server(options=OPTIONS)
-    own = {"Identify": unary(_identify, api.Empty.FromString, api.Empty.SerializeToString)}
+    identity = {"Identify": unary(_identify, api.Empty, api.Empty)}
     made.add_generic_rpc_handlers(
         tuple(
-            grpc.method_handlers_generic_handler(name, handlers)
-            for name, handlers in ((SERVICE, methods), (NVCT, own))
+            grpc.method_handlers_generic_handler(name, methods)
+            for name, methods in {**services, own: identity}.items()
         )
     )
-    made.add_insecure_port(f"unix:{path}")
+    for socket in sockets:
+        made.add_insecure_port(f"unix:{socket}")
     return made
 
 
@@ -122,11 +87,11 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
         await call(request, timeout=DIAL_S, wait_for_ready=False)
 
 
-async def is_nvct(socket: str) -> bool:
-    """Return whether nvct's plugin serves a socket; False also if nobody answers."""
+async def is_nvct(socket: str, own: str = NVCT) -> bool:
+    """Return whether a program of nvct's serves a socket; False also if nobody answers."""
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
         call = channel.unary_unary(
-            f"/{NVCT}/Identify", api.Empty.SerializeToString, api.Empty.FromString
+            f"/{own}/Identify", api.Empty.SerializeToString, api.Empty.FromString
         )
         try:
             await call(api.Empty(), timeout=IDENTIFY_S)
@@ -137,9 +102,3 @@ async def is_nvct(socket: str) -> bool:
 
 async def _identify(_request: api.Empty, _context: Context) -> api.Empty:
     return api.Empty()
-
-
-async def _pre_start(
-    _request: api.PreStartContainerRequest, _context: Context
-) -> api.PreStartContainerResponse:
-    return api.PreStartContainerResponse()

@@ -7,10 +7,11 @@ Contract: the only user of lightkube. Objects are plain dicts, as JSON has them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -46,7 +47,6 @@ class Kind(NamedTuple):
 
     Attributes:
         group: "" for the core group.
-        plural: as in paths and roles.
     """
 
     group: str
@@ -63,22 +63,14 @@ EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
 class Listing(NamedTuple):
-    """Objects of a kind.
-
-    Attributes:
-        version: of the list; a watch from there misses no change.
-    """
+    """Objects of a kind; a watch from the version of the list misses no change."""
 
     objects: list[Object]
     version: str
 
 
 class ClusterError(HostError):
-    """The API server refuses a request or does not answer.
-
-    Attributes:
-        status: HTTP's, 0 if there was no answer.
-    """
+    """The API server refuses a request, with a status of HTTP, or does not answer: status 0."""
 
     code = "cluster"
 
@@ -114,14 +106,10 @@ class Cluster:
         Raises:
             ClusterError: the API server refuses, or does not answer.
         """
-        try:
-            found: Any = await self._client.get(_resource(kind), name, namespace=namespace or None)
-        except Exception as error:
-            failure = self._failure(error, "get", kind, name)
-            if failure.status == NOT_FOUND:
-                return None
-            raise failure from error
-        return dict(found)
+        found: Any = None
+        with self._told("get", kind, name, may_be_gone=True):
+            found = await self._client.get(_resource(kind), name, namespace=namespace or None)
+        return None if found is None else dict(found)
 
     async def find_all(
         self, kind: Kind, namespace: str = "", labels: Mapping[str, str] | None = None
@@ -137,15 +125,13 @@ class Cluster:
         fields: Mapping[str, str] | None = None,
     ) -> Listing:
         """Return the objects of a kind with some labels and fields, and the list's version."""
-        try:
+        with self._told("list", kind, namespace):
             found: Any = self._client.list(
                 _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
                 fields=dict(fields or {}) or None, chunk_size=CHUNK,
             )  # fmt: skip
             objects = [dict(each) async for each in found]
             return Listing(objects, found.resourceVersion)
-        except Exception as error:
-            raise self._failure(error, "list", kind, namespace) from error
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
         """Create an object of a namespace, and return it.
@@ -154,14 +140,11 @@ class Cluster:
             ClusterError: as `find`; status 409 if there is one of that name.
         """
         metadata = manifest["metadata"]
-        try:
+        with self._told("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
             body = resource.from_dict(_typed(kind, manifest))
             client: Any = self._client  # its overloads do not take a kind that is made here
-            created = await client.create(body, namespace=metadata["namespace"])
-        except Exception as error:
-            raise self._failure(error, "create", kind, metadata["name"]) from error
-        return dict(created)
+            return dict(await client.create(body, namespace=metadata["namespace"]))
 
     async def apply(
         self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""
@@ -187,12 +170,8 @@ class Cluster:
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         """Delete an object, if there is one."""
         client: Any = self._client
-        try:
+        with self._told("delete", kind, name, may_be_gone=True):
             await client.delete(_resource(kind), name, namespace=namespace or None)
-        except Exception as error:
-            failure = self._failure(error, "delete", kind, name)
-            if failure.status != NOT_FOUND:
-                raise failure from error
 
     async def evict(self, namespace: str, name: str) -> None:
         """Evict a pod; one that is gone is no error.
@@ -202,14 +181,10 @@ class Cluster:
         """
         resource: Any = _eviction()
         metadata = {"name": name, "namespace": namespace}
-        try:
+        with self._told("create", POD_EVICTION, name, may_be_gone=True):
             body = resource.from_dict({"metadata": metadata})
             client: Any = self._client
             await client.create(body, name=name, namespace=namespace)
-        except Exception as error:
-            failure = self._failure(error, "create", POD_EVICTION, name)
-            if failure.status != NOT_FOUND:
-                raise failure from error
 
     async def changes(
         self, kind: Kind, name: str, limit_s: float = WATCH_S
@@ -218,9 +193,6 @@ class Cluster:
 
         The watch ends after the limit, or if the server is silent for that time; the
         caller calls this again to continue.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
         """
         stream = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
         try:
@@ -230,19 +202,12 @@ class Cluster:
             await stream.aclose()
 
     async def watch(
-        self,
-        kind: Kind,
-        fields: Mapping[str, str],
-        since: str = "",
-        limit_s: float = WATCH_S,
+        self, kind: Kind, fields: Mapping[str, str], since: str = "", limit_s: float = WATCH_S
     ) -> AsyncGenerator[tuple[str, Object], None]:
         """Yield each change of the objects with some fields: ADDED, MODIFIED or DELETED.
 
         Without the version of a list to continue from, all objects come first, as ADDED. The watch
         ends after the limit, or if the server is silent for that time.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
         """
         stream: Any = self._client.watch(
             _resource(kind), fields=dict(fields), server_timeout=int(limit_s),
@@ -281,15 +246,25 @@ class Cluster:
     ) -> Object:
         metadata = manifest["metadata"]
         resource: Any = _resource(kind)
-        try:
+        with self._told("patch", kind, metadata["name"]):
             patched: Any = await self._client.patch(
                 resource.Status if part else resource, metadata["name"], manifest,
                 namespace=metadata.get("namespace"), patch_type=how, field_manager=manager,
                 force=True,
             )  # fmt: skip
+            return dict(patched)
+
+    @contextlib.contextmanager
+    def _told(
+        self, verb: str, kind: Kind, name: str, *, may_be_gone: bool = False
+    ) -> Iterator[None]:
+        """Raise the sentence of a request that fails; an object that is gone may be no error."""
+        try:
+            yield
         except Exception as error:
-            raise self._failure(error, "patch", kind, metadata["name"]) from error
-        return dict(patched)
+            failure = self._failure(error, verb, kind, name)
+            if failure.status != NOT_FOUND or not may_be_gone:
+                raise failure from error
 
     def _failure(self, error: Exception, verb: str, kind: Kind, name: str) -> ClusterError:
         """Return the sentence for a failed request.

@@ -148,7 +148,6 @@ def gpu_node(
     """Return a node as it is shown.
 
     Args:
-        pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
         worker: the pod of installer and worker on it, whose failure is the agent's.
     """
@@ -240,11 +239,7 @@ async def wait(
 
 
 async def init_messages(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
-    """Return the last messages of the init containers of a DaemonSet's pods, by node.
-
-    Raises:
-        ClusterError: the pods may not be listed.
-    """
+    """Return the last messages of the init containers of a DaemonSet's pods, by node."""
     labels = daemon_set["spec"]["selector"]["matchLabels"]
     sentences = []
     for pod in await cluster.find_all(POD, namespace, labels):

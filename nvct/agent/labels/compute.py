@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, and more if asked for.
+"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, more if asked for, own ones.
 
 MIG strategy none has no labels of MIG devices; mixed has a set for each profile, mig-<profile>.*.
 With single, MIG devices take the place of GPUs in the labels gpu.*, or mark the node as INVALID if
 they are not all alike.
+
+The user's own labels are constants, and values of other labels under another key::
+
+    example.com/pool: training
+    example.com/gpu: "@nvidia.com/gpu.product"
+
+A value that begins with @ names another label, as dynamic values of Node Feature Discovery do; if
+the node lacks that one, it lacks this one too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nvct.agent.core.config_file import PREFIX, name_of
 from nvct.agent.labels import gpus
-from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules, is_value, sanitized
-from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, is_key, is_value, sanitized
+from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT, Settings
+from nvct.errors import DocumentError
 
 ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 VGPU = f"{PREFIX}vgpu"
@@ -26,47 +37,49 @@ MIG_MANAGER = "mig-manager"
 """It runs there if a GPU has a MIG mode."""
 
 
-def labels(facts: Facts, rules: Rules) -> tuple[Labels, list[str]]:
-    """Return the labels of a node, and warnings.
+def labels(
+    facts: Facts, settings: Settings, timestamp: int | None = None
+) -> tuple[Labels, list[str]]:
+    """Return the labels of a node, with one of the time (Unix seconds) if any, and warnings.
 
     Raises:
         HostError: the settings do not fit the machine.
     """
     labels: Labels = {}
     warnings = []
-    if rules.timestamp is not None:
-        labels[f"{PREFIX}gfd.timestamp"] = str(rules.timestamp)
+    if timestamp is not None:
+        labels[f"{PREFIX}gfd.timestamp"] = str(timestamp)
     if facts.gpus:
-        of_mig, problem = of_mig_devices(facts, rules)
+        of_mig, problem = of_mig_devices(facts, settings)
         warnings += [problem] if problem else []
         labels |= {
             **of_versions(facts),
-            **gpus.labels(facts, rules),
+            **gpus.labels(facts, settings),
             **mig_capability(facts),
-            **gpus.capability(facts, rules.sharing),
+            **gpus.capability(facts, settings.sharing),
             **gpus.clique(facts),
             **of_mig,
         }
     labels |= of_vgpus(facts)
-    labels |= _extra(facts, rules, labels)
+    labels |= _extra(facts, settings, labels)
     return dict(sorted(labels.items())), warnings
 
 
-def _extra(facts: Facts, rules: Rules, labels: Labels) -> Labels:
+def _extra(facts: Facts, settings: Settings, labels: Labels) -> Labels:
     extra: Labels = {}
-    if ECC in rules.extra and facts.gpus:
+    if ECC in settings.extra_labels and facts.gpus:
         extra |= gpus.ecc(gpus.GPU, facts.gpus)
-    if MODELS in rules.extra:
-        extra |= gpus.models(facts, rules)
+    if MODELS in settings.extra_labels:
+        extra |= gpus.models(facts, settings)
     memory = labels.get(f"{gpus.GPU}.memory")
-    if MEMORY in rules.extra and memory is not None:
+    if MEMORY in settings.extra_labels and memory is not None:
         extra[f"{gpus.GPU}-memory"] = memory
-    if PCI in rules.extra and facts.has_nvidia_device:
+    if PCI in settings.extra_labels and facts.has_nvidia_device:
         extra[PCI_PRESENT] = "true"
     if facts.gpus or facts.has_nvidia_device:
-        if PRESENT in rules.extra:
+        if PRESENT in settings.extra_labels:
             extra[f"{gpus.GPU}.present"] = "true"
-        if OPERATOR in rules.extra:
+        if OPERATOR in settings.extra_labels:
             has_mig = any(gpu.mig_capable for gpu in facts.gpus)
             names = (*DEPLOYED, MIG_MANAGER) if has_mig else DEPLOYED
             extra |= {f"{gpus.GPU}.deploy.{name}": "true" for name in names}
@@ -112,13 +125,13 @@ def of_vgpus(facts: Facts) -> Labels:
     return labels
 
 
-def of_mig_devices(facts: Facts, rules: Rules) -> tuple[Labels, str]:
+def of_mig_devices(facts: Facts, settings: Settings) -> tuple[Labels, str]:
     """Return the labels, and a sentence if MIG devices do not fit the strategy."""
-    strategy = {f"{PREFIX}mig.strategy": rules.mig_strategy}
-    if rules.mig_strategy == "mixed":
-        return strategy | _mig_mixed(facts, rules), ""
-    if rules.mig_strategy == "single":
-        found, problem = _mig_single(facts, rules)
+    strategy = {f"{PREFIX}mig.strategy": settings.mig_strategy}
+    if settings.mig_strategy == "mixed":
+        return strategy | _mig_mixed(facts, settings), ""
+    if settings.mig_strategy == "single":
+        found, problem = _mig_single(facts, settings)
         return strategy | found, problem
     return {}, ""
 
@@ -128,16 +141,16 @@ def mig_capability(facts: Facts) -> Labels:
     return {f"{PREFIX}mig.capable": str(any(gpu.mig_capable for gpu in facts.gpus)).lower()}
 
 
-def _mig_mixed(facts: Facts, rules: Rules) -> Labels:
+def _mig_mixed(facts: Facts, settings: Settings) -> Labels:
     labels: Labels = {}
     for profile, devices in _by_profile(facts).items():
         name = f"mig-{profile.replace('+', '.')}"
-        resource = name_of(profile, rules.mig_names) or f"{PREFIX}{name}"
-        labels |= _of_profile(f"{PREFIX}{name}", resource, devices, rules)
+        resource = name_of(profile, settings.mig_names) or f"{PREFIX}{name}"
+        labels |= _of_profile(f"{PREFIX}{name}", resource, devices, settings)
     return labels
 
 
-def _mig_single(facts: Facts, rules: Rules) -> tuple[Labels, str]:
+def _mig_single(facts: Facts, settings: Settings) -> tuple[Labels, str]:
     enabled = [gpu for gpu in facts.gpus if gpu.mig_enabled]
     if not enabled:
         return {}, ""
@@ -153,8 +166,8 @@ def _mig_single(facts: Facts, rules: Rules) -> tuple[Labels, str]:
         reason = problem or "NVML does not report the profiles of MIG devices"
         return gpus.invalid_mig(enabled[0].model), f"MIG strategy single: {reason}"
     profile, devices = by_profile.popitem()
-    resource = name_of(profile, rules.mig_names) or gpus.GPU
-    return _of_profile(gpus.GPU, resource, devices, rules), ""
+    resource = name_of(profile, settings.mig_names) or gpus.GPU
+    return _of_profile(gpus.GPU, resource, devices, settings), ""
 
 
 def _by_profile(facts: Facts) -> dict[str, list[tuple[GpuFacts, MigFacts]]]:
@@ -167,11 +180,11 @@ def _by_profile(facts: Facts) -> dict[str, list[tuple[GpuFacts, MigFacts]]]:
 
 
 def _of_profile(
-    key: str, resource: str, devices: list[tuple[GpuFacts, MigFacts]], rules: Rules
+    key: str, resource: str, devices: list[tuple[GpuFacts, MigFacts]], settings: Settings
 ) -> Labels:
     gpu, mig = devices[0]
     profile = sanitized(mig.profile.replace("+", "."))
-    labels = gpus.sharing_labels(key, resource, gpu.model, rules.sharing, "MIG", profile)
+    labels = gpus.sharing_labels(key, resource, gpu.model, settings.sharing, "MIG", profile)
     labels[f"{key}.count"] = str(len(devices))
     size = mig.size
     if size is not None:
@@ -181,3 +194,65 @@ def _of_profile(
         labels[f"{key}.slices.ci"] = str(size.ci_slices)
         labels |= {f"{key}.engines.{engine}": str(getattr(size, engine)) for engine in ENGINES}
     return labels
+
+
+REFERENCE = "@"
+RESERVED = ("kubernetes.io", "k8s.io")
+"""Labels of these domains and below are Kubernetes's, but for those of ALLOWED."""
+ALLOWED = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
+
+
+def load(path: str) -> Labels:
+    """Read a file of labels.
+
+    Raises:
+        DocumentError: it cannot be read, or has a key or value that Kubernetes does not accept.
+    """
+    from nvct.agent.core import yaml_file  # 2 MB
+
+    document = yaml_file.load(path, "labels file")
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise DocumentError(f"labels file {path} is no table", hint="each line: KEY: VALUE")
+    return {str(key): _checked(str(key), value, path) for key, value in document.items()}
+
+
+def added(labels: Mapping[str, str], own: Mapping[str, str]) -> tuple[Labels, list[str]]:
+    """Return labels with the user's own, and a warning for each that is left out."""
+    result, warnings = dict(labels), []
+    for key, value in own.items():
+        name = value.removeprefix(REFERENCE)
+        if key in labels:
+            warnings.append(f"label {key} of the labels file is left out: nvct sets it")
+        elif name == value:
+            result[key] = value
+        elif name in labels:
+            result[key] = labels[name]
+    return result, warnings
+
+
+def _checked(key: str, value: object, path: str) -> str:
+    if not is_key(key):
+        raise DocumentError(f"labels file {path}: {key!r} is no key of a label")
+    domain = f".{key.rpartition('/')[0]}"
+    is_reserved, is_allowed = (
+        any(domain.endswith(f".{name}") for name in names) for names in (RESERVED, ALLOWED)
+    )
+    if is_reserved and not is_allowed:
+        raise DocumentError(
+            f"labels file {path}: {key} is of a domain that is Kubernetes's own",
+            hint=f"use another one, or {ALLOWED[0]}",
+        )
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value) if isinstance(value, (str, int, float)) else None
+    if text is not None and text.startswith(REFERENCE) and is_key(text[1:]):
+        return text
+    if text is None or not is_value(text):
+        raise DocumentError(
+            f"labels file {path}: {value!r} is no value of label {key}",
+            hint="at most 63 of the characters A-Z a-z 0-9 - _ . with a letter or digit at both "
+            "ends; or @ and the key of another label",
+        )
+    return text

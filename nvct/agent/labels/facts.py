@@ -8,11 +8,9 @@ validation of qualified names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from nvct.agent.core.config_file import NamePattern, Sharing
-from nvct.agent.labels.settings import Settings
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml.model import MigAttributes
 
@@ -72,36 +70,6 @@ class Facts:
     machine: str = ""
     host_drivers: tuple[HostDriver, ...] | None = ()
     has_nvidia_device: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The settings that labels depend on.
-
-    Attributes:
-        mig_strategy: none, single or mixed.
-        timestamp: in Unix seconds, None for no such label.
-        extra: groups of labels that NVIDIA's program does not have: see `settings.EXTRA`.
-    """
-
-    mig_strategy: str = "none"
-    sharing: Sharing | None = None
-    gpu_names: tuple[NamePattern, ...] = ()
-    mig_names: tuple[NamePattern, ...] = ()
-    timestamp: int | None = None
-    extra: frozenset[str] = field(default_factory=frozenset)
-
-
-def rules_of(settings: Settings, timestamp: int) -> Rules:
-    """Return what labels depend on; the timestamp is that of the start, in Unix seconds."""
-    return Rules(
-        mig_strategy=settings.mig_strategy,
-        sharing=settings.sharing,
-        gpu_names=settings.gpu_names,
-        mig_names=settings.mig_names,
-        timestamp=None if settings.no_timestamp else timestamp,
-        extra=frozenset(settings.extra_labels),
-    )
 
 
 LIMIT = 63

@@ -84,9 +84,7 @@ async def with_passthrough(
     return replace(facts, host_drivers=drivers), warnings
 
 
-async def _host_drivers(
-    discovery: Discovery,
-) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
+async def _host_drivers(discovery: Discovery) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
     """Return the drivers of vGPUs' hosts, and warnings."""
     try:
         return await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...]), []
@@ -140,11 +138,7 @@ def passed_through(roots: Roots, names: Mapping[str, str], machine_type_file: st
 
 
 def memory_windows(resource: str) -> int:
-    """Return the sum of a device's 64-bit windows in bytes, as a power of two; 0 for none.
-
-    Args:
-        resource: the text of the file of that name in sysfs.
-    """
+    """Return the sum of the 64-bit windows in sysfs' file `resource`, as a power of two; or 0."""
     total = 0
     for line in resource.splitlines()[:BARS]:
         words = line.split()

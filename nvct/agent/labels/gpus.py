@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nvct.agent.core.config_file import MPS, PREFIX, Sharing, name_of
-from nvct.agent.labels.facts import ENDS, LIMIT, Facts, GpuFacts, Labels, Rules, joined, sanitized
+from nvct.agent.labels.facts import ENDS, LIMIT, Facts, GpuFacts, Labels, joined, sanitized
+from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
 
 GPU = f"{PREFIX}gpu"
@@ -30,18 +31,18 @@ SHARED = "SHARED"
 """Appended to the product of a shared resource that keeps its name."""
 
 
-def labels(facts: Facts, rules: Rules) -> Labels:
+def labels(facts: Facts, settings: Settings) -> Labels:
     """Return the labels gpu.* of the node."""
     by_model = _by_model(facts)
     chosen = max(by_model.values(), key=lambda gpus: sum(not gpu.mig_enabled for gpu in gpus))
     return {
-        **of_model(GPU, chosen, rules),
+        **of_model(GPU, chosen, settings),
         f"{GPU}.machine": sanitized(facts.machine) or UNKNOWN,
         f"{GPU}.mode": _mode(facts.gpus),
     }
 
 
-def models(facts: Facts, rules: Rules) -> Labels:
+def models(facts: Facts, settings: Settings) -> Labels:
     """Return labels of each model if there are several; e.g. gpu.product.Tesla-T4.count."""
     by_model = _by_model(facts)
     labels: Labels = {}
@@ -49,21 +50,21 @@ def models(facts: Facts, rules: Rules) -> Labels:
         for model, gpus in by_model.items():
             room = LIMIT - len("gpu.product.") - len(LONGEST)
             key = f"{GPU}.product.{sanitized(model)[:room].rstrip(ENDS)}"
-            of_it = {**of_model(key, gpus, rules), f"{key}.mode": _mode(gpus), **ecc(key, gpus)}
+            of_it = {**of_model(key, gpus, settings), f"{key}.mode": _mode(gpus), **ecc(key, gpus)}
             del of_it[f"{key}.product"], of_it[f"{key}.sharing-strategy"]
             labels |= of_it
     return labels
 
 
-def of_model(key: str, gpus: list[GpuFacts], rules: Rules) -> Labels:
+def of_model(key: str, gpus: list[GpuFacts], settings: Settings) -> Labels:
     """Return the labels of the GPUs of one model.
 
     A GPU in MIG mode is no whole GPU: its labels count if there is no other one.
     """
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     gpu = (whole or gpus)[0]
-    resource = name_of(gpu.model, rules.gpu_names) or GPU
-    labels = sharing_labels(key, resource, gpu.model, rules.sharing if whole else None)
+    resource = name_of(gpu.model, settings.gpu_names) or GPU
+    labels = sharing_labels(key, resource, gpu.model, settings.sharing if whole else None)
     if not whole:
         labels[f"{key}.replicas"] = "0"
     labels[f"{key}.count"] = str(len(gpus))
@@ -123,11 +124,7 @@ def _mode(gpus: Iterable[GpuFacts]) -> str:
 def sharing_labels(
     key: str, resource: str, model: str, sharing: Sharing | None, *suffixes: str
 ) -> Labels:
-    """Return the labels of a resource that sharing determines: product, replicas, strategy.
-
-    Args:
-        key: what its labels begin with, e.g. nvidia.com/gpu.
-    """
+    """Return the labels of a resource that sharing determines: product, replicas, strategy."""
     rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
     rule = rules[0] if rules else None
     if rule and not rule.rename:

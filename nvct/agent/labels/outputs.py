@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
@@ -17,9 +17,10 @@ from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 
 
-class Output(Protocol):
+class Output(ABC):
     """A place for labels."""
 
+    @abstractmethod
     async def write(self, labels: Labels) -> None:
         """Replace the labels there.
 
@@ -27,10 +28,11 @@ class Output(Protocol):
             HostError: this fails.
         """
 
-    def lacks(self, labels: Labels) -> bool:
+    def lacks(self, _labels: Labels) -> bool:
         """Return whether it is known that somebody has removed or changed labels there."""
+        return False
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - some have nothing to end
         """End; the labels stay or go, as NVIDIA's program has it."""
 
 
@@ -45,7 +47,7 @@ NODE_OF = "nfd.node.kubernetes.io/node-name"
 MODE = 0o644
 
 
-class File:
+class File(Output):
     """A file for Node Feature Discovery's source `local`; it is removed at the end."""
 
     def __init__(self, path: str, *, stays: bool) -> None:
@@ -53,11 +55,7 @@ class File:
         self._stays = stays
 
     async def write(self, labels: Labels) -> None:
-        """Replace the file by a rename; its temporary file begins with a dot, which NFD skips.
-
-        Raises:
-            HostError: the file cannot be written.
-        """
+        """Replace the file by a rename; its temporary file begins with a dot, which NFD skips."""
         try:
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             write_atomic(self._path, text_of(labels).encode(), mode=MODE, sync=False)
@@ -66,10 +64,6 @@ class File:
                 f"labels cannot be written to {self._path}: {error.strerror}"
             ) from error
 
-    def lacks(self, _labels: Labels) -> bool:
-        """Return False: nobody tells."""
-        return False
-
     async def close(self) -> None:
         """Remove the file, unless it stays."""
         if not self._stays:
@@ -77,7 +71,7 @@ class File:
                 os.unlink(self._path)
 
 
-class StandardOutput:
+class StandardOutput(Output):
     """The standard output; each change is a block of lines."""
 
     async def write(self, labels: Labels) -> None:
@@ -85,15 +79,8 @@ class StandardOutput:
         sys.stdout.write(text_of(labels))
         sys.stdout.flush()
 
-    def lacks(self, _labels: Labels) -> bool:
-        """Return False: nobody tells."""
-        return False
 
-    async def close(self) -> None:
-        """Do nothing."""
-
-
-class OwnNode:
+class OwnNode(Output):
     """The Node of this machine, by server-side apply: labels of others stay as they are."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
@@ -114,9 +101,6 @@ class OwnNode:
         """Apply the labels; those that were applied before and are left out now are removed.
 
         If the Node still has what was applied last, it is only read.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no such Node.
         """
         from nvct.agent.kubernetes.cluster import NODE
         from nvct.agent.kubernetes.node_watch import find_node
@@ -137,7 +121,7 @@ class OwnNode:
         await self._cluster.close()
 
 
-class NodeFeature:
+class NodeFeature(Output):
     """A NodeFeature object, from which Node Feature Discovery's master labels the Node."""
 
     def __init__(
@@ -150,11 +134,7 @@ class NodeFeature:
         self._warn = warn
 
     async def write(self, labels: Labels) -> None:
-        """Apply the object, and remove labels that another program has left in it.
-
-        Raises:
-            ClusterError: the API server refuses, or there is no NFD in the cluster.
-        """
+        """Apply the object, and remove labels that another program has left in it."""
         kind = node_feature()
         metadata: Object = {
             "name": f"nvidia-features-for-{self._node}",
@@ -177,10 +157,6 @@ class NodeFeature:
                 "spec": {"labels": dict.fromkeys(left)},
             }
             await self._cluster.merge(kind, manifest, MANAGER)
-
-    def lacks(self, _labels: Labels) -> bool:
-        """Return False: nobody tells."""
-        return False
 
     async def close(self) -> None:
         """End; the object stays."""

@@ -36,10 +36,8 @@ class Settings:
 
     Attributes:
         sleep_interval: a duration as Go writes it, or "infinite".
-        output_file: "" for the standard output.
         label_node: whether labels are written to the own Node; else to a NodeFeature object if
             use_node_feature_api is set, else to output_file.
-        node_name: of the own Node; "" for the host's name.
     """
 
     mig_strategy: str = option(
@@ -133,9 +131,6 @@ def resolve(
 
     Without a setting for it, the agent waits for a driver, looks every ten minutes whether its
     labels are still there, and labels its Node unless a setting names another output.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
     """
     document = config_file.resolve(PROGRAM, words, env)
     known = document.settings_of(PROGRAM)

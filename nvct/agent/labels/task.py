@@ -16,7 +16,7 @@ from functools import partial
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
-from nvct.agent.labels import compute, custom, facts, gather, outputs, settings
+from nvct.agent.labels import compute, gather, outputs, settings
 from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.outputs import Output
 from nvct.agent.labels.settings import VFIO, Settings
@@ -37,11 +37,7 @@ LATER = ("kubernetes.cluster",)
 
 
 def make(context: Context) -> NodeLabels:
-    """Return the task.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
-    """
+    """Return the task."""
 
     def load() -> Settings:
         return context.load(partial(settings.resolve, in_agent=context.in_agent))
@@ -159,10 +155,11 @@ class NodeLabels(Task):
     async def _label(self, output: Output) -> None:
         """Compute the labels, and write them if they have changed or the interval is over."""
         found, warnings = await self._facts()
-        rules = facts.rules_of(self._settings, self._timestamp)
-        labels, more = compute.labels(found, rules)
-        own = custom.load(self._settings.labels_file) if self._settings.labels_file else {}
-        labels, of_own = custom.added(labels, own)
+        known = self._settings
+        timestamp = None if known.no_timestamp else self._timestamp
+        labels, more = compute.labels(found, known, timestamp)
+        own = compute.load(known.labels_file) if known.labels_file else {}
+        labels, of_own = compute.added(labels, own)
         self._warn([*warnings, *more, *of_own])
         is_lost = self._is_lost(output)
         if labels == self.labels and time.monotonic() < self._due_at and not is_lost:

@@ -59,7 +59,6 @@ class Discovery:
         self.host = Host(nvml, lambda: Place(roots=roots, stat_node=stat_node))
         self._mode = mode
         self._names: tuple[str, ...] = ()
-        self._last = Inventory()
         self._known_links: tuple[tuple[str, ...], tuple[GpuLink, ...]] = ((), ())
 
     async def signature(self) -> Signature:
@@ -100,18 +99,12 @@ class Discovery:
         return bool(procfs.driver_version(self.roots))
 
     async def inventory(self) -> Inventory:
-        """Return the inventory; one that equals the last one has the same generation.
+        """Return the inventory, as the machine is now.
 
         Raises:
             DriverNotFoundError: no driver is loaded or installed.
             NvmlError: NVML does not work.
         """
-        found = await self._look()
-        if replace(found, generation=self._last.generation) != self._last:
-            self._last = replace(found, generation=self._last.generation + 1)
-        return self._last
-
-    async def _look(self) -> Inventory:
         self.nvml.check()
         roots, findings = self.roots, Findings()
         machine = await self.machine()

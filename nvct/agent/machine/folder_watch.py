@@ -11,10 +11,6 @@ from nvct.agent.core.waiting import tick, until_set
 from nvct.kernel import inotify
 from nvct.kernel.inotify import Inotify
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF
 LOOK_S = 1.0
 """Until the next look without a report of a change: a folder may be replaced, a lock taken."""
@@ -28,7 +24,7 @@ class FolderWatch:
         self._watches: dict[int, str] = {}
         self._changed = asyncio.Event()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FolderWatch:
         """Start; without a free inotify instance of this user, no change is reported."""
         try:
             self._inotify = Inotify()

@@ -18,7 +18,6 @@ class Inventory:
     """The GPUs of a machine at one time.
 
     Attributes:
-        generation: increases with each change.
         mode: nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no
             GPUs here.
         cuda_version: the latest that the driver supports, e.g. 13.0; "" if unknown.
@@ -30,7 +29,6 @@ class Inventory:
             or not at all.
     """
 
-    generation: int = 0
     mode: Mode = "nvml"
     driver_version: str = ""
     cuda_version: str = ""

@@ -218,8 +218,6 @@ class PodSpec:
 
     Attributes:
         what: kind and name of the object, for sentences.
-        name: of the object, "" if it has none.
-        namespace: of the object, "" if it says none.
         spec: the fields of the pod; a part of the manifest, to be changed in place.
     """
 
@@ -258,11 +256,7 @@ def identity(document: Object) -> tuple[str, str, str]:
 
 
 def containers(what: str, spec: Object, *kinds: str) -> list[Object]:
-    """Return the containers of a pod, by default the init containers and then the others.
-
-    Raises:
-        DocumentError: there is something else in their place.
-    """
+    """Return the containers of a pod, by default the init containers and then the others."""
     return [
         container
         for kind in kinds or ("initContainers", "containers")
@@ -271,33 +265,21 @@ def containers(what: str, spec: Object, *kinds: str) -> list[Object]:
 
 
 def tables(value: object, what: str) -> list[Object]:
-    """Return a list of objects.
-
-    Raises:
-        DocumentError: it is something else.
-    """
+    """Return a list of objects; something else raises DocumentError."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise DocumentError(f"{what} is no list of objects")
     return value
 
 
 def sequence(value: object, what: str) -> list[object]:
-    """Return a list; an empty one for None.
-
-    Raises:
-        DocumentError: it is something else.
-    """
+    """Return a list, an empty one for None; something else raises DocumentError."""
     if value is not None and not isinstance(value, list):
         raise DocumentError(f"{what} is no list")
     return value or []
 
 
 def table(value: object, what: str) -> Object:
-    """Return an object; an empty one for None.
-
-    Raises:
-        DocumentError: it is something else.
-    """
+    """Return an object, an empty one for None; something else raises DocumentError."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -66,11 +66,7 @@ class Templates:
                 self._specs[namespace, name] = each.get("spec")
 
     def add(self, name: str, namespace: str, request: Object) -> tuple[str, list[Object]]:
-        """Return the name of the template for a request, and the template if it is a new one.
-
-        Args:
-            name: that it should have; a number is added if another content has it.
-        """
+        """Return the name of a request's template, with a number if need be; it, if it is new."""
         spec = {"spec": {"devices": {"requests": [request]}}}
         for number in itertools.count(1):
             unique = name if number == 1 else _name(name, str(number))
@@ -190,11 +186,7 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str
 
 
 def _count(what: str, resource: str, value: object) -> int:
-    """Return the number of devices of a limit.
-
-    Raises:
-        DocumentError: it is no number.
-    """
+    """Return the number of devices of a limit."""
     try:
         return int(str(value))
     except ValueError as error:
@@ -285,11 +277,7 @@ def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
 
 
 def _node_affinity(pod: PodSpec) -> tuple[Object, list[Object]]:
-    """Return the node affinity of a pod and its terms, whose expressions have the right form.
-
-    Raises:
-        DocumentError: something else is in their place.
-    """
+    """Return the node affinity of a pod and its terms, whose expressions have the right form."""
     what = f"{pod.what}: nodeAffinity"
     node = table(table(pod.spec.get("affinity"), what).get("nodeAffinity"), what)
     terms = tables(table(node.get(REQUIRED), what).get("nodeSelectorTerms") or [], what)

@@ -58,7 +58,6 @@ def patch(
 
     Args:
         shown: its state; None leaves what it shows.
-        reason: of a failure, "" for none.
         pauses: whether the operator's DaemonSets have to go now; else they come back.
         spares_own: whether this process would go with the label OWN.
     """

@@ -14,12 +14,7 @@ NO_EFFECT = "Has no effect"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings.
-
-    Attributes:
-        config_file: the user's configurations, "" for none.
-        default: the configuration of a node without the label, "" to leave such a node alone.
-    """
+    """The settings."""
 
     kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")
     node_name: str = option(
@@ -98,9 +93,5 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings; there are no warnings.
-
-    Raises:
-        UsageError: a value is malformed.
-    """
+    """Return the settings; there are no warnings."""
     return Settings(**PROGRAM.values(words, env)), ()

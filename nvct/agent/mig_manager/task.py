@@ -25,20 +25,12 @@ from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
-from nvct.agent.kubernetes.cluster import (
-    CONFLICT,
-    EVENT,
-    NODE,
-    Cluster,
-    ClusterError,
-    Object,
-)
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, Cluster, ClusterError, Object
 from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
-from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import State
-from nvct.agent.mig_manager.pods import PodDevice, Pods, Renewals, sentence
 from nvct.agent.mig_manager.settings import Settings
+from nvct.agent.mig_manager.users import HostServices, PodDevice, Pods, Renewals, sentence
 from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
@@ -70,7 +62,6 @@ def make(context: Context) -> MigManager:
 
     Raises:
         UsageError: a setting is wrong, or cannot be honored with NVML in another container.
-        ClusterError: there is no access to the cluster.
     """
     client = context.client
     if context.in_agent:
@@ -144,11 +135,7 @@ class MigManager(Task):
         ]
 
     async def run(self) -> None:
-        """Follow the label until canceled; a change in progress is ended first.
-
-        Raises:
-            Exception: the watch has a bug.
-        """
+        """Follow the label until canceled; a change in progress is ended first."""
         watch = node_watch.follow(self._cluster, self._settings.node, self._see, self.problem.tell)
         try:
             await waiting.together(watch, self._follow())
@@ -289,11 +276,7 @@ class MigManager(Task):
         return change, [each for each in devices if change.concerns(each.gpu, each.instance)]
 
     def _refuse(self, node: Object, change: Change, users: Sequence[PodDevice]) -> None:
-        """Refuse a change of what is in use, before anything is paused.
-
-        Raises:
-            HostError: what is in use stays so.
-        """
+        """Refuse a change of what is in use, before anything is paused."""
         known = self._settings
         if users and not known.evicts_pods:
             raise HostError(
@@ -308,11 +291,7 @@ class MigManager(Task):
             )
 
     async def _clear(self, users: Sequence[PodDevice]) -> None:
-        """Have pods and services release the GPUs.
-
-        Raises:
-            HostError: they do not.
-        """
+        """Have pods and services release the GPUs."""
         if self._settings.stops_clients:
             await self._run(self._services.stop)
         end = time.monotonic() + CLEAR_S
@@ -342,11 +321,7 @@ class MigManager(Task):
         self._retry_at = time.monotonic() + REBOOT_S
 
     async def _show(self) -> None:
-        """Write state, reason and the operator's labels, where they differ.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-        """
+        """Write state, reason and the operator's labels, where they differ."""
         while self._node is not None:
             node = self._node
             state, reason = self._shown

@@ -31,21 +31,14 @@ from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct.mig.plan import Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is to be changed.
-
-    Attributes:
-        stays: for each GPU that changes, by its UUID: the MIG devices that it keeps.
-    """
+    """What is to be changed; each GPU that changes keeps the MIG devices in `stays`."""
 
     stays: Mapping[str, Collection[tuple[int, int]]]
     holders: Sequence[Holder]
@@ -58,7 +51,7 @@ class Change:
 
 @dataclass(kw_only=True)
 class Work:
-    """The machine and its configurations.
+    """The machine and its configurations; what fails raises NvctError, which says what is left.
 
     Attributes:
         state_file: the drop-in of the host's unit.
@@ -108,12 +101,7 @@ class Work:
         )
 
     def apply(self, name: str) -> None:
-        """Give the machine a configuration.
-
-        Raises:
-            NvctError: it does not have it; the former layout is restored, or the message says what
-                is not.
-        """
+        """Give the machine a configuration."""
         specs = self._specs(self.machine.session.mig(), name)
 
         def resolve(state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
@@ -124,20 +112,12 @@ class Work:
         self.make_nodes()
 
     def renew(self, gpu: str, gi: int) -> None:
-        """Destroy a GPU instance and make it again.
-
-        Raises:
-            NvctError: as `apply`.
-        """
+        """Destroy a GPU instance and make it again."""
         apply.renew(self.machine, gpu, gi)
         self.make_nodes()
 
     def set_modes(self, name: str) -> None:
-        """Set the MIG modes of a configuration; they may stay pending until a reboot.
-
-        Raises:
-            NvctError: a mode cannot be set.
-        """
+        """Set the MIG modes of a configuration; they may stay pending until a reboot."""
         machine = replace(self.machine, skip_reset=True)
         specs = self._specs(machine.session.mig(), name)
         apply.apply(machine, partial(plan.make, specs=specs, mode_only=True))
@@ -208,6 +188,8 @@ T = TypeVar("T")
 class AgentSession:
     """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
 
+    What does not work, or is refused, raises NvctError.
+
     Attributes:
         pid: not known: the worker is a descendant of this process.
     """
@@ -231,12 +213,7 @@ class AgentSession:
         self._until = time.monotonic() + limit_s
 
     def mig(self) -> MigState:
-        """Return modes, profiles and instances of all GPUs.
-
-        Raises:
-            NvmlError: NVML does not work.
-            DriverNotFoundError: there is no driver.
-        """
+        """Return modes, profiles and instances of all GPUs."""
         if self._client.chooses_library:
             self._client.library = nvml_library(self.roots)
         return self._wait(self._client.mig())
@@ -245,7 +222,6 @@ class AgentSession:
         """Make one change to MIG, and return its answer, of a type.
 
         Raises:
-            NvmlError: NVML refuses the change.
             HostError: the time is up; the way back, which follows, has no such limit.
         """
         if time.monotonic() > self._until:
@@ -257,11 +233,7 @@ class AgentSession:
         """Do nothing: `reset` keeps NVML's handles closed."""
 
     def reset(self, bus_ids: Sequence[str]) -> None:
-        """Reset GPUs, while NVML has no handles.
-
-        Raises:
-            HostError: it fails.
-        """
+        """Reset GPUs, while NVML has no handles."""
         if not self._client.chooses_library:
             self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
@@ -277,21 +249,13 @@ class AgentSession:
     def holders(
         self, gpus: Sequence[MigGpu], instances: Collection[tuple[str, int, int]] | None
     ) -> list[Holder]:
-        """Return the processes that have GPUs open, as the container with NVML sees them.
-
-        Raises:
-            NvmlError: NVML does not work.
-        """
+        """Return the processes that have GPUs open, as the container with NVML sees them."""
         arguments = mig_verbs.request_holders(gpus, instances)
         answer = self._client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
         return list(self._wait(answer))
 
     def make_nodes(self) -> None:
-        """Have the container with NVML make the device nodes of MIG devices that lack one.
-
-        Raises:
-            NvctError: they cannot be made.
-        """
+        """Have the container with NVML make the device nodes of MIG devices that lack one."""
         self._wait(self._client.call(mig_verbs.NODES, NoneType, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:

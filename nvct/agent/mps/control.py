@@ -40,7 +40,10 @@ CONTAINERS = b"system_u:object_r:container_file_t:s0"
 
 
 class Control:
-    """The daemon of one resource; its folder has the resource's name."""
+    """The daemon of one resource, in a folder of that name.
+
+    A call raises HostError if it does not answer.
+    """
 
     def __init__(self, daemon: Daemon, place: Place) -> None:
         self.daemon = daemon
@@ -59,11 +62,7 @@ class Control:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Start the daemon, and wait until it answers.
-
-        Raises:
-            HostError: it cannot be started, or does not answer.
-        """
+        """Start the daemon, and wait until it answers."""
         self.end_child()
         own = shm.make_folders(self._place, self.daemon)
         self._set_compute_mode(EXCLUSIVE)
@@ -88,11 +87,7 @@ class Control:
             time.sleep(POLL_S)
 
     def set_limits(self) -> None:
-        """Set the limits of clients to come.
-
-        Raises:
-            HostError: the daemon does not answer.
-        """
+        """Set the limits of clients to come."""
         for index, mib in self.daemon.limits.items():
             self._say(f"set_{LIMIT} {index} {mib}M")
         if self.daemon.percentage:
@@ -105,9 +100,6 @@ class Control:
 
         Args:
             thorough: whether to compare the memory of each GPU too.
-
-        Raises:
-            HostError: the daemon does not answer.
         """
         wanted = self.daemon.percentage
         answer = self._say(f"get_{PERCENTAGE}")
@@ -164,11 +156,7 @@ class Control:
             self.end_child()
 
     def _say(self, command: str) -> str:
-        """Return the daemon's answer to a command.
-
-        Raises:
-            HostError: there is no daemon, or it does not answer.
-        """
+        """Return the daemon's answer to a command."""
         return self._run(PROGRAM, command=command)
 
     def _environment(self) -> dict[str, str]:
@@ -210,11 +198,7 @@ class Control:
 
 
 def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:
-    """Return what a program says to a command, a byte more than ANSWER if that is not all.
-
-    Raises:
-        TimeoutExpired: it has not ended in time.
-    """
+    """Return what a program says to a command, a byte more than ANSWER if that is not all."""
     if child.stdin is None or child.stdout is None:
         return b""
     with contextlib.suppress(BrokenPipeError), child.stdin as pipe:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPS control daemons that a node's resources need, and their limits: pure functions.
+"""The MPS control daemons that a node's resources need, and what clients get: pure functions.
 
 One daemon serves each resource whose devices are shared by MPS. It divides the memory and the
 threads of a GPU among its replicas, as NVIDIA's mps-control-daemon 0.20 does. A claim of DRA that
@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nvct import typed
 from nvct.errors import HostError
@@ -33,6 +33,9 @@ UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
 MOST = 256
 """More daemons are not kept: each is a process."""
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
+"""Where containers have MPS's folders, and the shared memory of clients and servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,22 +63,14 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The daemons that a task wants.
-
-    Attributes:
-        starts: whether they are started, and others stopped.
-    """
+    """The daemons that a task wants, and whether they are started, and others stopped."""
 
     daemons: tuple[Daemon, ...] = ()
     starts: bool = True
     owner: Literal["", "dra"] = ""
 
     def __post_init__(self) -> None:
-        """Refuse daemons that cannot be started as they are: another container names them.
-
-        Raises:
-            ValueError: they are too many, or one is no daemon.
-        """
+        """Refuse daemons that cannot be started as they are: another container names them."""
         if len(self.daemons) > MOST:
             raise ValueError(f"more than {MOST} MPS daemons")
         for daemon in self.daemons:
@@ -159,4 +154,27 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
         uuids=tuple(replicas),
         limits=limits,
         percentage=100 // max(replicas.values()) if has_threads else 0,
+    )
+
+
+def variable(resource: str) -> tuple[str, str]:
+    """Return the name and the value of the variable that names the pipes of a resource."""
+    return PIPES, f"{FOLDER}/{resource}/pipe"
+
+
+class Mount(NamedTuple):
+    """A folder of the host in a container."""
+
+    host_path: str
+    path: str
+    is_read_only: bool
+
+
+def mounts(resource: str, root: str) -> tuple[Mount, Mount]:
+    """Return the folders of a container: clients connect to sockets, and make no file there."""
+    shm = f"{root}/{resource}/shm" if resource.startswith(CLAIMS) else f"{root}/shm"
+    pipes = f"{resource}/pipe"
+    return (
+        Mount(f"{root}/{pipes}", f"{FOLDER}/{pipes}", is_read_only=True),
+        Mount(shm, SHM, is_read_only=False),
     )

@@ -72,7 +72,6 @@ class Keeper:
         """Keep these daemons from now on, and stop the others.
 
         Args:
-            wanted: one for each resource.
             starts: whether this process starts and stops them.
         """
         self.starts = starts
@@ -115,11 +114,7 @@ class Keeper:
 
 
 class Kept:
-    """One daemon and its state.
-
-    Attributes:
-        problem: why it is not ready, "" if it is.
-    """
+    """One daemon, and why it is not ready; "" if it is."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
@@ -150,11 +145,7 @@ class Kept:
             self.problem = error.message
 
     def _start(self) -> bool:
-        """Start the daemon if it is time; return whether it runs now.
-
-        Raises:
-            HostError: it does not start.
-        """
+        """Start the daemon if it is time; return whether it runs now."""
         if time.monotonic() < self._next_start:
             return False
         delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
@@ -165,11 +156,7 @@ class Kept:
         return True
 
     def _check(self, *, starts: bool) -> None:
-        """Set the limits that differ, and read them back.
-
-        Raises:
-            HostError: the daemon does not answer.
-        """
+        """Set the limits that differ, and read them back."""
         is_new = bool(self.problem)
         difference = self.control.difference(thorough=is_new)
         if difference and starts:
@@ -232,12 +219,7 @@ def _by_name(daemons: Iterable[Daemon]) -> dict[str, Daemon]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What the keeper sends.
-
-    Attributes:
-        requests: how many requests it has read.
-        state: of its daemons, see `Keeper.state`.
-    """
+    """What the keeper sends: how many requests it has read, and `Keeper.state`."""
 
     requests: int
     state: Mapping[str, str]
@@ -289,11 +271,7 @@ class KeeperProcess:
         return {name: text for name, text in self._state.items() if name not in others}
 
     def _joined(self, wanted: Wanted) -> Wanted:
-        """Return what all owners want.
-
-        Raises:
-            HostError: these are too many.
-        """
+        """Return what all owners want."""
         of_owners = {**self._of_owners, wanted.owner: wanted.daemons}
         every = tuple(daemon for daemons in of_owners.values() for daemon in daemons)
         try:

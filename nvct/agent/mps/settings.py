@@ -29,10 +29,6 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return those settings of the device plugin that matter here, and warnings.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
-    """
+    """Return those settings of the device plugin that matter here, and warnings."""
     document = config_file.resolve(PROGRAM, words, env)
     return Settings(**document.settings_of(PROGRAM)), document.warnings

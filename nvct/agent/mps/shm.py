@@ -3,6 +3,7 @@
 
 Containers get a folder of the host at /dev/shm. That of shared resources is a tmpfs of half the
 memory at /mps/shm; the folder of a claim or a resource, with pipes and logs, has one of its own.
+What cannot be mounted or made raises HostError.
 """
 
 from __future__ import annotations
@@ -33,11 +34,7 @@ MNT_DETACH = 2
 
 
 def mount(path: str = PATH) -> None:
-    """Mount the memory of all resources, in place of an older one.
-
-    Raises:
-        HostError: it cannot be mounted.
-    """
+    """Mount the memory of all resources, in place of an older one."""
     with contextlib.suppress(OSError):  # no mount is there
         unmount(path)
     _mount(path, 0o1777, size_kib(), FILES)
@@ -47,9 +44,6 @@ def make_folders(place: Place, daemon: Daemon) -> str:
     """Make the folders of a daemon; return that of a claim's own shared memory, "" of a resource.
 
     Folders that are there stay as they are: pods that run have them mounted.
-
-    Raises:
-        HostError: they cannot be made.
     """
     folder, common = f"{place.folder}/{daemon.resource}", f"{place.folder}/{SHM}"
     own = place.shm(daemon.resource) if daemon.is_of_claim else ""
@@ -90,11 +84,7 @@ def unmount(path: str) -> None:
 
 
 def _mount_once(path: str, mode: int, size: int, files: int) -> None:
-    """Mount a tmpfs, unless there is one, or a folder in use.
-
-    Raises:
-        HostError: it cannot be mounted.
-    """
+    """Mount a tmpfs, unless there is one, or a folder in use."""
     try:
         in_use = bool(os.listdir(path))
     except OSError:

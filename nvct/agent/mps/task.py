@@ -33,11 +33,7 @@ STARTED, READY = ".started", ".ready"
 
 
 def make(context: Context) -> MpsDaemons:
-    """Return the task of the program.
-
-    Raises:
-        UsageError, DocumentError: a setting is wrong.
-    """
+    """Return the task of the program."""
     env = with_driver_roots(context.env)
     machine = replace(context, env={}).discovery(env.get(ROOT_ENV, "/driver-root"))
     folder = place.of_environment(context.env).folder
@@ -67,11 +63,7 @@ class MpsDaemons(Task):
         ]
 
     async def run(self) -> None:
-        """Keep the daemons until canceled.
-
-        Raises:
-            SupervisorEndedError: they cannot be kept any more.
-        """
+        """Keep the daemons until canceled."""
         watch = self._watch.run(lambda: self._discovery.nvml)
         try:
             await together(watch, self._follow())

@@ -19,13 +19,8 @@ from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
-from nvct.host.nvml.model import (
-    GpuAttributes,
-    GpuProperties,
-    NvmlEvents,
-    NvmlReport,
-    NvmlTopology,
-)
+from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology
+from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
 
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
-    from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
 
@@ -70,7 +64,6 @@ class NvmlClient:
     A GPU that hangs stays in the answers as it was reported last.
 
     Attributes:
-        library: its path.
         problem: why the last request failed, "" if it did not, None before the first one.
         busy_s: the limit of the request in progress, in seconds; 0 if there is none.
         refusal: why the driver is not to be used now, "" if it may be: all tasks read it here.
@@ -85,7 +78,6 @@ class NvmlClient:
     """Whether this side names the library."""
 
     def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
-        """Use a supervisor by the connection to it, which is this client's own from now on."""
         self.library = library
         self._socket = socket.socket(fileno=connection.detach()) if connection else None
         if self._socket:
@@ -254,19 +246,11 @@ class NvmlClient:
         return self._loaded(dict[str, str], state, MPS)
 
     async def engine(self) -> Json:
-        """Return what the container engine says, see `engine_question.ask`.
-
-        Raises:
-            NvmlError: the supervisor does not answer.
-        """
+        """Return what the container engine says, see `engine_question.ask`."""
         return await asyncio.shield(self._exchange(ENGINE))
 
     async def close(self) -> None:
-        """End the worker, and with it NVML's handles; the next call starts another one.
-
-        Raises:
-            NvmlError: the worker does not end.
-        """
+        """End the worker, and with it NVML's handles; the next call starts another one."""
         await self._ask(CLOSE, NoneType)
         self.problem = None
 

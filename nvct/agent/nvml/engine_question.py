@@ -12,12 +12,11 @@ import stat
 
 from nvct.agent.machine.driver_root import HOST_ROOT_ENV, ROOT_ENV
 from nvct.launcher.cold import interpreter
+from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from nvct.oci.jsontext import Json
 
 PROGRAM = "nvct.agent.kubelet.engine"
 SOCKETS = (

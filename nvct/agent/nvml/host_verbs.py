@@ -21,6 +21,10 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of a device in a ResourceSlice."""
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 """The name of a socket in one of the kubelet's folders."""
+DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
+"""Of the CDI devices of dynamic resource allocation."""
+OF_MPS = "-mps"
+"""The end of the name of a claim's CDI device for MPS."""
 MOST = 4096
 """Claims, and devices of one: more are not believed."""
 CHANNELS = 4096
@@ -41,15 +45,7 @@ Feature: TypeAlias = Literal["gdrcopy", "gds", "mofed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSpecs:
-    """Write the specifications of the device plugin; answered by `Written`.
-
-    Attributes:
-        ids: how devices are named.
-        flags: feature flags that are on.
-        disabled_hooks: those that containers do without.
-        features: that containers get beside GPUs.
-        imex_channels: their numbers.
-    """
+    """Write the specifications of the device plugin; answered by `Written`."""
 
     ids: Literal["uuid", "index"]
     flags: tuple[Flag, ...]
@@ -58,11 +54,6 @@ class PluginSpecs:
     imex_channels: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ValueError: one is no channel's.
-        """
         if not all(0 <= channel < CHANNELS for channel in self.imex_channels):
             raise ValueError("no IMEX channel has such a number")
 
@@ -72,10 +63,8 @@ class Written(NamedTuple):
 
     Attributes:
         devices: names in the specification of GPUs.
-        features: those that have a specification.
         view: path of the node's specification that gives the driver's files, "" if none does.
         reason: why none does.
-        warnings: sentences about what is missing.
     """
 
     devices: tuple[str, ...]
@@ -95,9 +84,7 @@ class ClaimDevice:
     """A device of a claim.
 
     Attributes:
-        name: in its pool.
         uuid: of the GPU or MIG device, which has to be on this machine.
-        is_admin: whether the claim has it by admin access.
     """
 
     name: str
@@ -105,33 +92,19 @@ class ClaimDevice:
     is_admin: bool
 
     def __post_init__(self) -> None:
-        """Check the name.
-
-        Raises:
-            ValueError: it is no device's.
-        """
         if not NAME.fullmatch(self.name):
             raise ValueError("it is no name of a device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """Write the specification of a claim.
-
-    Attributes:
-        mps: whether it has an MPS control daemon.
-    """
+    """Write the specification of a claim, which may have an MPS control daemon."""
 
     uid: str
     devices: tuple[ClaimDevice, ...]
     mps: bool
 
     def __post_init__(self) -> None:
-        """Check the uid, and how many devices there are.
-
-        Raises:
-            ValueError: they cannot be a claim's.
-        """
         _check((self.uid,))
         if len(self.devices) > MOST:
             raise ValueError(f"more than {MOST} devices")
@@ -144,11 +117,6 @@ class KeepClaims:
     uids: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the uids.
-
-        Raises:
-            ValueError: one is none.
-        """
         _check(self.uids)
 
 
@@ -159,11 +127,6 @@ class RemoveClaim:
     uid: str
 
     def __post_init__(self) -> None:
-        """Check the uid.
-
-        Raises:
-            ValueError: it is none.
-        """
         _check((self.uid,))
 
 
@@ -192,10 +155,8 @@ class Machine:
     """What is to be seen of a machine in /dev and in its root.
 
     Attributes:
-        mode: how its devices are discovered.
         nodes: major, minor, mode, uid and gid of device nodes, by their paths below /dev.
         folders: those below /dev that can have such nodes, and are there.
-        imex_channels: their numbers.
     """
 
     mode: Mode
@@ -226,22 +187,12 @@ class ProcessContainers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketOwner:
-    """Return the process that listens on a socket of the kubelet's; a `socket_owner.Owner`.
-
-    Attributes:
-        folder: of the kubelet's own.
-        name: of the socket there.
-    """
+    """Return the process that listens on a socket of the kubelet's; a `socket_owner.Owner`."""
 
     folder: Literal["device-plugins", "plugins_registry"]
     name: str
 
     def __post_init__(self) -> None:
-        """Check the name.
-
-        Raises:
-            ValueError: it is no socket's.
-        """
         if not SOCKET.fullmatch(self.name):
             raise ValueError("it is no name of a socket")
 
@@ -276,3 +227,8 @@ def _check(uids: tuple[str, ...]) -> None:
         raise ValueError(f"more than {MOST} claims")
     if not all(UID.fullmatch(uid) for uid in uids):
         raise ValueError("it is no uid of a claim")
+
+
+def device_name(uid: str, device: str, *, is_admin: bool) -> str:
+    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
+    return f"{uid}-{device}{'-admin' if is_admin else ''}"

@@ -5,20 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.model import NvmlGpu, NvmlReport
+from nvct.host.nvml.model import NvmlGpu, NvmlReport
 
 
 class LastGpus:
-    """The GPUs that one driver has reported.
-
-    Attributes:
-        gpus: by index.
-    """
+    """The GPUs that one driver has reported, by index."""
 
     def __init__(self) -> None:
-        """Know none."""
         self.gpus: dict[str, NvmlGpu] = {}
         self._driver = ""
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from nvct import typed
 from nvct.errors import NvmlError
+from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
-    from nvct.oci.jsontext import Json
 
 HOLDERS = "mig_holders"
 """The verb that finds the processes that have GPUs open."""
@@ -87,7 +87,6 @@ class Holders:
     """The call of HOLDERS.
 
     Attributes:
-        gpus: their UUIDs.
         instances: only these; None is the whole GPUs and all of them.
     """
 

@@ -33,18 +33,20 @@ from nvct.host.nvml import messages
 from nvct.host.nvml.model import NvmlReport
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
-    from typing import Protocol
+    from typing import Protocol, TypeVar
 
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
-    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
 
     class HostVerbs(Protocol):
         """What looks and writes on the host for an agent: `nvct.agent.host_side.HostSide`."""
@@ -130,7 +132,6 @@ class Hello:
     """What a worker says of itself.
 
     Attributes:
-        protocol: as PROTOCOL.
         release: what it was installed with, see `RELEASE_ENV`.
     """
 
@@ -141,8 +142,11 @@ class Hello:
 class Supervisor:
     """One session with NVML, and the answers to requests.
 
-    Attributes:
-        hello: what it says of itself.
+    Args:
+        find_library: returns the library, which only root can change, or raises
+            DriverNotFoundError; None takes the one that a request names.
+        find_roots, host: return this machine's roots, and look and write for an agent, if requests
+            come from another container.
     """
 
     def __init__(
@@ -153,16 +157,6 @@ class Supervisor:
         host: HostVerbs | None = None,
         release: str = "",
     ) -> None:
-        """Start nothing.
-
-        Args:
-            find_library: returns the library, or raises DriverNotFoundError, and others than root
-                cannot change it; None takes the one that a request names.
-            ask_engine: returns what the container engine says.
-            find_roots: returns this machine's, if requests come from another container.
-            host: looks and writes for an agent, if requests come from another container.
-            release: see `Hello`.
-        """
         self._ask_engine = ask_engine
         self._find_library = find_library
         self._find_roots = find_roots
@@ -232,35 +226,19 @@ class Supervisor:
         return value
 
     def _report(self, limit_s: int) -> NvmlReport:
-        """Return what NVML reports; a GPU that hangs is in it as it was before.
-
-        Raises:
-            NvctError: there is no driver, or NVML does not answer.
-        """
+        """Return what NVML reports; a GPU that hangs is in it as it was before."""
         session = self._with_library(self._library("report", ""))
         session.limit_s = limit_s
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
 
     def _with_host(self, verb: str) -> HostVerbs:
-        """Return what looks and writes for an agent.
-
-        Raises:
-            NvmlError: the agent itself has the right to.
-        """
-        if self._host is None:
-            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
-        return self._host
+        """Return what looks and writes for an agent that has no right to, else refuse the verb."""
+        return _allowed(self._host, verb)
 
     def _roots(self, verb: str) -> Roots:
-        """Return this machine's roots.
-
-        Raises:
-            NvmlError: the agent itself has the right to do what a verb asks for.
-        """
-        if self._find_roots is None:
-            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
-        return self._find_roots()
+        """Return this machine's roots for such an agent, else refuse the verb."""
+        return _allowed(self._find_roots, verb)()
 
     def _mps(self, wanted: Wanted) -> Json:
         if self._keeper is None:
@@ -283,11 +261,7 @@ class Supervisor:
             raise NvmlError(error.message, hint=error.hint) from error
 
     def _with_library(self, library: tuple[str, str | None]) -> NvmlSession:
-        """Return the session with a library, which ends that with another one.
-
-        Raises:
-            NvmlError: the other session's worker does not end.
-        """
+        """Return the session with a library, which ends that with another one."""
         if self._session is not None and self._library_of_session != library:
             self._session.close()
             self._session = None
@@ -295,6 +269,12 @@ class Supervisor:
             path, root = library
             self._session, self._library_of_session = NvmlSession(path, root=root), library
         return self._session
+
+
+def _allowed(service: T | None, verb: str) -> T:
+    if service is None:
+        raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+    return service
 
 
 def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:

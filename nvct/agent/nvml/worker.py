@@ -31,6 +31,7 @@ from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
+from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from nvct.agent.core.logs import Log
     from nvct.host.nvml.library import Library
-    from nvct.oci.jsontext import Json
 
 CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""

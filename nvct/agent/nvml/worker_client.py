@@ -17,10 +17,7 @@ from nvct.agent.nvml.client import CALL_S, START_S, NvmlClient
 from nvct.agent.nvml.supervisor import HELLO, PROTOCOL, Hello
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import messages
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
@@ -32,7 +29,6 @@ class NvmlWorkerClient(NvmlClient):
     chooses_library = False
 
     def __init__(self, path: str) -> None:
-        """Keep the path of the worker's socket; the first request connects."""
         super().__init__(None)
         self._path = path
         self._release = ""
@@ -101,11 +97,7 @@ class NvmlWorkerClient(NvmlClient):
         return self._socket
 
     async def _hello(self, connection: socket.socket) -> str:
-        """Return the release of the worker.
-
-        Raises:
-            NvmlError: it has another protocol.
-        """
+        """Return the release of the worker."""
         arguments: Json = {"library": "", "limit_s": CALL_S, "call": {}}
         request = messages.encode({"id": 0, "verb": HELLO, "arguments": arguments})
         await asyncio.get_running_loop().sock_sendall(connection, request)

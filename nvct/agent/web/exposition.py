@@ -39,14 +39,21 @@ class Family:
     samples: tuple[Sample, ...] = ()
 
 
+def family(name: str, help_text: str, rows: Iterable[tuple[float, Mapping[str, str]]]) -> Family:
+    """Return a metric of values and their labels: a counter if its name ends with _total."""
+    samples = tuple(Sample(value=value, labels=labels) for value, labels in rows)
+    kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+    return Family(name=name, help=help_text, kind=kind, samples=samples)
+
+
 def text(families: Iterable[Family]) -> str:
     """Return the text of metrics; families of one name are merged, with the help of the first.
 
     A family without a sample is left out.
     """
     merged: dict[str, list[Family]] = {}
-    for family in families:
-        merged.setdefault(family.name, []).append(family)
+    for each in families:
+        merged.setdefault(each.name, []).append(each)
     lines = []
     for name, parts in merged.items():
         samples = [sample for part in parts for sample in part.samples]

@@ -50,13 +50,10 @@ class _Machine:
     no_mig: bool
 
 
-def compare(
-    specs: Sequence[EffectiveSpec], live: Inventory, *, is_limited: bool = False
-) -> list[Drift]:
+def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> tuple[list[Drift], list[Drift]]:
     """Return the differences between the GPUs and MIG devices of specs and of a machine.
 
-    Args:
-        is_limited: whether somebody has chosen the devices; then no other one is missing.
+    The second list has the devices that no spec gives: somebody may have chosen the others.
     """
     machine = _machine(live)
     gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
@@ -67,10 +64,12 @@ def compare(
     spec_paths = {
         _nodes(device.get("containerEdits")) for spec in gpu_specs for device in spec.devices
     }
-    for pair, nodes in machine.pairs:
-        if not is_limited and not any(nodes <= paths for paths in spec_paths):
-            drifts.append(_unlisted(pair))
-    return drifts
+    missing = [
+        _unlisted(pair)
+        for pair, nodes in machine.pairs
+        if not any(nodes <= paths for paths in spec_paths)
+    ]
+    return drifts, missing
 
 
 def gives_cuda(edits: ContainerEdits) -> bool:

@@ -39,31 +39,40 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a check; `gives_driver` tells whether a spec gives an NVIDIA driver."""
+    """The result of a check.
+
+    Attributes:
+        gives_driver: whether a spec gives an NVIDIA driver.
+        held_back: the devices of this host that somebody has chosen not to give.
+    """
 
     specs: int
     devices: int
     gives_driver: bool
     loaded: str
     drift: tuple[Drift, ...]
+    held_back: tuple[str, ...] = ()
 
 
 def check(registry: Registry, host: HostState) -> Report:
     """Compare the specs of a registry with the host; never raises."""
     specs = conflicts.in_force(registry)
-    drifts = conflicts.overlaps(registry)
+    drifts, held_back = conflicts.overlaps(registry), list[Drift]()
     for spec in specs:
         drifts += _spec(spec, host)
     if host.live and host.live.mode == "nvml":
         origins = [provenance.read(spec.file.spec, spec.file.path) for spec in specs]
+        changed, missing = coverage.compare(specs, host.live)
         is_limited = any(origin and origin.only for origin in origins)
-        drifts += coverage.compare(specs, host.live, is_limited=is_limited)
+        drifts += changed if is_limited else [*changed, *missing]
+        held_back = missing if is_limited else []
     return Report(
         specs=len(specs),
         devices=len(registry.devices),
         gives_driver=any(driver_version(spec) for spec in specs),
         loaded=host.loaded,
         drift=tuple(drifts),
+        held_back=tuple(drift.sentence.removeprefix(coverage.NOT_GIVEN) for drift in held_back),
     )
 
 

@@ -24,7 +24,6 @@ from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
 from nvct.container.plan import model
 from nvct.errors import RequestError, UsageError
-from nvct.host.driver import libraries
 from nvct.host.model import DriverFile, Inventory
 
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
@@ -196,9 +195,16 @@ def _view_edits(job: Job, view: MountedView) -> Json:
     return combined([common, {"mounts": [mount]}])
 
 
+def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
+    """Return the container directories that hold libcuda."""
+    paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")
+    splits = (os.path.split(path) for path in paths)
+    return sorted({folder for folder, name in splits if f"{name}.".startswith("libcuda.so.")})
+
+
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
     """Return the variable with libcuda's directory, [] if no file is libcuda."""
-    dirs = libraries.libcuda_directories(files)
+    dirs = libcuda_directories(files)
     has_env = dirs and injection.RULES[job.inventory.mode].has_libcuda_env
     return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
 

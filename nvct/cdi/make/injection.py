@@ -2,7 +2,7 @@
 """The nodes and files that containers get from a machine, by device name.
 
 Contract: no I/O; nodes, files and links are those of the inventory. `generate` writes them as a
-CDI spec, `nvct.compile.parts` as nvct's own plan. Each mode without GPUs has a kind of its own, so
+CDI spec, `nvct.compile.plans` as nvct's own plan. Each mode without GPUs has a kind of its own, so
 that specs of several modes can be in one folder: engines refuse two files that define one device
 name. nvidia-container-toolkit v1.20 has these kinds in its library, but its command line overrides
 them with nvidia.com/gpu.

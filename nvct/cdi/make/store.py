@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from nvct.cdi import versions
@@ -97,7 +98,7 @@ def save(
             with open(path, "wb") as file:
                 file.write(data)
             return path
-        os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
+        make_folders(os.path.dirname(path))
         # Engines that watch the folder would read all files again.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
@@ -107,6 +108,18 @@ def save(
             hint="choose another --output, or run as root",
         ) from error
     return path
+
+
+def make_folders(path: str) -> None:
+    """Make a folder and those above it, which nobody else can write to, whatever the umask.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    if path and not os.path.isdir(path):
+        make_folders(os.path.dirname(path))
+        with suppress(FileExistsError):  # another process was faster
+            os.mkdir(path, FOLDER_MODE)
 
 
 def _holds(path: str, data: bytes, *, follow: bool) -> bool:

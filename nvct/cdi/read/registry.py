@@ -12,7 +12,7 @@ hides all later ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nvct.cdi import names
 from nvct.cdi.read import load
@@ -76,10 +76,17 @@ class Registry:
         return self.devices[name]
 
 
-def scan(dirs: Sequence[str]) -> Registry:
+def _load(path: str) -> Spec:
+    return load.load_file(path, owned=True)
+
+
+def scan(dirs: Sequence[str], read: Callable[[str], Spec] = _load) -> Registry:
     """Read the spec files in folders; a missing folder is permitted.
 
     Never raises: errors are in `errors` and `conflicts`.
+
+    Args:
+        read: returns the spec in a file, or raises NvctError.
     """
     registry = Registry()
     for priority, folder in enumerate(dirs):
@@ -88,7 +95,7 @@ def scan(dirs: Sequence[str]) -> Registry:
         for path in _spec_paths(folder, registry.errors):
             registry.inputs.append(path)
             try:
-                spec = load.load_file(path, owned=True)
+                spec = read(path)
             except NvctError as error:
                 registry.errors[path] = error
             else:

@@ -11,25 +11,21 @@ from typing import Any, cast
 import click
 
 from nvct import paths
+from nvct.cdi.check import compare, engines
+from nvct.cdi.check.drift import Report
+from nvct.cdi.make import edits, provenance, store
+from nvct.cdi.make.generate import generate as make_spec
+from nvct.cdi.read import load
 from nvct.cdi.types import Spec
 from nvct.cli.cdi.generate import write
-from nvct.cli.gostyle import LazyGroup
-from nvct.cli.options import (
-    GoStyle,
-    Words,
-    driver_roots,
-    flat,
-    format_option,
-    say,
-    settings_in_force,
-    tell,
-    words,
-)
-from nvct.errors import NvctError, UsageError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.check.drift import Report
+from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import Words, driver_roots, format_option, show, words
+from nvct.compile import live_host
+from nvct.compile.publish import is_in_folder_of_engines
+from nvct.doctor.model import count
+from nvct.errors import NvctError, UsageError, line, printable
+from nvct.farm import in_folders
 
 LIVE = "live"
 STDIN = "-"
@@ -72,7 +68,6 @@ def check(
 
 def _show(report: Report, form: str) -> None:
     from nvct.doctor import specifications
-    from nvct.doctor.model import count
 
     if form == "json":
         found = [
@@ -112,8 +107,6 @@ def diff(
 
     Example: nvidia-ctk cdi diff /var/run/cdi/nvidia.yaml live
     """
-    from nvct.cdi.check import compare
-
     if old == new and old in (LIVE, STDIN):
         raise UsageError(f"{old} is compared with itself", hint="name a file")
     specs = {word: _spec_of(word) for word in (old, new) if word != LIVE}
@@ -121,15 +114,10 @@ def diff(
         path = new if old == LIVE else old
         specs[LIVE] = _live(specs[path], path, mode, driver_root, dev_root)
     differences = compare.differences(specs[old], specs[new])
-    if form == "json":
-        rows = [{"where": where, "differences": lines} for where, lines in differences]
-        click.echo(json.dumps(rows, indent=2))
-        sys.exit(1 if differences else 0)
-    for where, lines in differences:
-        tell(where)
-        for text in lines:
-            tell(f"  {text}")
-    if not differences:
+    rows = [{"where": where, "differences": lines} for where, lines in differences]
+    texts = (text for where, lines in differences for text in (where, *(f"  {x}" for x in lines)))
+    show(form, rows, map(printable, texts))
+    if not differences and form != "json":
         say(f"no difference between {old} and {new}")
     sys.exit(1 if differences else 0)
 
@@ -138,11 +126,6 @@ def _live(
     template: Spec, path: str, mode: str, driver_root: str | None, dev_root: str | None
 ) -> Spec:
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
-    from nvct.cdi.check import compare
-    from nvct.cdi.make import generate, provenance
-    from nvct.compile import live_host
-    from nvct.farm import in_folders
-
     settings = settings_in_force(None, driver_root, dev_root)
     inventory = live_host.discover(settings, mode=mode.lower())
     for warning in inventory.warnings:
@@ -150,7 +133,7 @@ def _live(
     origin = provenance.read(template, path)
     if origin and origin.no_hooks in in_folders.CHOICES:
         inventory = in_folders.without_links(inventory, origin.no_hooks)
-    return generate.generate(
+    return make_spec(
         inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))
     )
 
@@ -167,10 +150,7 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
     from nvct.cli.cdi import devices
 
     names, messages = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
-    if form == "json":
-        click.echo(json.dumps(names, indent=2))
-    for name in names if form == "text" else ():
-        tell(name)
+    show(form, names, map(printable, names))
     for text in messages:
         say(text)
 
@@ -187,7 +167,6 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
 
     Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """
-    from nvct.cdi.check import engines
     from nvct.cdi.read import schema  # jsonschema is slower than --help may be
 
     required = [engines.parse(word) for word in flat(engine)]
@@ -201,7 +180,7 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
             tell(line("invalid", error))
             bad += 1
             continue
-        tell(f"valid: {source} ({spec['kind']}, {_counted(spec)})")
+        tell(f"valid: {source} ({spec['kind']}, {count(len(spec['devices']), 'device')})")
         refusals = [text for version in required if (text := engines.refusal(spec, *version))]
         bad += len(refusals)
         for text in refusals if required else engines.refusals(spec):
@@ -226,9 +205,6 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
 
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
-    from nvct.cdi.make import edits, store
-    from nvct.compile.publish import is_in_folder_of_engines
-
     spec = _spec_of(input_path or STDIN)
     is_inside = relative_to == "container"
     document = edits.move_root(cast("edits.Json", spec), source, target, in_container=is_inside)
@@ -237,26 +213,14 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
         sys.stdout.write(store.dumps(moved).decode())
         return
     follow = not is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
-    say(f"wrote {_counted(moved)} to {store.save(moved, output, follow=follow)}")
-
-
-def _counted(spec: Spec) -> str:
-    number = len(spec["devices"])
-    return f"{number} device{'' if number == 1 else 's'}"
+    path = store.save(moved, output, follow=follow)
+    say(f"wrote {count(len(moved['devices']), 'device')} to {path}")
 
 
 def _spec_of(path: str) -> Spec:
-    """Return the spec in a file, or that on stdin."""
-    from nvct.cdi.read import load
-
     if path == STDIN:
         return load.loads(sys.stdin.buffer.read(), source="stdin")
     return load.load_file(path)
-
-
-TRANSFORM = {"root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another.")}
-
-transform = LazyGroup("transform", TRANSFORM, "Change CDI specifications.")
 
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"

@@ -11,8 +11,8 @@ from nvct.cli.context import flat, say, settings_in_force
 from nvct.errors import HostError
 
 
-def write(**values: Any) -> None:  # noqa: ANN401  the options by name, each with its own type
-    """Discover this host and write its CDI specification.
+def write(warn: Any = say, **values: Any) -> None:  # noqa: ANN401  each option has its own type
+    """Discover this host and write its CDI specification; `warn` takes each line for stderr.
 
     Raises:
         NvctError: an option is wrong, the host has no driver, or a file cannot be written.
@@ -26,7 +26,7 @@ def write(**values: Any) -> None:  # noqa: ANN401  the options by name, each wit
         name: flat(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
     request = Request(**options, xdg_data_dirs=os.environ.get("XDG_DATA_DIRS", ""))
-    documents = publish(request, settings, say)
+    documents = publish(request, settings, warn)
     try:
         for document in documents:
             sys.stdout.write(document)

@@ -36,6 +36,7 @@ VERSION = Option("version", "V", "", "Print the version")
 USUAL = (HELP, VERSION)
 
 
+@dataclass(slots=True)
 class Parsed:
     """A parsed command line.
 
@@ -43,11 +44,8 @@ class Parsed:
         values: values of each given option, by its long name; None for a missing value.
     """
 
-    __slots__ = ("arguments", "values")
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[str | None]] = {}
-        self.arguments: list[str] = []
+    values: dict[str, list[str | None]] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """Report whether an option was given."""
@@ -162,7 +160,6 @@ def _entry(name: str, text: str) -> list[str]:
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
 INDEX = re.compile(r"\d{1,9}")
-UUID = re.compile(r"(GPU|MIG)-[^,]+", re.IGNORECASE)
 HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
 
 
@@ -171,7 +168,6 @@ class Selected:
     """The selected devices, without duplicates, in the order of the command line.
 
     Attributes:
-        everything: "all" was requested.
         gpus: including the GPUs of requested MIG devices.
     """
 
@@ -245,7 +241,6 @@ def select_mig_capable(
     """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
     Args:
-        option_value: of the command line; only "all" is valid.
         capable: minors of the GPUs that support MIG.
 
     Raises:

@@ -21,26 +21,23 @@ from nvct.cli.container.process import Process
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
 from nvct.container.prestart.container import Process as Opened
 from nvct.container.prestart.deliver import Delivery
 from nvct.container.request import visible_devices
+from nvct.container.request.free import want_of
 from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.calls import Kernel
+from nvct.kernel.calls import Kernel, query_device_programs
 from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits
-
 
 Warn = Callable[[str], None]
 
@@ -51,7 +48,7 @@ TEXT = (
 )
 OPTIONS = (
     Option("pid", "p", "PID", "Of the container; the parent of this program if not given"),
-    Option("device", "d", "ID", "GPUs: all, indexes, UUIDs, PCI bus ids, G:M"),
+    Option("device", "d", "ID", "GPUs: all, indexes, UUIDs, PCI bus ids, G:M, free:N"),
     Option("require", "r", "EXPR", "What driver and GPUs have to be, e.g. cuda>=12.4"),
     Option("ldconfig", "l", "PATH", "No effect: nvct writes the linker's cache itself"),
     Option("compute", "c", "", "Capability compute: CUDA and OpenCL"),
@@ -137,19 +134,22 @@ def run(
     pid = _pid(options)
     request = request_of(options, roots)
     settings = settings.replaced(cuda_compat_mode=compat_mode(options))
-    store = Store(run_dir(env), create=True)
-    bundle = Bundle("no config.json", "{}")
-    try:
-        host = Host(store, dict(env), cold.interpreter())
-        decision = decide(bundle, settings, host, request=request)
-    finally:
-        store.close()
-    if decision.error is not None:
-        raise decision.error
-    for note in request.notes:
-        warn(note)
     standalone = not options.has("pid")
+    bundle = Bundle("no config.json", "{}")
     with closing(Process(pid)) as process:
+        if request.free is not None and not process.number:
+            raise UsageError(f"{DEVICES} {request.free.word} needs the container's --pid")
+        store = Store(run_dir(env), create=True)
+        try:
+            host = Host(store, dict(env), cold.interpreter())
+            host.keeper = process.number
+            decision = decide(bundle, settings, host, request=request)
+        finally:
+            store.close()
+        if decision.error is not None:
+            raise decision.error
+        for note in request.notes:
+            warn(note)
         container = container_of(process.number, rootfs, standalone=standalone)
         try:
             process.check()
@@ -213,15 +213,16 @@ def request_of(options: Parsed, roots: Roots) -> Request:
         RequestError: a device or channel is not valid.
         UsageError: an option's value is not valid.
     """
-    names = [
-        device_name(word, roots) for word in (options.joined("device") or "").split(",") if word
-    ]
+    words = [word for word in (options.joined("device") or "").split(",") if word]
+    free = want_of(words, DEVICES)
+    names = [] if free else [device_name(word, roots) for word in words]
     if "all" in names:
         names = ["all"]  # the other words are not read
     ids = visible_devices.evaluate(names, DEVICES) if names else []
     if ids is None:
         raise RequestError(f"{DEVICES} is void", hint="leave the option out to select no device")
-    request = Request(ids, "--device")
+    request = Request([free.word] if free else ids, "--device")
+    request.free = free
     if request.qualified:
         raise RequestError(f"{DEVICES}: {ids[0]} is a CDI device", hint="name a GPU")
     request.mode = "legacy"
@@ -268,7 +269,7 @@ def _is_all(options: Parsed, name: str) -> bool:
     return bool(values)
 
 
-def adapted(edits: list[Edits], options: Parsed) -> list[Edits]:
+def adapted(edits: list[model.Edits], options: Parsed) -> list[model.Edits]:
     """Return edits without the nodes and mounts that --no-* options exclude."""
     ends = []
     if options.has("no-persistenced"):
@@ -279,7 +280,7 @@ def adapted(edits: list[Edits], options: Parsed) -> list[Edits]:
         ends.append("*/gsp*.bin")
     result = []
     for part in edits:
-        changed: Edits = {**part}
+        changed: model.Edits = {**part}
         changed["mounts"] = [
             mount for mount in part["mounts"]
             if not any(fnmatch.fnmatchcase(mount[0], end) for end in ends)
@@ -296,7 +297,12 @@ def compat_mode(options: Parsed) -> str:
 
 
 def allow(
-    edits: list[Edits], container: Container, env: dict[str, str], warn: Warn, *, standalone: bool
+    edits: list[model.Edits],
+    container: Container,
+    env: dict[str, str],
+    warn: Warn,
+    *,
+    standalone: bool,
 ) -> None:
     """Allow a container's devices in its cgroup, if the cgroup restricts devices.
 
@@ -332,8 +338,6 @@ def _is_restricted(cgroup: rules.Cgroup) -> bool:
 
 
 def _programs(folder: str) -> list[int]:
-    from nvct.kernel.calls import query_device_programs
-
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return query_device_programs(fd)[1]

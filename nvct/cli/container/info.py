@@ -64,11 +64,7 @@ def initialized(inventory: Inventory) -> NvmlSession | None:
 def ask(
     inventory: Inventory, nvml: NvmlSession | None, warn: Callable[[str], None]
 ) -> tuple[tuple[str, str], list[Row]]:
-    """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown".
-
-    Args:
-        nvml: of its driver, None if NVML does not work.
-    """
+    """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown"."""
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
     cuda = inventory.cuda_version or names.cuda_version_of(inventory.driver_version)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from nvct.cli.container.arguments import Option, Parsed, Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
@@ -54,28 +55,21 @@ CAPABILITIES = "/proc/driver/nvidia/capabilities"
 CAPS, CHANNELS = "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels/channel"
 
 
+@dataclass(slots=True)
 class Lister:
     """One run of the command."""
 
-    __slots__ = ("inventory", "mps", "options", "roots", "stat_node")
+    inventory: Inventory
+    roots: Roots
+    options: Parsed
+    stat_node: StatNode
+    mps: str = ""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        roots: Roots,
-        options: Parsed,
-        stat_node: StatNode,
-        mps: str = "",
-    ) -> None:
-        self.inventory = inventory
-        self.roots = roots
-        self.stat_node = stat_node
-        self.mps = mps
-        self.options = options
-        if not set(options.values) - {"imex-channel"}:
+    def __post_init__(self) -> None:
+        if not set(self.options.values) - {"imex-channel"}:
             everything = ("libraries", "binaries", "ipcs", "firmwares", "compat32")
-            options.values.update({name: [None] for name in everything})
-            options.values["device"] = ["all"]
+            self.options.values.update({name: [None] for name in everything})
+            self.options.values["device"] = ["all"]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print.
@@ -85,7 +79,11 @@ class Lister:
             HostError: an IMEX channel has no device node.
         """
         visible = select(self.options.joined("device"), self.inventory)
-        capable = {gpu.minor for gpu in self.inventory.gpus if self._can_mig(gpu)}
+        capable = {
+            gpu.minor
+            for gpu in self.inventory.gpus
+            if gpu.mig_enabled or os.path.isdir(capability_directory(self.roots, gpu.minor))
+        }
         managed = {
             name: select_mig_capable(self.options.joined(name), name, visible, capable)
             for name in ("mig-config", "mig-monitor")
@@ -107,9 +105,6 @@ class Lister:
             yield from self._sockets()
         if self.options.has("firmwares"):
             yield from self._files("firmware", ())
-
-    def _can_mig(self, gpu: Gpu) -> bool:
-        return gpu.mig_enabled or os.path.isdir(capability_directory(self.roots, gpu.minor))
 
     def _devices(self, visible: Selected, *, with_migs: bool) -> Iterator[str]:
         nodes = [
@@ -159,16 +154,14 @@ class Lister:
         self, kind: FileKind, order: Sequence[str], *, compat32: bool = False
     ) -> Iterator[str]:
         file_paths = [
-            self._path(file, by_container_path=kind == "firmware")
+            # Of firmware, the path that the kernel loads.
+            file.container_path if kind == "firmware" else self._path(file)
             for file in self.inventory.every_file()
             if file.kind == kind and (file.capability == "compat32") is compat32
         ]
         yield from dict.fromkeys(_sorted(file_paths, order))
 
-    def _path(self, file: DriverFile, *, by_container_path: bool = False) -> str:
-        """Return the resolved path of a file; for firmware, the path that the kernel loads."""
-        if by_container_path:
-            return file.container_path
+    def _path(self, file: DriverFile) -> str:
         return below(self.roots.driver_root, file.host_path)
 
     def _sockets(self) -> Iterator[str]:

@@ -119,10 +119,6 @@ def _complain(error: NvctError) -> None:
     sys.stderr.write(errors.line(PROGRAM, error) + "\n")
 
 
-def _warn(text: str) -> None:
-    sys.stderr.write(f"{PROGRAM}: warning: {errors.printable(text)}\n")
-
-
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
     global_options = args.parse(argv, OPTIONS, in_order=True)
     if global_options.has("help"):
@@ -220,7 +216,7 @@ def _info(
 
     def warn(text: str) -> None:
         log(text)
-        _warn(text)
+        sys.stderr.write(f"{PROGRAM}: warning: {errors.printable(text)}\n")
 
     versions, rows = container_info.ask(inventory, nvml, warn)
     show = container_info.as_csv if command_options.has("csv") else container_info.as_text
@@ -292,7 +288,6 @@ def _load_modules(roots: Roots, log: Log) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """Return the module of a command; the others are not imported."""
     return import_module(f"nvct.cli.container.{MODULES[name]}")
 
 

@@ -27,7 +27,6 @@ class Process:
     __slots__ = ("_fd", "number", "pid")
 
     def __init__(self, pid: int) -> None:
-        """Open a pidfd of the process."""
         self.pid = self.number = pid
         self._fd = -1
         if not pid:

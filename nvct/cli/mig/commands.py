@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from nvct.cli.gostyle import GoStyle
 from nvct.cli.mig.machine import Hooks, failing, machine_of, read, require, write
-from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out
@@ -232,7 +232,6 @@ def selected(
     """Return a configuration: of a file, or without one of the tables and the hardware.
 
     Args:
-        find_state: returns the GPUs that are the hardware.
         config_file: "" is none, which NVIDIA's program does not allow.
 
     Raises:
@@ -260,7 +259,6 @@ def _state(given: object) -> MigState:
 
 
 def _modes_of(saved: Plan, state: MigState) -> Plan:
-    """Return the plan that only sets the modes of a checkpoint."""
     has = {gpu.uuid: layout_of(gpu) for gpu in state.gpus}
     return plan.Plan(
         layouts={

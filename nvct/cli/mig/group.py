@@ -9,23 +9,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import click
+from rich.text import Text
 
 from nvct.cli import screen
-from nvct.cli.gostyle import LazyGroup
+from nvct.cli.gostyle import GoStyle, LazyGroup
+from nvct.cli.mig import picture
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle, format_option, tell
-from nvct.errors import UsageError
+from nvct.cli.options import format_option, show
+from nvct.errors import UsageError, printable
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import export, tables
 from nvct.mig import plan as plans
 from nvct.mig.config import Spec
 from nvct.mig.holders import holders as find_holders
 from nvct.mig.layout import devices, layout_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from rich.text import Text
 
 TEXT = """Divide GPUs into MIG devices.
 
@@ -81,14 +79,14 @@ def plan(
     """
     if count != 1 and not gpu_model:
         raise UsageError("--count is for --gpu MODEL", hint="this machine has as many as it has")
+    if count < 1:
+        raise UsageError(f"--count {count} is no number of GPUs", hint="1 or more")
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
     specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
     if form == "json":
         click.echo(json.dumps(_planned(state, made), indent=2))
         return
-    from nvct.cli.mig import picture
-
     out = picture.console()
     width = picture.slice_width(out)
     changed = {gpu.uuid for gpu in made.changed(state)}
@@ -120,13 +118,7 @@ def configs(given: object, *, config_file: str, form: str) -> None:
         {"name": name, "layer": named.layer, "fits": _fits(state, named.specs)}
         for name, named in found.items()
     ]
-    if form == "json":
-        click.echo(json.dumps(rows, indent=2))
-        return
-    from nvct.cli.mig import picture
-
-    for line in screen.table(picture.configs_rows(rows), screen.columns()):
-        click.echo(line)
+    show(form, rows, screen.table(picture.configs_rows(rows), screen.columns()))
 
 
 @click.command(cls=GoStyle)
@@ -152,14 +144,8 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
             raise UsageError(
                 "no GPU of this machine has a MIG mode", hint="see --gpu MODEL and --all"
             )
-    if form == "json":
-        shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
-        click.echo(json.dumps(shown, indent=2))
-        return
-    from nvct.cli.mig import picture
-
-    for line in screen.table(picture.profiles_rows(gpus), screen.columns()):
-        click.echo(line)
+    shown = {gpu.name: [asdict(profile) for profile in gpu.profiles] for gpu in gpus}
+    show(form, shown, screen.table(picture.profiles_rows(gpus), screen.columns()))
 
 
 @click.command(cls=GoStyle)
@@ -173,19 +159,11 @@ def holders(given: object, *, form: str) -> None:
     machine = machine_of(given)
     gpus = machine.session.mig().gpus
     found = find_holders(machine.roots, gpus, ignore={machine.session.pid or 0})
-    if form == "json":
-        click.echo(json.dumps([asdict(holder) for holder in found], indent=2))
-        return
-    for holder in found:
-        tell(str(holder))
-    if not found:
-        click.echo("no process has a GPU open")
+    lines = [printable(str(holder)) for holder in found] or ["no process has a GPU open"]
+    show(form, [asdict(holder) for holder in found], lines)
 
 
 def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
-    """Return each GPU: its mode and MIG devices before and after the changes, and the changes."""
-    from nvct.cli.mig import picture
-
     rows = []
     for gpu in map(tables.with_placements, state.gpus):
         now = layout_of(gpu)
@@ -210,6 +188,4 @@ def _fits(state: MigState, specs: Sequence[Spec]) -> bool:
 
 def _tabled(gpu_model: str, count: int) -> MigState:
     gpu = tables.gpu_of(tables.of_name(gpu_model))
-    return MigState(
-        gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(max(count, 1)))
-    )
+    return MigState(gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(count)))

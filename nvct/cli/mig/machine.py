@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER, SOCKET
+from nvct.cli.context import settings_in_force
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.session import shared_session
+from nvct.host.roots import Roots
 from nvct.linux import files
-from nvct.mig import hooks, pause
+from nvct.mig import config, pause
 from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
 from nvct.mig.pause import PAUSE_S
@@ -29,11 +33,6 @@ def machine_of(given: object) -> Machine:
     """
     if isinstance(given, Machine):
         return given
-    from nvct.cli.context import settings_in_force
-    from nvct.host.nvml.library import nvml_library
-    from nvct.host.nvml.session import shared_session
-    from nvct.host.roots import Roots
-
     settings = settings_in_force()
     roots = Roots(driver_root=settings.driver_root or "/", dev_root=settings.dev_root or None)
     try:
@@ -42,18 +41,14 @@ def machine_of(given: object) -> Machine:
         raise DriverNotFoundError(
             error.message, hint="install NVIDIA's driver, or name its root in config.toml"
         ) from error
+    serves_a_node = os.path.exists(f"{FOLDER}/{SOCKET}")  # an agent, which offers devices
     return Machine(
         session=shared_session(library),
         roots=roots,
         journal=Journal(FOLDER),
         reset=partial(reset, smi=find(roots.driver_root, library)),
-        pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node() else 0),
+        pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node else 0),
     )
-
-
-def serves_a_node() -> bool:
-    """Return whether an agent of this machine offers devices to a kubelet."""
-    return os.path.exists(f"{FOLDER}/{SOCKET}")
 
 
 @contextlib.contextmanager
@@ -91,7 +86,8 @@ def write(path: str, text: str) -> None:
         HostError: it cannot be written.
     """
     try:
-        files.write_atomic(path, text.encode(), follow=True)
+        mode = None if os.path.exists(path) else 0o644
+        files.write_atomic(path, text.encode(), mode=mode, follow=True)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -112,11 +108,10 @@ class Hooks:
     """The hooks of a file, with the variables of this command."""
 
     def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        """Read the file; "" is none."""
-        self.hooks: hooks.Hooks = {}
+        self.hooks: config.Hooks = {}
         if path:
             with failing("error parsing hooks file"):
-                self.hooks = hooks.parse(read(path))
+                self.hooks = config.parse_hooks(read(path))
         self.env = {
             f"MIG_PARTED_{name}": str(value).lower() if isinstance(value, bool) else value
             for name, value in env.items()
@@ -124,4 +119,4 @@ class Hooks:
 
     def __call__(self, name: str) -> None:
         """Run the hooks of a name."""
-        hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)
+        config.run_hooks(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)

@@ -41,11 +41,7 @@ def main() -> NoReturn:
 
 
 def run(words: Sequence[str], given: object = None) -> int:
-    """Run a command line, and return the exit status.
-
-    Args:
-        given: a machine in place of this one.
-    """
+    """Run a command line, and return the exit status."""
     try:
         status = group.main(list(words), PROGRAM, standalone_mode=False, obj=given)
     except NvctError as error:

@@ -37,11 +37,7 @@ def slice_width(out: Console) -> int:
 
 
 def layout_line(gpu: MigGpu, layout: Layout, width: int = WIDTH) -> Text:
-    """Return the memory slices of a GPU as a line: instances by name, free slices as dots.
-
-    Args:
-        width: columns of a memory slice.
-    """
+    """Return the memory slices of a GPU as a line: instances by name, free slices as dots."""
     if not gpu.capable:
         return Text("no MIG", style="dim")
     if not layout.enabled:

@@ -13,14 +13,21 @@ from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli.options import GoStyle, format_option, say, tell
+from nvct.cli.context import say, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation
+from nvct.doctor.docker import why_docker_cannot
+from nvct.doctor.reasons import Reason
+from nvct.engine import docker_host as host
+from nvct.engine import modules, writing
 from nvct.engine.journal import Journal
-from nvct.engine.model import Change, EngineOptions, FileEdit
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files
 from nvct.engine.transaction import Outcome
 from nvct.errors import NvctError
+from nvct.host.roots import Roots
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -79,12 +86,11 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
         _write_hook(invocation, dry_run=True)
         return
     change = _planned(invocation.options)
+    files = [{"path": edit.path, "diff": "".join(diff(edit))} for edit in change.edits]
     if values["form"] == "json":
-        files = [{"path": edit.path, "diff": "".join(diff(edit))} for edit in change.edits]
         click.echo(json.dumps(files, indent=2))
-        return
-    for edit in change.edits:
-        sys.stdout.writelines(diff(edit))
+    else:
+        sys.stdout.writelines(file["diff"] for file in files)
 
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
@@ -106,13 +112,6 @@ def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str
 
 
 def _say_what_needs_a_restart() -> None:
-    """Tell that a running dockerd does not know `--gpus` yet, if it does not."""
-    from nvct.doctor.docker import why_docker_cannot
-    from nvct.doctor.reasons import Reason
-    from nvct.engine import docker_host as host
-    from nvct.engine.model import Files
-    from nvct.host.roots import Roots
-
     for finding in why_docker_cannot(host.look(Files(), Roots(), os.environ)):
         if finding.reason is Reason.EngineNotRestarted and finding.severity == "error":
             say(f"docker run --gpus: {finding.evidence}: {finding.remedy}")
@@ -131,9 +130,6 @@ def _print_outcome(options: EngineOptions, outcome: Outcome) -> None:
 
 
 def _planned(options: EngineOptions) -> Change:
-    from nvct.engine import modules
-    from nvct.engine.model import Files
-
     change = modules.of(options.engine).plan(options, Files())
     for note in change.notes:
         say(f"note: {note}")
@@ -143,8 +139,6 @@ def _planned(options: EngineOptions) -> Change:
 
 
 def _print_files(options: EngineOptions) -> None:
-    from nvct.engine.model import Files
-
     change = _planned(options)
     if not change.edits:
         sys.stdout.write((Files().read(options.config) or b"").decode(errors="replace"))
@@ -169,8 +163,6 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    from nvct.engine import modules, writing
-
     data = modules.hook_file(invocation.hook)
     if dry_run or not invocation.hook_file:
         sys.stdout.write(data.decode())

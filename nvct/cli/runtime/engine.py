@@ -11,10 +11,12 @@ from dataclasses import replace
 import click
 
 from nvct.cli.context import say
+from nvct.engine import detect, modules, processes
 from nvct.engine.engine_control import EngineControl
-from nvct.engine.journal import Journal
-from nvct.engine.model import Engine, EngineOptions
+from nvct.engine.journal import DamagedJournalError, Journal
+from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.processes import Process
+from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineError, NvctError, UsageError
 
@@ -35,18 +37,12 @@ def transaction(
     removing: bool = False,
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
-    from nvct.engine import modules
-    from nvct.engine.model import Files
-
     control = _control(options, detected, reload_mode, removing=removing)
     return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
     """Return the engines of this host."""
-    from nvct.engine import detect
-    from nvct.engine.model import Files
-
     return detect.engines(Files(), proc=PROC, uid=os.geteuid(), environ=os.environ)
 
 
@@ -62,7 +58,11 @@ def selected(engine: str, config: str | None) -> Engine | None:
 
 def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
     """Return the engine that a command line selects among those of this host; see `selected`."""
-    every = [each for each in host_engines if each.engine == engine and _has_host_paths(each)]
+    every = [
+        each
+        for each in host_engines  # the paths of an engine in a container are not the host's
+        if each.engine == engine and (each.root == "/" or each.platform == "snap")
+    ]
     every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:
         matching = [each for each in every if config in (each.config, each.edit)]
@@ -79,11 +79,7 @@ def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> E
 
 
 def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
-    """Return the options with the files that a detected engine really reads.
-
-    Args:
-        drop_in: the user named the drop-in.
-    """
+    """Return the options with the files that a detected engine really reads."""
     return replace(
         of_version(options, detected),
         config=detected.edit or detected.config or options.config,
@@ -113,8 +109,6 @@ def recorded(
     Raises:
         DocumentError: the journal cannot be read.
     """
-    from nvct.engine.journal import DamagedJournalError
-
     recorded_options = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
@@ -159,17 +153,10 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
-    from nvct.engine import modules
-
     modules.of(engine)
     handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
     return EngineOptions(engine=engine, handlers=handlers, default=modules.NAME, config=path)
-
-
-def _has_host_paths(detected: Engine) -> bool:
-    """Report whether an engine's paths are the host's; an engine in a container has its own."""
-    return detected.root == "/" or detected.platform == "snap"
 
 
 def _allowed(detected: Engine) -> Engine:
@@ -189,9 +176,6 @@ def _allowed(detected: Engine) -> Engine:
 def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
-    from nvct.engine import modules
-    from nvct.engine.reload import HostReloader
-
     program = options.executable or (detected.binary if detected else "")
     program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
     return EngineControl(
@@ -220,6 +204,4 @@ def _arguments(detected: Engine) -> tuple[str, ...]:
 
 
 def _process(pid: int) -> Process | None:
-    from nvct.engine import processes
-
     return next((process for process in processes.running(PROC) if process.pid == pid), None)

@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from nvct import paths
-from nvct.cli.options import all_of, drop_in_option, flat, say, settings_in_force, words
+from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.options import all_of, drop_in_option, words
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.engine import command, modules
 from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.engine.modules import (
     NAME,
@@ -41,12 +43,7 @@ STATE_DIR_OPTION = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The meaning of a command line.
-
-    Attributes:
-        engine: the selected engine of this host, None if there is none.
-        warnings: about options without effect, and about expected failures.
-    """
+    """The meaning of a command line."""
 
     options: EngineOptions | None = None
     engine: Engine | None = None
@@ -121,14 +118,15 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
         detected = runtime_engine.reader(options)
         options = runtime_engine.of_version(options, detected) if detected else options
     warnings.extend(detected.advice if detected else ())
+    program = options.executable or modules.PROGRAM[name]
+    if all_variants and not (detected or values["config"] or shutil.which(program)):
+        notes.append(f"{name} is not seen here: {program} is not on PATH, and does not run")
     return Invocation(options=options, engine=detected, warnings=warnings, notes=notes)
 
 
 def _engine_options(
     values: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 ) -> EngineOptions:
-    from nvct.engine import command, modules
-
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
     handlers = _handlers(values, absolute=engine != "docker" or all_variants, every=all_variants)
@@ -170,7 +168,6 @@ def _annotation_patterns(warnings: list[str]) -> tuple[str, ...]:
 
 
 def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> EngineOptions:
-    """Return the options of the engine with those that nvidia-ctk does not have."""
     extended = replace(
         options,
         hooks_dir=values["hooks_dir"],
@@ -196,8 +193,6 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
 
 def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register: if `every`, all three unless the user names one."""
-    from nvct.engine import modules
-
     path = values["path"]
     if absolute and path == SHIM:
         is_default_file = values["config"] in (None, modules.CONFIG[values["engine"]])

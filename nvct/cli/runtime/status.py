@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +11,20 @@ from typing import Any
 
 import click
 
-from nvct.cli.options import GoStyle, format_option, say
+from nvct.cli import screen
+from nvct.cli.context import say
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, show
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.doctor import docker
+from nvct.doctor.docker import CAUSES, command_of
 from nvct.doctor.model import Finding
-from nvct.engine.model import Engine
+from nvct.engine import docker_host
+from nvct.engine import status as statuses
+from nvct.engine.model import Engine, Files
 from nvct.engine.status import Status
 from nvct.errors import printable
+from nvct.host.roots import Roots
 
 FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
@@ -34,12 +41,8 @@ def list_(*, form: str) -> None:
     Example: nvct runtime list --format=json
     """
     engines = runtime_engine.engines()
-    if form == "json":
-        click.echo(json.dumps([_engine(engine) for engine in engines], indent=2))
-        return
-    for line in table(engines):
-        click.echo(line)
-    if not engines:
+    show(form, [_engine(engine) for engine in engines], table(engines))
+    if not engines and form != "json":
         say(NO_ENGINE)
 
 
@@ -53,15 +56,9 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct runtime status
     """
-    from nvct.engine import status as statuses
-    from nvct.engine.model import Files
-
     every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
-    if form == "json":
-        click.echo(json.dumps([document(engine_status) for engine_status in every], indent=2))
-        return
-    click.echo("\n".join(text(engine_status) for engine_status in every), nl=False)
-    if not every:
+    show(form, [document(each) for each in every], "\n".join(map(text, every)).splitlines())
+    if not every and form != "json":
         say(NO_ENGINE)
 
 
@@ -71,11 +68,8 @@ def table(engines: Sequence[Engine]) -> Iterator[str]:
     for engine in engines:
         config = engine.edit or engine.config
         cells = (_name(engine), engine.version, str(engine.pid or ""), engine.unit, config)
-        rows.append(tuple(printable(cell) or "-" for cell in cells))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if engines else ():
-        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(padded).rstrip()
+        rows.append(tuple(cell or "-" for cell in cells))
+    yield from screen.table(rows, screen.columns()) if engines else ()
 
 
 def text(engine_status: Status) -> str:
@@ -193,20 +187,12 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.doctor import docker
-    from nvct.engine import docker_host
-    from nvct.engine.model import Files
-    from nvct.host.roots import Roots
-
     host = docker_host.look(Files(), Roots(), environ_of_user(os.environ))
     findings = docker.why_docker_cannot(host)
     cause = docker.the_cause(findings)
-    if form == "json":
-        shown = [_to_dict(finding) for finding in findings]
-        first = docker.CAUSES[cause.reason] if cause else ""
-        click.echo(json.dumps({"cause": first, "findings": shown}, indent=2))
-    else:
-        click.echo(causes(findings, cause), nl=False)
+    first = docker.CAUSES[cause.reason] if cause else ""
+    shown = {"cause": first, "findings": [_to_dict(finding) for finding in findings]}
+    show(form, shown, causes(findings, cause).splitlines())
     sys.exit(1 if cause else 0)
 
 
@@ -225,8 +211,6 @@ def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def causes(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
-    from nvct.doctor.docker import CAUSES, command_of
-
     lines = []
     if cause:
         lines += [f"{command_of(cause)} fails here: {cause.evidence}", f"  do: {cause.remedy}"]
@@ -235,7 +219,9 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
         lines.append("docker run --gpus: nothing is in its way")
         if open_ones:
             lines[0] += " that can be seen"
-        lines += [f"  unknown: {one.evidence}{_hint(one.remedy)}" for one in open_ones]
+        for one in open_ones:
+            hint = f" ({one.remedy})" if one.remedy else ""
+            lines.append(f"  unknown: {one.evidence}{hint}")
     lines += ["", "checked:"]
     width = max(len(CAUSES[finding.reason]) for finding in findings)
     for finding in findings:
@@ -245,8 +231,6 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
 
 
 def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
-    from nvct.doctor.docker import CAUSES, command_of
-
     return {
         "cause": CAUSES[finding.reason],
         "holds": HOLDS[VERDICTS[finding.severity]],
@@ -255,7 +239,3 @@ def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
         "command": command_of(finding),
         "reason": finding.reason.name,
     }
-
-
-def _hint(remedy: str) -> str:
-    return f" ({remedy})" if remedy else ""

@@ -118,9 +118,17 @@ class Context:
         section = read_object(f"{self._bundle}/config.json", "config").get("root")
         return isinstance(section, dict) and section.get("readonly") is True
 
-    def _root_path(self) -> str:
+    def state(self) -> dict[str, jsontext.Json]:
+        """Return the container's state, which can be read once.
+
+        Raises:
+            BundleError: it cannot be read.
+        """
         source = self.options.text("container-spec", "-")
-        state = read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
+        return read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
+
+    def _root_path(self) -> str:
+        state = self.state()
         root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
         bundle = _text(state, "bundle", "the container's state")
         self.bundle = bundle

@@ -53,11 +53,13 @@ HOOKS: dict[str, Kinds] = {
     "create-symlinks": LINK,
     "disable-device-node-modification": {},
     "enable-cuda-compat": COMPAT,
+    "keep-leases": {"folder": flags.TEXT, "holder": flags.TEXT, "device": flags.LIST},
     "noop": {},
     "update-application-profile": {},
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},
 }
 """Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
+UNLISTED = ("keep-leases", "noop")
 IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "noop")}
 """Hooks that have no module of their own."""
 
@@ -154,7 +156,7 @@ def _without_hook(argv: list[str], name: str, program: str) -> int:
 def usage(program: str, name: str = "") -> str:
     """Return the help text of the program or of a hook."""
     if not name:
-        hooks = "\n".join(f"  {hook}" for hook in HOOKS if hook != "noop")
+        hooks = "\n".join(f"  {hook}" for hook in HOOKS if hook not in UNLISTED)
         return f"usage: {program} [--debug] [--quiet] HOOK [FLAGS]\n\nhooks:\n{hooks}"
     kinds = HOOKS[name]
     lines = [

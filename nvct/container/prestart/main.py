@@ -196,6 +196,7 @@ def _deliver(
         processes.append(Process(pid))  # before plans are compiled, which may take seconds
         processes[0].hold()
 
+    host.keeper = pid
     # Mode legacy ignores annotations, which are for engines and the shim.
     legacy = config.replaced(mode="legacy")
     try:

@@ -168,7 +168,7 @@ class Case:
             words.append("env")
             if request is None:
                 words.append(None)
-            elif not (request.ids and all(map(_is_specific, request.ids))):
+            elif request.free or not (request.ids and all(map(_is_specific, request.ids))):
                 words.append("image-env")
         if request is not None and request.qualified:
             words.append("cdi-name")

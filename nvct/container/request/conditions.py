@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Held: TypeAlias = "tuple[bool | None, str]"
 
+FREE = "free"
 EXTRAS = ("mig_config", "mig_monitor", "imex", *FEATURES)
 """The attributes of a request for the words with dashes."""
 WORD_OF = {
@@ -53,6 +54,8 @@ def _asks_for(values: Sequence[str], case: Case) -> Held:
     if case.request is None:
         return None, "the request cannot be understood"
     needed = _needed(case.names, case.request)
+    if case.request.free and FREE in values:
+        needed = [FREE if word == "devices" else word for word in needed]
     words = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
     words += [word for word in needed if word not in words]
     hits = [word for word in words if word in values]

@@ -35,7 +35,7 @@ HEX = "0123456789abcdef"
 JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 """Lists: of two answers, the kubelet passes one on."""
 ENVS, MOUNTS, NODES, ANNOTATIONS, NAMES = 1, 2, 3, 4, 5
-"""Fields of ContainerAllocateResponse: deviceplugin.proto."""
+"""Fields of ContainerAllocateResponse: kubelet.proto."""
 VARINT, BYTES = 0, 2
 
 

@@ -67,6 +67,24 @@ class Extras:
         return any(getattr(self, name) for name in (*FEATURES, "imex", *MIG_CAPABILITIES))
 
 
+class Want:
+    """What the word free:N asks for; `nvct.container.request.free` reads it.
+
+    Attributes:
+        count: of devices, at least 1.
+        memory: bytes that each has at least; 0 for any.
+        profile: of MIG devices, as 1g.10gb; "" for GPUs that are not in MIG mode.
+    """
+
+    __slots__ = ("count", "memory", "profile", "word")
+
+    def __init__(self, word: str, count: int) -> None:
+        self.word = word
+        self.count = count
+        self.memory = 0
+        self.profile = ""
+
+
 class Request:
     """What a container requests.
 
@@ -79,12 +97,14 @@ class Request:
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.
         requirements: (variable, expression) pairs that must hold.
+        free: what the word free:N asks for, if that was the request; then `ids` are the UUIDs of
+            the devices that were chosen, and before that the word.
         plans: a fingerprint of each plan that was used: the time of its compilation in ns since
             1970, and the driver's version.
     """
 
     __slots__ = (
-        "capabilities", "extras", "ids", "kind", "mode", "none", "notes", "plans",
+        "capabilities", "extras", "free", "ids", "kind", "mode", "none", "notes", "plans",
         "qualified", "requirements", "source",
     )  # fmt: skip
 
@@ -99,4 +119,5 @@ class Request:
         self.extras = Extras()
         self.capabilities: list[str] | None = None
         self.requirements: list[tuple[str, str]] = []
+        self.free: Want | None = None
         self.plans: list[str] = []

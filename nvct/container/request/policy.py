@@ -50,7 +50,8 @@ def admits(case: Case, notes: list[str]) -> bool:
     if last.then == ALLOW:
         notes.append(f"{rule} allows it: {last.why}")
         return True
-    ids = ",".join(case.request.ids) or "none" if case.request else "an invalid device"
+    names = [*case.request.ids, *case.extras] or ["none"] if case.request else []
+    ids = ",".join(names) or "an invalid device"
     asks = f"{case.source} asks for {shown(ids)}"
     reason = _reason(case.config.policy[len(results) - 1])
     why = f"{last.why}; {reason}" if reason else last.why

@@ -51,6 +51,7 @@ def resolve_request(
     *,
     origin: Origin | None = None,
     defined: Defined | None = None,
+    choose: Callable[[Request], None] | None = None,
 ) -> tuple[Request | None, list[str]]:
     """Return the request of a container, None if it stays unchanged, and notes in either case.
 
@@ -59,9 +60,10 @@ def resolve_request(
         origin: of the container; an unknown one counts against it in policy rules.
         defined: reports whether a CDI spec defines a device of a full name: then a bare word is
             valid, even if no NVIDIA driver uses such names.
+        choose: puts devices into a request for free ones, before rules are asked; None refuses it.
 
     Raises:
-        RequestError: the request is malformed.
+        RequestError: the request is malformed, or `choose` refuses it.
         ConfigError: there is a request, and the configured mode does not exist.
         NotPermittedError: the policy denies the request.
     """
@@ -76,6 +78,10 @@ def resolve_request(
     )
     if request is None and error is None:
         return None, notes
+    if request is not None and request.free is not None and error is None:
+        if choose is None:
+            raise RequestError(f"{source[0]} asks for {request.free.word}", hint="name devices")
+        choose(request)
     if config.policy:
         from nvct.container.request.case import Case  # only if config.toml has rules
         from nvct.container.request.policy import admits
@@ -242,11 +248,16 @@ def _request(
     source: str, words: list[str], config: Config, defined: Defined | None
 ) -> Request | None:
     named: list[str] = []
+    has_free = False
 
     def check(word: str, source: str) -> None:
+        nonlocal has_free
         try:
             visible_devices.check_word(word, source)
         except RequestError:
+            if word.startswith("free:"):
+                has_free = True
+                return
             name = f"{config.default_kind}={word}"
             if defined is None or "=" in word or not (is_qualified(name) and defined(name)):
                 raise
@@ -255,6 +266,11 @@ def _request(
     ids = visible_devices.evaluate(words, source, check=check)
     if ids is None:
         return None
+    free = None
+    if has_free:
+        from nvct.container.request.free import want_of  # few ask for it
+
+        free = want_of(words, source)
     prefix = visible_devices.JIT_PREFIX
     jit = [word for word in ids if word.startswith(prefix)]
     _refuse_mixture(ids, jit, source)
@@ -263,6 +279,7 @@ def _request(
         # the same devices by their plain names.
         ids = visible_devices.evaluate([word[len(prefix) :] for word in jit], source) or []
     request = Request(ids, source)
+    request.free = free
     request.mode = _mode(request, config)
     if jit and request.mode == "cdi":
         request.mode = "jit-cdi"

@@ -29,7 +29,7 @@ HEX = "0123456789abcdefABCDEF"
 UUID_PARTS = (8, 4, 4, 4, 12)
 INDEX_DIGITS = 9
 VOLUME_MOUNT_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
-HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
+HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N"
 
 
 def split(value: str, source: str) -> list[str]:

@@ -12,7 +12,7 @@ import posix
 import sys
 import time
 
-from nvct.config.model import without_choice
+from nvct.config.model import CHECKED, without_choice
 from nvct.errors import NvctError, RuntimeNotFoundError, unexpected
 from nvct.oci import argv
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
@@ -54,11 +54,7 @@ def main(cold: str) -> NoReturn:
 
 
 class Progress:
-    """How far a run has come, for reports of a failure.
-
-    Attributes:
-        times: of the begin and of the end of each step, see `recorder.STEPS`.
-    """
+    """How far a run has come: `times` are of the begin and end of each step (recorder.STEPS)."""
 
     __slots__ = ("decision", "logs", "times")
 
@@ -98,6 +94,7 @@ def _run(
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
 
+    args = sys.argv[2:]
     store = Store(run_dir(env), create=True)
     config, trouble = settings.load_or_default(store, env, cold)
     if invocation.version:
@@ -121,9 +118,14 @@ def _run(
             from nvct.container.shim.log import note
 
             note(program, config, invocation, decision)
+    elif config.engine_devices == CHECKED and invocation.command in ("exec", "update"):
+        from nvct.container.host import Host
+        from nvct.container.shim import running  # they change a container
+
+        args = running.check(args, config, Host(store, env, cold, config.proc_root), trouble)
     path = find_runtime(config.runtimes, env.get("PATH", ""))
     store.close()
-    become(path, sys.argv[2:])
+    become(path, args)
 
 
 def _create(
@@ -148,8 +150,7 @@ def _create(
     return decision
 
 
-X_OK = 1
-S_IFMT, S_IFREG = 0o170000, 0o100000
+X_OK, S_IFMT, S_IFREG = 1, 0o170000, 0o100000
 
 
 def find_runtime(candidates: Sequence[str], path: str) -> str:

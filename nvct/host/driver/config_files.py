@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from nvct.errors import NvctError, printable
 from nvct.host.driver.libraries import Search
-from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.driver.tree import Tree
 from nvct.host.model import Capability, DriverFile
 from nvct.host.roots import join
 
@@ -32,18 +32,14 @@ NAME_LIMIT = 255
 
 
 class Kind(NamedTuple):
-    """Files of one loader: their folder, the pattern of their names, the folder in containers.
-
-    Attributes:
-        at_root: whether the driver root itself may have the folder, as on GKE.
-    """
+    """Files of one loader: their folder, the pattern of their names, the folder in containers."""
 
     folder: str
     name: str
     container_root: str
     reason: str
     capability: Capability = "graphics"
-    at_root: bool = False
+    at_root: bool = False  # whether the driver root itself may have the folder, as on GKE
 
 
 # Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container
@@ -71,9 +67,7 @@ def find_config_files(
 ) -> list[DriverFile]:
     """Return the configuration files, sorted by container path.
 
-    Args:
-        search_paths: absolute host directories that replace /etc and the data directories.
-        data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
+    `search_paths`, absolute on the host, replace /etc and the data directories of the driver root.
 
     Raises:
         HostError: the host's root is not readable.
@@ -98,8 +92,15 @@ def _search(search: Search, locations: Sequence[Location], files: dict[str, Driv
                 match = re.fullmatch(kind.name, name)
                 target = tree.file(join(folder, name)) if match else None
                 if match and target and _is_ours(search, tree.host_path(target.path), match):
-                    file = _file(tree, kind, name, target)
-                    files.setdefault(file.container_path, file)
+                    path = join(kind.container_root, f"{kind.folder}/{name}")
+                    file = DriverFile(
+                        host_path=tree.host_path(target.real),
+                        container_path=path,
+                        reason=kind.reason,
+                        kind="config",
+                        capability=kind.capability,
+                    )
+                    files.setdefault(path, file)
 
 
 def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
@@ -111,26 +112,15 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
     return False
 
 
-def _file(tree: Tree, kind: Kind, name: str, target: TreeFile) -> DriverFile:
-    return DriverFile(
-        host_path=tree.host_path(target.real),
-        container_path=join(kind.container_root, f"{kind.folder}/{name}"),
-        reason=kind.reason,
-        kind="config",
-        capability=kind.capability,
-    )
-
-
 def check(search: Search, files: Sequence[DriverFile]) -> None:
     """Warn of each library that a configuration file names and that containers do not get.
 
     Raises:
         HostError: the host's root is not readable.
     """
-    container_paths = {file.container_path for file in files if file.kind == "library"}
-    container_paths |= {
-        link.path for file in files if file.kind == "library" for link in file.links
-    }
+    loaded = [file for file in files if file.kind == "library"]
+    container_paths = {file.container_path for file in loaded}
+    container_paths |= {link.path for file in loaded for link in file.links}
     names = {os.path.basename(path) for path in container_paths}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
     # A host path has no links below the driver root, so none is followed out of the driver root.
@@ -149,7 +139,7 @@ def check(search: Search, files: Sequence[DriverFile]) -> None:
 
 def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
     try:
-        data = host.read(file.host_path, TEXT_LIMIT)
+        data = host.root.read_file(file.host_path, TEXT_LIMIT)
     except (OSError, NvctError) as error:
         search.findings.warn(f"{file.host_path} can't be read: {error}")
         return set()
@@ -162,10 +152,7 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
 
 
 def libraries_in(text: str, *, is_icd: bool) -> set[str]:
-    """Return the libraries that a configuration file names.
-
-    Args:
-        is_icd: whether it is one of OpenCL, with a name in its first line, and not JSON.
+    """Return the libraries that a configuration file names; an ICD of OpenCL in its first line.
 
     Raises:
         ValueError: it is no JSON.

@@ -66,17 +66,16 @@ def find_loaders(
     search: Search, dirs: Sequence[str], known_files: Iterable[DriverFile] = ()
 ) -> list[DriverFile]:
     """Return the GLVND and OpenCL loaders of a host that are not among the known files."""
-    files: dict[str, DriverFile] = {}
     known_paths = {file.host_path for file in known_files}
-    for directory, name in product(dirs, EXPLICIT):
-        library = search.tree.file(join(directory, name))
-        if library is None or search.tree.host_path(library.real) in known_paths:
-            continue
-        known_paths.add(search.tree.host_path(library.real))
-        reason = f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}"
-        if file := _library(search, library, reason):
-            files[library.real] = file
-    return sorted(files.values(), key=lambda file: file.container_path)
+    paths = (join(directory, name) for directory, name in product(dirs, EXPLICIT))
+    loaders = {file.real: file for path in paths if (file := search.tree.file(path))}
+    reason = f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}"
+    files = (
+        _library(search, loader, reason)
+        for loader in loaders.values()
+        if search.host_path(loader) not in known_paths
+    )
+    return sorted((file for file in files if file), key=lambda file: file.container_path)
 
 
 def add_links(
@@ -114,8 +113,8 @@ def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) 
     path = join(directory, plugin) if plugin.startswith("gbm/") else ""
     for folder in dirs:
         library = search.tree.file(join(folder, plugin))
-        if library is not None and search.tree.host_path(library.real) == file.host_path:
-            path = search.roots.container_path(search.tree.host_path(library.path))
+        if library is not None and search.host_path(library) == file.host_path:
+            path = search.container_path(library)
             break
     if os.path.dirname(path) in ("", directory):
         return None  # the library is where its loader looks
@@ -153,7 +152,7 @@ def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFi
                 reason = f"{soname} is {os.path.basename(chosen)}"
                 if first != chosen:
                     reason = f"{search.tree.host_path(first)} is found before it"
-                search.findings.leave_out(search.tree.host_path(real), reason)
+                search.leave_out(real, reason)
 
 
 def _chosen(search: Search, directory: str, soname: str, reals: Sequence[str]) -> str:
@@ -168,7 +167,6 @@ def _version_of(path: str) -> tuple[int, ...]:
 
 
 def _library(search: Search, library: TreeFile, reason: str) -> DriverFile | None:
-    """Return a library with its SONAME link, None if it is for another machine."""
     is_opencl = os.path.basename(library.real).startswith("libOpenCL.")
     return libraries.make_library(search, library, reason, "compute" if is_opencl else "graphics")
 
@@ -178,7 +176,7 @@ def _fits(search: Search, module: TreeFile) -> bool:
     headers = libraries.read_headers(search, module)
     if headers is None or headers.machine == search.machine:
         return True
-    search.findings.leave_out(search.tree.host_path(module.real), f"for {headers.machine}")
+    search.leave_out(module.real, f"for {headers.machine}")
     return False
 
 
@@ -191,11 +189,11 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
         if module is None:
             continue
         # A link (Debian's alternatives) is mounted at its own name.
-        path = search.roots.container_path(search.tree.host_path(module.path))
+        path = search.container_path(module)
         directory, name = os.path.split(path)
         short = join(directory, server)
         yield DriverFile(
-            host_path=search.tree.host_path(module.real),
+            host_path=search.host_path(module),
             container_path=path,
             reason="module of Xorg",
             kind="module",
@@ -218,7 +216,6 @@ def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
 def _first_module(
     search: Search, directories: Sequence[str], names: Sequence[str]
 ) -> TreeFile | None:
-    """Return the first module that has one of the names and is for this machine."""
     version = names[0].removeprefix("libglxserver_nvidia.so.")
     for directory in directories:
         for name in names:
@@ -229,8 +226,7 @@ def _first_module(
                 continue
             suffix = os.path.basename(module.real).partition(".so.")[2]
             if len(names) > 1 and suffix not in ("", version):
-                host_path = search.tree.host_path(module.real)
-                search.findings.leave_out(host_path, f"of driver {suffix}")
+                search.leave_out(module.real, f"of driver {suffix}")
                 continue
             return module
     return None

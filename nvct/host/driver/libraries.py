@@ -41,12 +41,24 @@ COMPAT_REASON = "32-bit, which containers get that ask for compat32"
 
 
 class Search(NamedTuple):
-    """A search for libraries: tree, machine, and the findings that get its warnings."""
+    """A search in a driver root: tree, machine, and the findings that get its warnings."""
 
     tree: Tree
     roots: Roots
     machine: str
     findings: Findings
+
+    def host_path(self, file: TreeFile) -> str:
+        """Return the host path of a file, without links."""
+        return self.tree.host_path(file.real)
+
+    def container_path(self, file: TreeFile) -> str:
+        """Return the path in containers of a file under the name by which it was found."""
+        return self.roots.container_path(self.tree.host_path(file.path))
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """Add the reason that a path of the tree is left out."""
+        self.findings.leave_out(self.tree.host_path(path), reason)
 
 
 def machine_directories(machine: str) -> list[str]:
@@ -60,21 +72,15 @@ def directories(search: Search) -> list[str]:
     tree = search.tree
     paths = machine_directories(search.machine)
     for path in cached_paths(search):
-        paths.append(os.path.dirname(path))
         library = tree.file(path)
-        if library:
-            paths.append(os.path.dirname(library.real))
+        paths += [os.path.dirname(name) for name in (path, library.real if library else path)]
     return real_directories(tree, paths)
 
 
 def real_directories(tree: Tree, paths: Sequence[str]) -> list[str]:
     """Return the real paths of the directories that exist, each once."""
-    unique: dict[str, None] = {}
-    for directory in dict.fromkeys(paths):
-        real = tree.directory(directory)
-        if real is not None:
-            unique[real] = None
-    return list(unique)
+    reals = map(tree.directory, dict.fromkeys(paths))
+    return list(dict.fromkeys(real for real in reals if real is not None))
 
 
 def cached_paths(search: Search) -> list[str]:
@@ -202,27 +208,27 @@ def _reason(search: Search, version: str, folder: str, name: str) -> str:
 def _file(search: Search, version: str, folder: str, name: str) -> TreeFile | None:
     """Return the regular file of a name, None if it is missing or unusable."""
     tree, findings = search.tree, search.findings
-    path = tree.host_path(join(folder, name))
+    path = printable(tree.host_path(join(folder, name)))
     candidate = tree.file_in(folder, name)
     if candidate is None:
-        if tree.is_link(join(folder, name)):
-            findings.warn(f"{printable(path)} is a link that leads to no file: left out")
-            findings.leave_out(printable(path), "a link that leads to no file of the driver root")
-        else:
-            findings.warn(f"{printable(path)} is no regular file: left out")
-            findings.leave_out(printable(path), "no regular file")
+        is_link = tree.is_link(join(folder, name))
+        what = "a link that leads to no file" if is_link else "no regular file"
+        findings.warn(f"{path} is {what}: left out")
+        findings.leave_out(path, f"{what} of the driver root" if is_link else what)
         return None
-    if not driver_names.is_safe(tree.host_path(candidate.real)):
-        shown = printable(tree.host_path(candidate.real))
+    if not driver_names.is_safe(search.host_path(candidate)):
+        shown = printable(search.host_path(candidate))
         findings.warn(f"{shown} has a name that no CDI spec can hold: left out")
         findings.leave_out(shown, "a name that no CDI spec can hold")
         return None
     match = DRIVER_SUFFIX.search(candidate.real)
     if match and match[1] != version:
-        findings.leave_out(path, f"leads to a file of driver {match[1]}, not {version}")
+        search.leave_out(
+            join(folder, name), f"leads to a file of driver {match[1]}, not {version}"
+        )
         return None
     if stem(name) in driver_names.WITHOUT_GLVND:
-        findings.leave_out(path, "it would take the place of the image's GLVND")
+        search.leave_out(join(folder, name), "it would take the place of the image's GLVND")
         return None
     return candidate
 
@@ -234,8 +240,7 @@ def make_library(
 
     Without an argument `capability`, the library's name decides.
     """
-    tree = search.tree
-    host_path = tree.host_path(candidate.real)
+    host_path = search.host_path(candidate)
     headers = read_headers(search, candidate)
     if headers and headers.machine != search.machine:
         is_compat = headers.machine == COMPAT_MACHINES.get(search.machine)
@@ -252,7 +257,7 @@ def make_library(
         capability=capability or driver_names.class_of(os.path.basename(path)),
         machine=machine,
         soname=soname,
-        links=tuple(_links(tree, candidate.real, path, soname)),
+        links=tuple(_links(search.tree, candidate.real, path, soname)),
         needed=needed,
     )
 
@@ -264,8 +269,8 @@ def read_headers(search: Search, candidate: TreeFile) -> Headers | None:
     except (ElfError, UnsafePathError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         search.findings.warn(
-            f"{search.tree.host_path(candidate.real)} has no readable SONAME, no links are made "
-            f"for it: {reason}"
+            f"{search.host_path(candidate)} has no readable SONAME, no links are made for it: "
+            f"{reason}"
         )
         return None
 
@@ -318,12 +323,6 @@ def names_of(files: Sequence[DriverFile]) -> set[str]:
     """Return every name by which the linker of a container finds one of the libraries."""
     links = {os.path.basename(link.path) for file in files for link in file.links}
     return links.union(*((os.path.basename(f.container_path), f.soname) for f in files))
-
-
-def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
-    """Return the container directories that hold libcuda."""
-    paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")
-    return sorted({os.path.dirname(p) for p in paths if stem(os.path.basename(p)) == "libcuda"})
 
 
 def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:

@@ -18,6 +18,7 @@ import stat
 from nvct.errors import NvctError, printable
 from nvct.host import procfs
 from nvct.host.driver import names as driver_names
+from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree, TreeFile
 from nvct.host.model import Capability, DriverFile, Findings
 from nvct.host.roots import Roots, below, join
@@ -55,38 +56,32 @@ MORE_DIRS = ("/usr/libexec/nvidia/tesla/bin", "/usr/local/nvidia/bin", "/opt/bin
 S_IXANY, S_ISUID = 0o111, 0o6000
 
 
-def find_binaries(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
+def find_binaries(search: Search) -> list[DriverFile]:
     """Return the programs, each from the first directory of the default PATH that has it."""
+    tree = search.tree
     real = {path: tree.directory(path) for path in (*DEFAULT_PATH_DIRS, *MORE_DIRS)}
     directories = {path: folder for path, folder in real.items() if folder is not None}
     files = []
     for name, capability in PROGRAMS:
-        program = _first(tree, directories, name, findings)
-        if program is None:
-            continue
-        # A link (Debian's alternatives) is mounted at its own name.
-        files.append(
-            DriverFile(
-                host_path=tree.host_path(program.real),
-                container_path=roots.container_path(tree.host_path(program.path)),
+        if program := _first(search, directories, name):
+            # A link (Debian's alternatives) is mounted at its own name.
+            file = DriverFile(
+                host_path=search.host_path(program),
+                container_path=search.container_path(program),
                 reason="program of the driver",
                 kind="binary",
                 capability=capability,
             )
-        )
+            files.append(file)
     for directory in dict.fromkeys(directories.values()):
-        present = tree.name_set(directory)
-        for name, reason in LEFT_OUT.items():
-            if name in present:
-                findings.leave_out(tree.host_path(join(directory, name)), reason)
+        for name in sorted(LEFT_OUT.keys() & tree.name_set(directory)):
+            search.leave_out(join(directory, name), LEFT_OUT[name])
     if not any(file.container_path.endswith("/nvidia-smi") for file in files):
-        findings.note(f"{tree.host_root} has no nvidia-smi")
+        search.findings.note(f"{tree.host_root} has no nvidia-smi")
     return files
 
 
-def _first(
-    tree: Tree, directories: dict[str, str], name: str, findings: Findings
-) -> TreeFile | None:
+def _first(search: Search, directories: dict[str, str], name: str) -> TreeFile | None:
     """Return a program at its path in the first directory that has it.
 
     A script there starts the driver's own program, which a container would lack: that program is
@@ -94,17 +89,16 @@ def _first(
     """
     first = None
     for directory, real in directories.items():
-        program = tree.file_in(real, name)
+        program = search.tree.file_in(real, name)
         if program is None or (first and program.real == first.real):
             continue
-        path = tree.host_path(program.real)
         if not program.mode & S_IXANY:
-            findings.leave_out(path, "not executable")
+            search.leave_out(program.real, "not executable")
         elif program.mode & S_ISUID:
-            findings.leave_out(path, "setuid or setgid")
-        elif driver_names.is_safe(path):
+            search.leave_out(program.real, "setuid or setgid")
+        elif driver_names.is_safe(search.host_path(program)):
             first = first or program._replace(path=join(directory, name))
-            if _is_elf(tree, program.real):
+            if _is_elf(search.tree, program.real):
                 return program._replace(path=first.path)
     return first
 
@@ -128,40 +122,34 @@ def directories(roots: Roots) -> list[str]:
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
     # A driver container's path is written as the host sees it: GPU operator, driver manager.
     paths = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
-    if release:
-        paths.append(f"/lib/firmware/updates/{release}")
-    paths.append("/lib/firmware/updates")
-    if release:
-        paths.append(f"/lib/firmware/{release}")
-    paths.append("/lib/firmware")
+    for folder in ("/lib/firmware/updates", "/lib/firmware"):
+        paths += [f"{folder}/{release}", folder] if release else [folder]
     return list(dict.fromkeys(paths))
 
 
-def find_firmware(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
+def find_firmware(search: Search, version: str) -> list[DriverFile]:
     """Return the firmware of a driver version; a file found in two directories occurs once."""
     files: dict[str, DriverFile] = {}
-    for folder in directories(roots):
+    tree = search.tree
+    for folder in directories(search.roots):
         for release in tree.names(join(folder, "nvidia")):
             if release != version and VERSION.fullmatch(release):
-                path = tree.host_path(join(folder, f"nvidia/{release}"))
-                findings.leave_out(path, f"firmware of driver {release}, not {version}")
+                reason = f"firmware of driver {release}, not {version}"
+                search.leave_out(join(folder, f"nvidia/{release}"), reason)
         directory = join(folder, f"nvidia/{version}")
         for name in tree.names(directory):
             path = tree.host_path(join(directory, name))
             is_gsp = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
             target = tree.file(join(directory, name)) if is_gsp else None
-            if target is None or not driver_names.is_safe(tree.host_path(target.real)):
-                findings.leave_out(printable(path), "no GSP firmware")
-                continue
-            if target.real in files:
-                continue
-            files[target.real] = DriverFile(
-                host_path=tree.host_path(target.real),
-                container_path=roots.container_path(tree.host_path(target.path)),
-                reason="GSP firmware",
-                kind="firmware",
-                capability="",
-            )
+            if target is None or not driver_names.is_safe(search.host_path(target)):
+                search.findings.leave_out(printable(path), "no GSP firmware")
+            elif target.real not in files:
+                files[target.real] = DriverFile(
+                    host_path=search.host_path(target),
+                    container_path=search.container_path(target),
+                    reason="GSP firmware",
+                    kind="firmware",
+                )
     return list(files.values())
 
 

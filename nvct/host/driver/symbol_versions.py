@@ -16,30 +16,22 @@ from nvct.linux import elf
 from nvct.linux.elf import DT_NULL, DT_STRTAB, DYNAMIC_LIMIT, PT_DYNAMIC, PT_LOAD, Elf
 
 DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-WEAK = 0x2
-"""VER_FLG_WEAK: without the version, the linker only warns."""
-BASE = 0x1
-"""VER_FLG_BASE: the entry with the name of the library itself."""
+WEAK = 0x2  # VER_FLG_WEAK: without the version, the linker only warns
+BASE = 0x1  # VER_FLG_BASE: the entry with the name of the library itself
 NEED, NEED_ENTRY = "HHIII", "IHHII"
 DEFINITION, NAME = "HHHHIII", "II"
-ENTRIES = 4096
-"""Versions of one file; libc.so.6 defines 40."""
+ENTRIES = 4096  # versions of one file; libc.so.6 defines 40
 
 
 class VersionedElf(Elf):
-    """The headers of an ELF file, and its symbol versions.
-
-    Attributes:
-        needs: by library: the versions that it must define.
-        defines: the versions that this file defines.
-    """
+    """The headers of an ELF file, and its symbol versions."""
 
     __slots__ = ("_entries", "_loads", "defines", "needs")
 
     def _read_dynamic(self, segments: list[tuple[int, elf.Segment]]) -> None:
         super()._read_dynamic(segments)
-        self.needs: dict[str, list[str]] = {}
-        self.defines: set[str] = set()
+        self.needs: dict[str, list[str]] = {}  # by library: the versions that it must define
+        self.defines: set[str] = set()  # the versions that this file defines
         self._entries = 0
         self._loads = [segment for kind, segment in segments if kind == PT_LOAD]
         tags = self._tags([segment for kind, segment in segments if kind == PT_DYNAMIC])
@@ -107,7 +99,6 @@ class VersionedElf(Elf):
             offset += fields[next_field]
 
     def _offset(self, address: int) -> int:
-        """Return the file offset of an address."""
         for offset, start, size, _ in self._loads:
             if start <= address < start + size:
                 return offset + address - start

@@ -23,7 +23,7 @@ from nvct.host.model import Findings
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
 from nvct.linux.ldcache import Cache
-from nvct.linux.root import READ_LIMIT, Root
+from nvct.linux.root import Root
 
 S_IFMT, S_IFREG, S_IFDIR, S_IFLNK = 0o170000, 0o100000, 0o040000, 0o120000
 NAME_LIMIT = 1 << 17
@@ -98,10 +98,6 @@ class Tree:
         except (OSError, NvctError):
             return "", 0
         return (real, status.st_mode) if real is not None and status is not None else ("", 0)
-
-    def read(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
-        """Return the content of a file, None if there is none; errors as of `Root.read_file`."""
-        return self.root.read_file(path, limit)
 
     def file_in(self, directory: str, name: str) -> TreeFile | None:
         """Return what `file` returns, by one stat(2) for most files; `directory` has no links."""
@@ -203,7 +199,7 @@ class Tree:
     def _read_cache(self) -> Cache | None:
         cache_path = join(self.host_root, "etc/ld.so.cache")
         try:
-            data = self.read("/etc/ld.so.cache")
+            data = self.root.read_file("/etc/ld.so.cache")
         except (OSError, NvctError) as error:
             reason = error.message if isinstance(error, NvctError) else error.strerror
             raise LdCacheError(f"{cache_path} cannot be read: {reason}") from error

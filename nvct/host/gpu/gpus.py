@@ -41,18 +41,12 @@ class _Tables(NamedTuple):
 
 
 def find_gpus(
-    search: GpuSearch,
-    nvml: Nvml | None,
-    *,
-    coherent: bool = False,
-    unknown: Sequence[str] = (),
+    search: GpuSearch, nvml: Nvml | None, *, coherent: bool = False, unknown: Sequence[str] = ()
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
-    Args:
-        coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
-        unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
-            that follow "it is not known".
+    Unless `coherent`, NVML is not asked which GPUs are. `unknown` are further facts that a call of
+    NVML brings, but that do not cause one, as phrases that follow "it is not known".
     """
     roots, findings = search.roots, search.findings
     listed = procfs.gpus(roots)
@@ -82,7 +76,6 @@ def find_gpus(
 
 
 def _warn_of_other_drivers(search: GpuSearch) -> None:
-    """Warn of GPUs that are bound to another kernel driver: containers do not get them."""
     for bound in pci.bound_elsewhere(search.roots):
         if bound.driver in pci.NATIVE:
             search.findings.warn(

@@ -29,6 +29,11 @@ CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidia-uvm-tools", "CUDA debuggers and profilers trace unified memory", "compute"),
     ("nvidia-modeset", "displays are set up through it", "display"),
 )
+COSTS = {
+    "nvidiactl": "nothing can talk to the driver; nvidia-modprobe makes it",
+    "nvidia-uvm": "CUDA will not start in containers until the nvidia-uvm module is loaded",
+    "nvidia-uvm-tools": "tools that trace unified memory will not work",
+}
 # Fixed numbers, from the kernel's admin-guide/devices.txt; renderD128 has minor 128 and card1 has
 # 1. The kernel assigns the others when it loads the module.
 FIXED_MAJORS = {"drm": 226, "infiniband_verbs": 231, "misc": 10}
@@ -84,11 +89,7 @@ def named_nodes(roots: Roots) -> StatNode:
 
 
 def make_node(
-    roots: Roots,
-    stat_node: StatNode,
-    name: str,
-    reason: str,
-    capability: Capability = "",
+    roots: Roots, stat_node: StatNode, name: str, reason: str, capability: Capability = ""
 ) -> DeviceNode | None:
     """Return the node at /dev/<name>, None if there is none."""
     host_path = f"{roots.dev}/{name}"
@@ -116,11 +117,10 @@ def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tupl
     """Return the nodes that every GPU needs, sorted by path."""
     nodes = []
     for name, reason, capability in CONTROL_NODES:
-        node = make_node(roots, stat_node, name, reason, capability)
-        if node is not None:
+        if node := make_node(roots, stat_node, name, reason, capability):
             nodes.append(node)
         elif capability != "display":
-            findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}", "node")
+            findings.warn(f"{roots.dev}/{name} is no device node: {COSTS[name]}", "node")
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
@@ -140,11 +140,11 @@ def drm_nodes(
     roots: Roots, stat_node: StatNode, bus_id: str, index: int
 ) -> tuple[tuple[DeviceNode, ...], tuple[Link, ...]]:
     """Return a GPU's nodes in /dev/dri, and the by-path links that lead to them."""
-    nodes = []
-    for name in procfs.drm_names(roots, bus_id):
-        node = make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
-        if node is not None:
-            nodes.append(node)
+    made = (
+        make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
+        for name in procfs.drm_names(roots, bus_id)
+    )
+    nodes = [node for node in made if node]
     names = {os.path.basename(node.path) for node in nodes}
     links = []
     for kind in ("card", "render"):
@@ -163,23 +163,15 @@ def cap_nodes(
     roots: Roots, stat_node: StatNode, minors: tuple[int, int], name: str
 ) -> tuple[DeviceNode, ...] | None:
     """Return the nodes of a MIG device's GPU and compute instance, None if one is missing."""
-    nodes = []
-    for minor, kind in zip(minors, ("GPU instance", "compute instance"), strict=True):
-        node = make_node(
+    kinds = zip(minors, ("GPU instance", "compute instance"), strict=True)
+    nodes = [
+        make_node(
             roots, stat_node, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}"
         )
-        if node is None:
-            return None
-        nodes.append(node)
-    return tuple(nodes)
-
-
-def _cost(name: str) -> str:
-    if name == "nvidia-uvm":
-        return "CUDA will not start in containers until the nvidia-uvm module is loaded"
-    if name == "nvidiactl":
-        return "nothing can talk to the driver; nvidia-modprobe makes it"
-    return "tools that trace unified memory will not work"
+        for minor, kind in kinds
+    ]
+    present = tuple(node for node in nodes if node)
+    return present if len(present) == len(nodes) else None
 
 
 def _numbers(name: str, majors: dict[str, int]) -> tuple[int, int] | None:

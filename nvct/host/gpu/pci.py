@@ -39,11 +39,9 @@ def bound_elsewhere(roots: Roots) -> list[BoundGpu]:
     """Return the NVIDIA GPUs that are bound to a driver other than NVIDIA's, by bus id."""
     gpus = []
     for driver in (*NATIVE, *HANDED_ON):
-        directory = f"{roots.sys}/bus/pci/drivers/{driver}"
-        for name in procfs.list_directory(directory):
-            bus_id = procfs.canonical_bus_id(name)
+        for name in procfs.list_directory(f"{roots.sys}/bus/pci/drivers/{driver}"):
             path = f"{roots.sys}/bus/pci/devices/{name}"
-            if bus_id and _is_gpu(path):
+            if (bus_id := procfs.canonical_bus_id(name)) and _is_gpu(path):
                 gpus.append(BoundGpu(bus_id, driver, path))
     return sorted(gpus, key=lambda gpu: procfs.bus_key(gpu.bus_id))
 
@@ -88,14 +86,11 @@ def _text(path: str) -> str:
     return (procfs.read_text(path) or "").strip().lower()
 
 
-SIZE = 256
-"""Bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable."""
-FIRST_CAPABILITY = 0x34
-"""Has the position of the first capability."""
+SIZE = 256  # bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable
+FIRST_CAPABILITY = 0x34  # has the position of the first capability
 VENDOR_SPECIFIC = 0x09
 SIGNATURE = b"VF"
-FIRST_RECORD = 5
-"""Where the records begin in the capability."""
+FIRST_RECORD = 5  # where the records begin in the capability
 HOST_DRIVER = 0
 TEXT_SIZE = 10
 
@@ -185,7 +180,6 @@ def _of_vendor(text: str) -> dict[str, str]:
     for line in rest.splitlines()[1:]:
         if line and not line.startswith(("\t", "#")):
             break  # the next vendor
-        device = DEVICE.fullmatch(line)
-        if device:
+        if device := DEVICE.fullmatch(line):
             found[device[1]] = device[2].strip()
     return found

@@ -2,10 +2,12 @@
 """Verbs for the agent and `nvct doctor`. They run in the worker.
 
 attributes: what feature labels tell of GPUs and MIG devices. topology: how each pair of GPUs is
-connected. readiness: persistence mode and NVLink fabric of each GPU.
+connected. readiness: persistence mode and NVLink fabric of each GPU. conditions: what tells
+whether each GPU is well.
 
 Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out; what NVML does not
-report of one is unknown.
+report of one is unknown. A GPU that fell off the bus does not tell its UUID any more, so the last
+one at its index is kept.
 """
 
 from __future__ import annotations
@@ -17,10 +19,17 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, string
+from nvct.host.nvml import each_gpu, samples
+from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, reason, string
 from nvct.host.nvml.model import GpuAttributes, GpuLink, MigAttributes, NvmlTopology
-from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import (
+    CONDITION_VALUES,
+    GpuCondition,
+    GpuReadiness,
+    MigInstance,
+    NvmlConditions,
+    NvmlReadiness,
+)
 from nvct.host.procfs import canonical_bus_id
 
 MIB = 2**20
@@ -82,8 +91,7 @@ def _mig_device(nvml: Calls, handle: Handle) -> tuple[str, MigAttributes]:
 
 
 UNKNOWN = -1
-LIMIT_S = 3.0
-"""As `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines."""
+LIMIT_S = 3.0  # as `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines
 
 
 @dataclass(slots=True)
@@ -165,3 +173,43 @@ def _fabric_info(nvml: Calls, handle: Handle) -> Any:  # noqa: ANN401 - a struct
         return info
 
     return optional(nvml, ask)
+
+
+HEALTH_FIELDS = {name: samples.FIELDS[name] for name in CONDITION_VALUES if name in samples.FIELDS}
+_uuids: dict[int, str] = {}  # UUIDs of the GPUs that have answered, by index
+
+
+def conditions(nvml: Calls) -> NvmlConditions:
+    """Return the condition of each GPU."""
+    answers = each_gpu.ask(nvml, _condition)
+    found = answers.values
+    well = {found[index].uuid for index in found if not found[index].error}
+    gpus = [gpu for gpu in found.values() if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
+    return NvmlConditions(gpus=tuple(gpus))
+
+
+def _condition(nvml: Calls, index: int) -> GpuCondition:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _uuids[index] = string(nvml.nvmlDeviceGetUUID(handle))
+        # A GPU that is lost may still tell its UUID.
+        nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError as error:
+        why = f"{nvml.last}: {reason(error)}"
+        return GpuCondition(uuid=_uuids.get(index, ""), error=why, code=int(error.value))
+    reading = Reading(nvml)
+    samples.read_fields(reading, handle, HEALTH_FIELDS)
+    reading.read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
+    return GpuCondition(
+        uuid=uuid,
+        values=reading.values,
+        mig=tuple(mig_devices(nvml, handle, partial(_instance, nvml))),
+    )
+
+
+def _instance(nvml: Calls, handle: Handle) -> MigInstance:
+    return MigInstance(
+        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+        gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+        ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+    )

@@ -71,17 +71,12 @@ def _load(opened: str, path: str) -> ModuleType:
 
 
 class Calls:
-    """The module pynvml, and the last function of NVML that was called. For one thread.
-
-    Attributes:
-        last: the function's name, for an error: NVML's own text does not contain it.
-        until: the deadline of the request, by `time.monotonic`.
-    """
+    """The module pynvml, and the last function of NVML that was called. For one thread."""
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
         self.module = module
-        self.last = ""
-        self.until = math.inf
+        self.last = ""  # the function's name, for an error: NVML's own text does not contain it
+        self.until = math.inf  # the deadline of the request, by `time.monotonic`
 
     def copy(self) -> Calls:
         """Return the same for another thread."""
@@ -104,10 +99,7 @@ class Driver:
     """One library file, loaded and initialized on the first request.
 
     After NVML refuses a request, the library is initialized again for the next one, because the
-    driver may have been reloaded.
-
-    Args:
-        is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
+    driver may have been reloaded. While a thread is in a call of NVML, handles stay open.
     """
 
     def __init__(
@@ -127,8 +119,7 @@ class Driver:
     ) -> object:
         """Return the result of a function that is called with `Calls` and the arguments.
 
-        Args:
-            until: the deadline, by `time.monotonic`; the session ends this process then.
+        `until` is the deadline, by `time.monotonic`: the session ends this process then.
 
         Raises:
             NvmlError: the library cannot be loaded or initialized, or refuses a call.

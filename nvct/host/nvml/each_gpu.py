@@ -26,40 +26,27 @@ from nvct.host.nvml.messages import HANG
 T = TypeVar("T")
 
 
-SOON_S = 0.2
-"""After this time without an answer, the other GPUs are asked at the same time."""
+SOON_S = 0.2  # after this time without an answer, the other GPUs are asked at the same time
 LIMIT_S = 0.8
 """A GPU hangs that has not answered this long after another one has. An answer takes 1 ms."""
-FIRST_S = 10.0
-"""The same where a GPU has never answered: one that nothing uses takes 3 s to start."""
-MARGIN_S = 0.5
-"""Between the answers and the session's deadline."""
-PARTS = 8
-"""Of a wait: on a machine without CPU to spare, each of them takes longer."""
+FIRST_S = 10.0  # the same where a GPU has never answered: one that nothing uses takes 3 s to start
+MARGIN_S = 0.5  # between the answers and the session's deadline
+PARTS = 8  # of a wait: on a machine without CPU to spare, each of them takes longer
 
 
 @dataclass(slots=True)
 class Answers(Generic[T]):
-    """The answers of all GPUs, by index.
-
-    Attributes:
-        refused: why NVML refuses the question for a GPU.
-        unanswered: why a GPU counts as one that hangs.
-    """
+    """The answers of all GPUs, by index."""
 
     values: dict[int, T] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    unanswered: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # why NVML refuses it for a GPU
+    unanswered: dict[int, str] = field(default_factory=dict)  # why a GPU counts as one that hangs
 
 
-_asked: dict[int, float] = {}
-"""GPUs whose threads have not ended: since when, by `time.monotonic`."""
-_known: set[int] = set()
-"""GPUs that have answered a question in this process."""
-_lock = threading.Lock()
-"""Guards both, and the answers of each inquiry."""
-_changed = threading.Condition(_lock)
-"""Tells those of each answer that wait for a GPU."""
+_asked: dict[int, float] = {}  # GPUs whose threads have not ended: since when, by `time.monotonic`
+_known: set[int] = set()  # GPUs that have answered a question in this process
+_lock = threading.Lock()  # guards both, and the answers of each inquiry
+_changed = threading.Condition(_lock)  # tells those of each answer that wait for a GPU
 
 
 def ask(
@@ -72,11 +59,9 @@ def ask(
 ) -> Answers[T]:
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
-    Args:
-        question: has a thread, and `Calls`, of its own.
-        limit_s: a GPU hangs that has not answered this long after another one has.
-        at_once: ask all GPUs at the same time, because each answer takes long.
-        complete: refuse an answer in which a GPU is missing because it hangs.
+    A question has a thread, and `Calls`, of its own. A GPU hangs that has not answered `limit_s`
+    after another one has. GPUs are asked `at_once` if each answer takes long; a `complete` answer
+    lacks none.
 
     Raises:
         NvmlError: one hangs, and `complete` is true.
@@ -149,8 +134,7 @@ class _Inquiry(Generic[T]):
     def wait(self, count: int, limit_s: float, *, for_one: bool = False) -> None:
         """Wait until so many GPUs have answered, or none more has for some time.
 
-        Args:
-            for_one: wait for the first answer without a limit.
+        The first answer is awaited without a limit if it is `for_one`.
         """
         parts = 0
         with self._come:

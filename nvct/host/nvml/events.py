@@ -23,25 +23,17 @@ from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
-SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
-"""Types of events, from nvml.h."""
+SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8  # types of events, from nvml.h
 WANTED = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID
 """As NVIDIA's device plugin; only XID errors are reported."""
 SLICE_MS = 1000
-WHOLE_GPU = 0xFFFFFFFF
-"""In place of the id of an instance (nvml.h, nvmlEventData_t)."""
-LIMIT = 1000
-"""Events that are kept; a GPU that fails reports the same XID many times."""
+WHOLE_GPU = 0xFFFFFFFF  # in place of the id of an instance (nvml.h, nvmlEventData_t)
+LIMIT = 1000  # events that are kept; a GPU that fails reports the same XID many times
 NUMBERS = count(1)
 
 
 class Watch:
     """A started watch of all GPUs.
-
-    Attributes:
-        unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
-        failure: why the watch has ended, "" while it runs.
-        started: in seconds since 1970.
 
     Raises:
         NVMLError: NVML cannot make a set of events.
@@ -49,9 +41,10 @@ class Watch:
 
     def __init__(self, nvml: Calls) -> None:
         self.number = next(NUMBERS)
+        # a reason for each GPU whose events NVML does not deliver, by UUID
         self.unwatched: dict[str, str] = {}
-        self.failure = ""
-        self.started = time.time()
+        self.failure = ""  # why the watch has ended, "" while it runs
+        self.started = time.time()  # in seconds since 1970
         self._totals: Totals = {}
         self._nvml = nvml.copy()  # of the thread
         self._handles: dict[int, Handle] = {}
@@ -155,8 +148,7 @@ class Watch:
 
 
 _watch: Watch | None = None
-_starting = threading.Lock()
-"""Two verbs may want the watch at the same time."""
+_starting = threading.Lock()  # two verbs may want the watch at the same time
 
 
 def events(nvml: Calls) -> NvmlEvents:

@@ -24,20 +24,16 @@ from nvct.kernel.kmsg import FILE, Kmsg, Message
 
 Bus: TypeAlias = tuple[int, int, int]
 
-KMSG_ENV = "NVCT_KMSG"
-"""Names another file than /dev/kmsg: that of a simulated node."""
+KMSG_ENV = "NVCT_KMSG"  # names another file than /dev/kmsg: that of a simulated node
 XID = re.compile(
     r"NVRM: Xid \(PCI:([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})"
     r"(?: GPU-I:(\d{1,3}))?(?: GPU-CI:(\d{1,3}))?\): (\d{1,6}),",
     re.IGNORECASE | re.ASCII,
 )
 ADDRESS = re.compile(r"([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.[0-7]", re.IGNORECASE | re.ASCII)
-WAIT_S = 1.5
-"""How long NVML may take to report the same error."""
-SAME_S = 5.0
-"""Two reports within this time are of one error, if each source has one of them."""
-LIMIT = 1000
-"""Reports that are kept; a GPU that fails reports the same XID many times."""
+WAIT_S = 1.5  # how long NVML may take to report the same error
+SAME_S = 5.0  # two reports within this time are of one error, if each source has one of them
+LIMIT = 1000  # reports that are kept; a GPU that fails reports the same XID many times
 
 
 def bus_of(address: str) -> Bus | None:
@@ -61,11 +57,7 @@ def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
 class KernelXids:
     """The XIDs of the kernel's messages that NVML does not report, without those of the past.
 
-    Attributes:
-        problem: why there are none, "" if the messages can be read.
-
-    Args:
-        open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
+    By default, they are those of /dev/kmsg or the file of KMSG_ENV.
     """
 
     def __init__(
@@ -73,14 +65,16 @@ class KernelXids:
         open_messages: Callable[[], Kmsg] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.problem = ""
+        self.problem = ""  # why there are none, "" if the messages can be read
         self._clock = clock
         self._messages: Kmsg | None = None
         self._from_nvml: list[tuple[float, XidEvent]] = []
         self._from_kernel: list[tuple[float, XidEvent]] = []
         self._reported: list[tuple[float, XidEvent]] = []
         try:
-            self._messages = (open_messages or _open)()
+            self._messages = (
+                open_messages() if open_messages else Kmsg(os.environ.get(KMSG_ENV) or FILE)
+            )
         except OSError as error:
             self.problem = f"the kernel's messages cannot be read: {error.strerror}"
 
@@ -121,10 +115,6 @@ class KernelXids:
             self._messages.close()
             self._messages = None
             return []
-
-
-def _open() -> Kmsg:
-    return Kmsg(os.environ.get(KMSG_ENV) or FILE)
 
 
 def _take(entries: list[tuple[float, XidEvent]], event: XidEvent, at: float) -> bool:

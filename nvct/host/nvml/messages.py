@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 
 # Module `socket` takes 3 ms to import; `_socket` is its part in C.
-from _socket import MSG_NOSIGNAL
+from _socket import MSG_NOSIGNAL, socket
 
 from nvct import errors
 from nvct.errors import DocumentError
@@ -25,21 +25,16 @@ from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
-
     from nvct.oci.jsontext import Json
 
 HEADER = 4
-LIMIT = 16 << 20
-"""Bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB."""
+LIMIT = 16 << 20  # bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB.
 CALL_LIMIT = "limit_s"
 """An argument of every request: after how many seconds the session ends the worker."""
-HANG = "NVML does not answer"
-"""How the message of an error begins that is about a hang."""
+HANG = "NVML does not answer"  # how the message of an error begins that is about a hang
 WORKER_AWAY = "NVML's worker (container nvml-worker)"
 """How the message of an error begins that is about another process than NVML's."""
-REPLACED = "the driver is being replaced"
-"""How the reason begins by which a driver is left alone."""
+REPLACED = "the driver is being replaced"  # how the reason begins by which a driver is left alone
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 
@@ -48,10 +43,7 @@ class MalformedMessageError(MalformedError):
 
 
 def send(connection: socket, message: Json, until: float | None = None) -> None:
-    """Write one message.
-
-    Args:
-        until: the deadline in seconds of `time.monotonic`; None waits without limit.
+    """Write one message before a deadline of `time.monotonic`; None waits without limit.
 
     Raises:
         TimeoutError: the deadline has passed.

@@ -25,8 +25,7 @@ from nvct.host.nvml.mig_model import (
 )
 from nvct.host.procfs import bus_key, canonical_bus_id
 
-MOST = 16
-"""No GPU has more instances, and none more placements of a profile."""
+MOST = 16  # no GPU has more instances, and none more placements of a profile
 SUFFIXES = {
     7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me",
     15: "+me.all", 16: "+me.all",

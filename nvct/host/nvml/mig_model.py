@@ -20,27 +20,17 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """A kind of GPU instance that a GPU can have.
+    """A kind of GPU instance that a GPU can have."""
 
-    Attributes:
-        kind: NVML_GPU_INSTANCE_PROFILE_*.
-        id: as NVML's calls take it.
-        name: e.g. 1g.10gb+me.
-        limit: how many instances of it a GPU can have.
-        placements: where NVML says that an instance can be; empty if it does not say.
-        memory_mib: of an instance, as the next ones; 0 where only a table tells of the profile.
-        copy, decoder, encoder, jpeg, ofa: numbers of engines.
-    """
-
-    kind: int
-    id: int
-    name: str
+    kind: int  # NVML_GPU_INSTANCE_PROFILE_*
+    id: int  # as NVML's calls take it
+    name: str  # e.g. 1g.10gb+me
     slices: int
-    limit: int
-    placements: tuple[Placement, ...] = ()
-    memory_mib: int = 0
+    limit: int  # how many instances of it a GPU can have
+    placements: tuple[Placement, ...] = ()  # as NVML says; empty if it does not say
+    memory_mib: int = 0  # of an instance, as the next ones; 0 if only a table has it
     multiprocessors: int = 0
-    copy: int = 0
+    copy: int = 0  # like the four after it, a number of engines
     decoder: int = 0
     encoder: int = 0
     jpeg: int = 0
@@ -49,18 +39,12 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeInstance:
-    """A compute instance.
-
-    Attributes:
-        kind: NVML_COMPUTE_INSTANCE_PROFILE_*.
-        engine: NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*.
-        start, size: in compute slices of its GPU instance.
-    """
+    """A compute instance."""
 
     id: int
-    kind: int
-    engine: int
-    start: int
+    kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
+    engine: int  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
+    start: int  # in compute slices of its GPU instance, as the size
     size: int
 
 
@@ -76,25 +60,18 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigGpu:
-    """A GPU.
-
-    Attributes:
-        bus_id: its PCI address as sysfs writes it.
-        minor: of its device node; -1 if NVML does not report it.
-        device, subsystem: PCI ids, the device in the upper 16 bits and the vendor in the lower.
-        pending: the mode after the next reset of the GPU.
-    """
+    """A GPU."""
 
     index: int
     uuid: str
     name: str
-    bus_id: str
-    minor: int
-    device: int
+    bus_id: str  # its PCI address as sysfs writes it
+    minor: int  # of its device node; -1 if NVML does not report it
+    device: int  # PCI ids, as of the subsystem: device << 16 | vendor
     subsystem: int
     capable: bool = False
     enabled: bool = False
-    pending: bool = False
+    pending: bool = False  # the mode after the next reset of the GPU
     profiles: tuple[MigProfile, ...] = ()
     instances: tuple[GpuInstance, ...] = ()
 

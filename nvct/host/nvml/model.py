@@ -9,86 +9,64 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlMig:
-    """A MIG device.
+    """A MIG device."""
 
-    Attributes:
-        index: among the MIG devices of its GPU; numbers may be missing in between.
-        profile: e.g. 1g.10gb; "" where NVML does not report it.
-    """
-
-    index: int
+    index: int  # among the MIG devices of its GPU; numbers may be missing in between
     uuid: str
     gi: int
     ci: int
-    profile: str = ""
+    profile: str = ""  # e.g. 1g.10gb; "" where NVML does not report it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """A GPU.
-
-    Attributes:
-        minor: of its device node; -1 if it has none: an integrated GPU of a Jetson.
-        bus_id: its PCI address as sysfs writes it; "" if it is not on a PCI bus.
-        coherent: whether CPU and GPU share one address space, by the hardware; None where NVML
-            does not report it.
-    """
+    """A GPU."""
 
     index: int
-    minor: int
+    minor: int  # of its device node; -1 if it has none: an integrated GPU of a Jetson
     uuid: str
-    bus_id: str
+    bus_id: str  # its PCI address as sysfs writes it; "" if it is not on a PCI bus
     name: str
     mig_enabled: bool = False
     mig: tuple[NvmlMig, ...] = ()
+    # whether CPU and GPU share one address space, by the hardware; None where NVML does not report
+    # it
     coherent: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReport:
-    """All GPUs of a machine, and its versions.
-
-    Attributes:
-        warnings: a sentence for each GPU or MIG device that NVML does not describe.
-        unanswered: a reason for each GPU that hangs, by its index.
-    """
+    """All GPUs of a machine, and its versions."""
 
     driver_version: str
     cuda_version: str
     gpus: tuple[NvmlGpu, ...] = ()
-    warnings: tuple[str, ...] = ()
-    unanswered: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  # one for each GPU or MIG device that is not described
+    unanswered: dict[str, str] = field(default_factory=dict)  # a reason for each GPU that hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProperties:
     """What conditions of container images (NVIDIA_REQUIRE_*) and of ResourceClaims compare.
 
-    Attributes: each is "" where NVML does not report it.
-        brand: as libnvidia-container writes it.
-        arch: the CUDA compute capability, e.g. 9.0.
-        addressing: whether CPU and GPU use one address space: ATS, HMM or None.
+    Each is "" where NVML does not report it.
     """
 
-    brand: str = ""
-    arch: str = ""
-    addressing: str = ""
+    brand: str = ""  # as libnvidia-container writes it
+    arch: str = ""  # the CUDA compute capability, e.g. 9.0
+    addressing: str = ""  # whether CPU and GPU use one address space: ATS, HMM or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigAttributes:
-    """The size of a MIG device.
-
-    Attributes:
-        gi_slices, ci_slices: of its GPU instance and its compute instance.
-        copy, decoder, encoder, jpeg, ofa: numbers of engines.
-    """
+    """The size of a MIG device."""
 
     memory_mib: int
     multiprocessors: int
+    # gi_slices, ci_slices: of its GPU instance and its compute instance
     gi_slices: int
     ci_slices: int
-    copy: int
+    copy: int  # like the four after it, a number of engines
     decoder: int
     encoder: int
     jpeg: int
@@ -97,36 +75,26 @@ class MigAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAttributes:
-    """What feature labels tell of a GPU.
+    """What feature labels tell of a GPU."""
 
-    Attributes:
-        memory_mib: in MiB; None where NVML does not report it.
-        compute: the CUDA compute capability; (0, 0) where NVML does not report it.
-        ecc: whether ECC is on; False for memory without ECC, None where NVML does not report it.
-        clique: the NVLink fabric that the GPU belongs to, as UUID.CLIQUE; "" if it is in none.
-    """
-
-    memory_mib: int | None
-    compute: tuple[int, int]
-    ecc: bool | None
+    memory_mib: int | None  # in MiB; None where NVML does not report it
+    compute: tuple[int, int]  # the CUDA compute capability; (0, 0) where NVML does not report it
+    ecc: bool | None  # False for memory without ECC, None where NVML does not report it
     mig_capable: bool
-    clique: str = ""
+    clique: str = ""  # its NVLink fabric, as UUID.CLIQUE; "" if it is in none
     mig: dict[str, MigAttributes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLink:
-    """How two GPUs of a machine are connected.
-
-    Attributes:
-        ancestor: the lowest common ancestor on the PCI bus, as NVML numbers it (see
-            `topology.ANCESTORS`); -1 where NVML does not report it.
-        nvlinks: the number of active NVLinks that lead from one to the other; a link to an
-            NVSwitch leads to no GPU.
-    """
+    """How two GPUs of a machine are connected."""
 
     gpus: tuple[str, str]
+    # the lowest common ancestor on the PCI bus, as NVML numbers it (see `topology.ANCESTORS`); -1
+    # where NVML does not report it
     ancestor: int
+    # the number of active NVLinks that lead from one to the other; a link to an NVSwitch leads to
+    # no GPU
     nvlinks: int
 
 
@@ -139,34 +107,23 @@ class NvmlTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """An XID error that the driver reported.
+    """An XID error that the driver reported."""
 
-    Attributes:
-        uuid: of the GPU; "" if it is unknown.
-        gi, ci: the ids of the GPU instance and compute instance, -1 if the whole GPU is concerned.
-    """
-
-    uuid: str
+    uuid: str  # of the GPU; "" if it is unknown
     xid: int
-    gi: int = -1
+    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
     ci: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlEvents:
-    """What happened since the last question.
+    """What happened since the last question."""
 
-    Attributes:
-        watch: a number that differs after each start of the watch: events between two watches
-            are lost.
-        unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
-        unanswered: a reason for each GPU that hangs; by its index as from the worker, by its UUID
-            as from the agent's client.
-    """
-
-    watch: int
+    watch: int  # differs after each start of the watch: events between two are lost
     events: tuple[XidEvent, ...] = ()
-    unwatched: dict[str, str] = field(default_factory=dict)
+    unwatched: dict[str, str] = field(default_factory=dict)  # GPUs without events, by UUID: why
+    # a reason for each GPU that hangs; by its index as from the worker, by its UUID as from the
+    # agent's client
     unanswered: dict[str, str] = field(default_factory=dict)
 
 

@@ -26,10 +26,8 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
-NAME = b"nvct-nvml"
-"""In ps and /proc/PID/comm; the kernel keeps 15 bytes."""
-KILL_S = 2.0
-"""How long a process may live after SIGKILL before it counts as waiting in the kernel."""
+NAME = b"nvct-nvml"  # in ps and /proc/PID/comm; the kernel keeps 15 bytes
+KILL_S = 2.0  # how long a process may live after SIGKILL before it counts as waiting in the kernel
 DEBUG_ENV = "NVCT_DEBUG"
 PAUSE_S = 0.0005
 PAUSE_MAX_S = 0.02
@@ -40,17 +38,13 @@ class WorkerProcess:
 
     It ends with the process that started it: by the socket, which is closed then, and by a signal
     if the main thread started it (the kernel sends that signal when a thread ends).
-
-    Attributes:
-        connection: this process's end.
-        parent: the pid of the process that started it; it is not a child of a fork of that one.
-        killed: whether it was sent SIGKILL.
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:
         from _socket import socketpair
 
-        self.killed = False
+        self.killed = False  # whether it was sent SIGKILL
+        # the pid of the process that started it; it is not a child of a fork of that one
         self.parent = os.getpid()
         self._status: int | None = None
         self._is_reaped = False
@@ -94,10 +88,9 @@ class WorkerProcess:
         return True
 
     def kill(self) -> bool:
-        """Close the socket and kill the process.
+        """Close the socket and kill the process; return whether it ended within KILL_S.
 
-        Returns:
-            Whether it ended within KILL_S: one that waits in the kernel (state D) does not.
+        One that waits in the kernel (state D) does not.
         """
         self.connection.close()
         if not self.has_ended():
@@ -119,7 +112,6 @@ class WorkerProcess:
 def _become_worker(
     serve: Callable[[socket], None], connection: socket, *, in_main_thread: bool
 ) -> NoReturn:
-    """Serve as the child process, then end it."""
     status = 1
     try:
         _prepare(in_main_thread=in_main_thread)

@@ -23,8 +23,7 @@ GRAPHICAL_PROFILES = tuple(
 def report(nvml: Calls, *, complete: bool = False) -> NvmlReport:
     """Return what NVML reports about this machine; a GPU that NVML refuses is a warning.
 
-    Args:
-        complete: refuse a report in which a GPU is missing because it hangs.
+    A GPU that hangs is missing, unless the report has to be `complete`.
     """
     answers = each_gpu.ask(nvml, _gpu, complete=complete)
     warnings = [f"NVML refuses GPU {index}: {why}" for index, why in answers.refused.items()]

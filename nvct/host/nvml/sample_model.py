@@ -6,6 +6,7 @@ The names of values are in `UNITS`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 UNITS = {
@@ -59,121 +60,81 @@ VALUES = {name: unit for unit, names in UNITS.items() for name in names}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSample:
-    """A process that uses a GPU.
+    """A process that uses a GPU."""
 
-    Attributes:
-        pid: in the PID namespace of the driver, the host's.
-        memory: bytes of the GPU's memory; None where NVML does not report it.
-        gi, ci: ids of its MIG instances, -1 if there are none.
-        sm: per cent of the GPU's time; None where NVML does not report it, as in MIG mode.
-    """
-
-    pid: int
-    memory: int | None
-    gi: int = -1
+    pid: int  # in the PID namespace of the driver, the host's
+    memory: int | None  # bytes of the GPU's memory; None where NVML does not report it
+    gi: int = -1  # of its MIG instances, as ci: -1 if there are none
     ci: int = -1
-    sm: int | None = None
+    sm: int | None = None  # per cent of the GPU's time; None if not reported, as in MIG mode
+    computes: bool = True  # whether it has a CUDA context; False for a display server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidCount:
-    """How often a GPU or MIG instance had an XID error since the watch started.
-
-    Attributes:
-        at: of the last one, in seconds since 1970.
-        gi, ci: ids of the MIG instances, -1 if the whole GPU is concerned.
-    """
+    """How often a GPU or MIG instance had an XID error since the watch started."""
 
     xid: int
     count: int
-    at: float
-    gi: int = -1
+    at: float  # of the last one, in seconds since 1970
+    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
     ci: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSample:
-    """A MIG device.
-
-    Attributes:
-        profile: as 1g.10gb; "" where NVML does not report it.
-    """
+    """A MIG device."""
 
     uuid: str
     gi: int
     ci: int
-    profile: str
+    profile: str  # as 1g.10gb; "" where NVML does not report it
     values: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        _check(self.values)
+        """Refuse a value that nobody knows."""
+        _check(self.values, VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """A GPU.
-
-    Attributes:
-        minor: of its device node; -1 if it has none.
-        bus_id: its PCI address as NVML writes it, 00000000:18:00.0.
-        vbios, serial: "" where NVML does not report them.
-        values: by the names in UNITS.
-        errors: why NVML does not report a value, by its name.
-        mig: its MIG devices; empty unless it is in MIG mode.
-    """
+    """A GPU."""
 
     index: int
-    minor: int
+    minor: int  # of its device node; -1 if it has none
     uuid: str
-    bus_id: str
+    bus_id: str  # its PCI address as NVML writes it, 00000000:18:00.0
     name: str
-    vbios: str = ""
+    vbios: str = ""  # as the serial, "" where NVML does not report it
     serial: str = ""
     brand: str = ""
-    values: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    mig: tuple[MigSample, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)  # by the names in UNITS
+    errors: dict[str, str] = field(default_factory=dict)  # why a value is missing, by its name
+    mig: tuple[MigSample, ...] = ()  # its MIG devices; empty unless it is in MIG mode
     processes: tuple[ProcessSample, ...] = ()
     xids: tuple[XidCount, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        _check(self.values)
+        """Refuse a value that nobody knows."""
+        _check(self.values, VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlSamples:
-    """All GPUs of a machine at one time.
+    """All GPUs of a machine at one time."""
 
-    Attributes:
-        driver_version, nvml_version: "" where NVML does not report them.
-        watch_start: when the watch for XIDs started, seconds since 1970: counts of XIDs begin with
-            0 after it. 0.0 without a watch.
-        watch_failure: why there is no watch; "" if there is one.
-        gpus: those that answered, by index.
-        unanswered: a reason for each other GPU, by its index as text.
-    """
-
-    driver_version: str = ""
+    driver_version: str = ""  # as the next, "" where NVML does not report it
     nvml_version: str = ""
+    # when the watch for XIDs started, seconds since 1970: counts of XIDs begin with 0 after it.
+    # 0.0 without a watch.
     watch_start: float = 0.0
-    watch_failure: str = ""
-    gpus: tuple[GpuSample, ...] = ()
-    unanswered: dict[str, str] = field(default_factory=dict)
+    gpus: tuple[GpuSample, ...] = ()  # those that answered, by index
+    unanswered: dict[str, str] = field(default_factory=dict)  # why, for each other GPU, by index
 
 
-def _check(values: dict[str, float]) -> None:
-    if unknown := values.keys() - VALUES.keys():
+def _check(values: dict[str, float], known: Collection[str]) -> None:
+    if unknown := values.keys() - set(known):
         raise ValueError(f"the value {min(unknown)!a} is unknown")
 
 
@@ -183,19 +144,12 @@ NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadiness:
-    """A GPU.
+    """A GPU."""
 
-    Attributes:
-        bus_id: its PCI address as NVML writes it.
-        persistence: whether the driver keeps it initialized; None if NVML does not report it.
-        fabric: the state of its NVLink fabric, None if NVML does not report it.
-        fabric_status: the nvmlReturn_t of a completed fabric, 0 if it succeeded.
-    """
-
-    bus_id: str
-    persistence: bool | None = None
-    fabric: int | None = None
-    fabric_status: int = 0
+    bus_id: str  # its PCI address as NVML writes it
+    persistence: bool | None = None  # keeps the driver initialized; None if not reported
+    fabric: int | None = None  # the state of its NVLink fabric, None if NVML does not report it
+    fabric_status: int = 0  # the nvmlReturn_t of a completed fabric, 0 if it succeeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,29 +177,17 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCondition:
-    """A GPU.
+    """A GPU."""
 
-    Attributes:
-        uuid: also of a GPU that is lost, if it answered before; otherwise "".
-        error: why NVML refuses the GPU; "" if it does not.
-        code: the number of that error, nvml.h NVML_ERROR_*; 0 if there is none.
-        values: by the names in CONDITION_VALUES; those that NVML does not report are missing.
-    """
-
-    uuid: str
-    error: str = ""
-    code: int = 0
-    values: dict[str, float] = field(default_factory=dict)
+    uuid: str  # also of a GPU that is lost, if it answered before; otherwise ""
+    error: str = ""  # why NVML refuses the GPU; "" if it does not
+    code: int = 0  # the number of that error, nvml.h NVML_ERROR_*; 0 if there is none
+    values: dict[str, float] = field(default_factory=dict)  # by CONDITION_VALUES, if reported
     mig: tuple[MigInstance, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows.
-
-        Raises:
-            ValueError: there is one.
-        """
-        if unknown := [name for name in self.values if name not in CONDITION_VALUES]:
-            raise ValueError(f"the value {unknown[0]!a} is unknown")
+        """Refuse a value that nobody knows."""
+        _check(self.values, CONDITION_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

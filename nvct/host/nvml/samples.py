@@ -1,38 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs for monitoring. They run in the worker.
+"""Verb for monitoring. It runs in the worker.
 
-samples: what is to be shown of all GPUs and MIG devices. conditions: what tells whether each GPU
-is well. A GPU that hangs is left out (`each_gpu`). Contract: a value that NVML refuses is an error
-of that value alone. A GPU that fell off the bus does not tell its UUID any more, so the last one
-at its index is kept.
+samples: what is to be shown of all GPUs and MIG devices. A GPU that hangs is left out, see
+`each_gpu`. Contract: a value that NVML refuses is an error of that value alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from nvct.errors import NvmlError
-from nvct.host.nvml import each_gpu, events, gpm
+from nvct.host.nvml import each_gpu, events
 from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, reason, string
 from nvct.host.nvml.report import mig_profile
-from nvct.host.nvml.sample_model import (
-    CONDITION_VALUES,
-    GpuCondition,
-    GpuSample,
-    MigInstance,
-    MigSample,
-    NvmlConditions,
-    NvmlSamples,
-    ProcessSample,
-    XidCount,
-)
+from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples, ProcessSample, XidCount
 
-LIMIT_S = 2.0
-"""A GPU is left out that has not answered this long after another one has."""
+LIMIT_S = 2.0  # A GPU is left out that has not answered this long after another one has
 ALL_LINKS = 0xFFFFFFFF
-CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}
-"""By name, nvmlClockType_t."""
+CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}  # by name, nvmlClockType_t
 THRESHOLDS = {
     "shutdown_temperature": 0,
     "slowdown_temperature": 1,
@@ -88,27 +75,24 @@ UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 def samples(nvml: Calls) -> NvmlSamples:
     """Return what all GPUs report now. A GPU that does not answer is named as such."""
-    started, failure = _watch(nvml)
+    started = _watch_start(nvml)
     answers = each_gpu.ask(nvml, _gpu, LIMIT_S, at_once=True)
     missing = sorted((answers.refused | answers.unanswered).items())
     return NvmlSamples(
         driver_version=string(optional(nvml, nvml.nvmlSystemGetDriverVersion) or ""),
         nvml_version=string(optional(nvml, nvml.nvmlSystemGetNVMLVersion) or ""),
         watch_start=started,
-        watch_failure=failure,
         gpus=tuple(answers.values.values()),
         unanswered={str(index): why for index, why in missing},
     )
 
 
-def _watch(nvml: Calls) -> tuple[float, str]:
-    """Return when the watch for XIDs started, or why there is none."""
+def _watch_start(nvml: Calls) -> float:
+    """Return when the watch for XIDs started, 0 if there is none."""
     try:
-        return events.current(nvml).started, ""
-    except NvmlError as error:
-        return 0.0, error.message
-    except nvml.NVMLError as error:
-        return 0.0, f"{nvml.last}: {reason(error)}"
+        return events.current(nvml).started
+    except (NvmlError, nvml.NVMLError):
+        return 0.0
 
 
 def _gpu(nvml: Calls, index: int) -> GpuSample:
@@ -118,7 +102,7 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
     _read_board(reading, handle)
     read_fields(reading, handle, FIELDS)
     _read_memory(reading, handle)
-    has_gpm = gpm.read(reading, uuid, handle)
+    has_gpm = read_gpm(reading, uuid, handle)
     if has_gpm:
         reading.refuse(("pcie_tx", "pcie_rx"), "GPM reports them")
     else:  # each call takes 20 ms
@@ -193,29 +177,28 @@ def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> 
 
 def _read_memory(reading: Reading, handle: Handle) -> None:
     names = ("memory_total", "memory_free", "memory_used", "memory_reserved")
+    nvml = reading.nvml
 
-    def ask() -> tuple[int, ...]:
-        nvml = reading.nvml
+    def version_2() -> tuple[int, ...]:
         info = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.module.nvmlMemory_v2)
         return int(info.total), int(info.free), int(info.used), int(info.reserved)
 
-    reading.read(names, ask)
+    def version_1() -> tuple[int, ...]:
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(info.total), int(info.free), int(info.used)
+
+    reading.read(names, version_2)
     if "memory_total" in reading.errors:  # a driver before 510 has version 1 only
-        reading.read(names[:3], lambda: _memory_v1(reading.nvml, handle))
+        reading.read(names[:3], version_1)
         for name in set(names) & set(reading.values):
             del reading.errors[name]
-
-
-def _memory_v1(nvml: Calls, handle: Handle) -> tuple[int, ...]:
-    info = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return int(info.total), int(info.free), int(info.used)
 
 
 def _mig_device(nvml: Calls, parent: Handle, uuid: str, handle: Handle) -> MigSample:
     gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     reading = Reading(nvml)
     _read_memory(reading, handle)
-    gpm.read(reading, uuid, parent, gi)
+    read_gpm(reading, uuid, parent, gi)
     return MigSample(
         uuid=string(nvml.nvmlDeviceGetUUID(handle)),
         gi=gi,
@@ -231,9 +214,9 @@ def _processes(nvml: Calls, handle: Handle) -> tuple[ProcessSample, ...]:
     used = optional(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, 0)) or ()
     percent = {int(sample.pid): int(sample.smUtil) for sample in used}
     by_pid = {}
-    for ask in (
-        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
-        lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+    for computes, ask in (
+        (False, lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+        (True, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
     ):
         for process in optional(nvml, ask) or ():
             gi, ci = (
@@ -247,6 +230,7 @@ def _processes(nvml: Calls, handle: Handle) -> tuple[ProcessSample, ...]:
                 gi=gi,
                 ci=ci,
                 sm=percent.get(int(process.pid)),
+                computes=computes,
             )
     return tuple(by_pid.values())
 
@@ -259,42 +243,78 @@ def _xids(uuid: str) -> tuple[XidCount, ...]:
     )
 
 
-HEALTH_FIELDS = {name: FIELDS[name] for name in CONDITION_VALUES if name in FIELDS}
-_uuids: dict[int, str] = {}
-"""UUIDs of the GPUs that have answered, by index."""
+# Performance metrics (GPM): GPUs have them since Hopper. NVML gives those between two samples;
+# here, since the last question about a device.
+
+MIB = 2**20
+METRICS = {
+    "graphics_active": 1,
+    "sm_active": 2,
+    "sm_occupancy": 3,
+    "tensor_active": 5,
+    "dram_active": 10,
+    "fp64_active": 11,
+    "fp32_active": 12,
+    "fp16_active": 13,
+    "gpm_pcie_tx": 20,
+    "gpm_pcie_rx": 21,
+    "gpm_nvlink_rx": 60,
+    "gpm_nvlink_tx": 61,
+}
+"""By name, nvmlGpmMetricId_t."""
+_gpm_samples: dict[tuple[str, int], Any] = {}
+"""The last sample by the GPU's UUID and the id of the GPU instance. The worker's memory; a device
+is asked by one thread at a time."""
 
 
-def conditions(nvml: Calls) -> NvmlConditions:
-    """Return the condition of each GPU."""
-    answers = each_gpu.ask(nvml, _condition)
-    found = answers.values
-    well = {found[index].uuid for index in found if not found[index].error}
-    gpus = [gpu for gpu in found.values() if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
-    return NvmlConditions(gpus=tuple(gpus))
-
-
-def _condition(nvml: Calls, index: int) -> GpuCondition:
+def read_gpm(reading: Reading, uuid: str, handle: Handle, gi: int = -1) -> bool:
+    """Add the metrics of a GPU, or of a GPU instance; return whether the GPU has any."""
+    nvml = reading.nvml
+    support = optional(nvml, lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    if not support:
+        reading.refuse(tuple(METRICS), "GPUs before Hopper need DCGM's profiling module")
+        return False
+    sample = None
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = _uuids[index] = string(nvml.nvmlDeviceGetUUID(handle))
-        # A GPU that is lost may still tell its UUID.
-        nvml.nvmlDeviceGetMemoryInfo(handle)
+        sample = nvml.nvmlGpmSampleAlloc()
+        if gi == -1:
+            nvml.nvmlGpmSampleGet(handle, sample)
+        else:
+            nvml.nvmlGpmMigSampleGet(handle, gi, sample)
     except nvml.NVMLError as error:
-        why = f"{nvml.last}: {reason(error)}"
-        return GpuCondition(uuid=_uuids.get(index, ""), error=why, code=int(error.value))
-    reading = Reading(nvml)
-    read_fields(reading, handle, HEALTH_FIELDS)
-    reading.read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
-    return GpuCondition(
-        uuid=uuid,
-        values=reading.values,
-        mig=tuple(mig_devices(nvml, handle, partial(_instance, nvml))),
-    )
+        reading.refuse(tuple(METRICS), reason(error))
+        _free(nvml, sample)
+        return True
+    before = _gpm_samples.get((uuid, gi))
+    _gpm_samples[uuid, gi] = sample
+    if before is None:
+        reading.refuse(tuple(METRICS), "two samples are needed, and this is the first")
+        return True
+    try:
+        _read_metrics(reading, before, sample)
+    except nvml.NVMLError as error:
+        reading.refuse(tuple(METRICS), reason(error))
+    finally:
+        _free(nvml, before)
+    return True
 
 
-def _instance(nvml: Calls, handle: Handle) -> MigInstance:
-    return MigInstance(
-        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
-        gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
-        ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
-    )
+def _read_metrics(reading: Reading, before: object, after: object) -> None:
+    nvml = reading.nvml
+    question = nvml.c_nvmlGpmMetricsGet_t()
+    question.version = nvml.NVML_GPM_METRICS_GET_VERSION
+    question.numMetrics = len(METRICS)
+    question.sample1, question.sample2 = before, after
+    for slot, number in zip(question.metrics, METRICS.values(), strict=False):
+        slot.metricId = number
+    nvml.nvmlGpmMetricsGet(question)
+    for slot, name in zip(question.metrics, METRICS, strict=False):
+        if slot.nvmlReturn == nvml.NVML_SUCCESS:
+            reading.add(name, float(slot.value) * (MIB if name.startswith("gpm_") else 1))
+        else:
+            reading.refuse((name,), reason(nvml.NVMLError(slot.nvmlReturn)))
+
+
+def _free(nvml: Calls, sample: object) -> None:
+    if sample is not None:
+        optional(nvml, lambda: nvml.nvmlGpmSampleFree(sample))

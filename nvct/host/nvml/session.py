@@ -14,9 +14,11 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from _socket import socket
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import NoneType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from nvct import typed
 from nvct.errors import NvctError, NvmlError
@@ -27,18 +29,13 @@ from nvct.host.nvml.process import KILL_S, WorkerProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
-    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.mig_model import MigState  # few callers change MIG
     from nvct.oci.jsontext import Json
 
-    T = TypeVar("T")
-    Serve: TypeAlias = Callable[[socket, str], None]
+T = TypeVar("T")
+Serve: TypeAlias = Callable[[socket, str], None]
 
-LIMIT_S = 60.0
-"""Eight GPUs that nothing else uses take some twenty seconds to start."""
+LIMIT_S = 60.0  # eight GPUs that nothing else uses take some twenty seconds to start
 DMESG = "dmesg tells which GPU hangs"
 
 
@@ -51,16 +48,8 @@ class NvmlSession:
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
 
-    Attributes:
-        first_answer_s: how long the first answer took, in seconds: the start of the worker, of
-            NVML, and of each GPU that nothing else uses. None until there is one.
-
-    Args:
-        limit_s: the deadline of a call, in seconds.
-        serve: runs in the worker with its socket and the library's path; `worker.serve` if
-            None.
-        root: the library is loaded only if nobody but root can change what lies below this
-            folder on the way to it, see `trusted_file`; None loads it as it is.
+    A call has `limit_s` seconds. `serve` runs in the worker, by default `worker.serve`. Below a
+    `root`, the library is loaded only if nobody but root can change it, see `trusted_file`.
     """
 
     def __init__(
@@ -75,6 +64,8 @@ class NvmlSession:
         self._serve = serve or partial(_serve, root=root)
         self._worker: WorkerProcess | None = None
         self._requests = 0
+        # how long the first answer took, in seconds: the start of the worker, of NVML, and of each
+        # GPU that nothing else uses. None until there is one.
         self.first_answer_s: float | None = None
 
     def report(self) -> NvmlReport:
@@ -87,7 +78,7 @@ class NvmlSession:
 
     def check(self) -> None:
         """Load and initialize the library."""
-        self._ask("check", NoneType)
+        self.ask("check", NoneType)
 
     def properties(self) -> dict[str, GpuProperties]:
         """Return brand and architecture of each GPU, by its UUID."""
@@ -95,9 +86,9 @@ class NvmlSession:
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs."""
-        from nvct.host.nvml.mig_model import MigState  # few callers change MIG
+        from nvct.host.nvml.mig_model import MigState
 
-        return self._ask("mig", MigState)
+        return self.ask("mig", MigState)
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer.
@@ -105,15 +96,11 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
         """
-        return self._ask(verb, answer, arguments)
-
-    def ask(self, verb: str, kind: type[T]) -> T:
-        """Return the answer to a verb without arguments, of a type."""
-        return self._ask(verb, kind)
+        return self.ask(verb, answer, arguments)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
         """Return the value of a verb as the worker sends it, for a process that passes it on."""
-        value: Json = self._ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
+        value: Json = self.ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
         return value
 
     @property
@@ -148,16 +135,16 @@ class NvmlSession:
         """Return the answer to a verb that refuses to leave out a GPU that hangs.
 
         Raises:
-            NvmlError: as `_ask`; or a GPU hangs, and the worker is killed.
+            NvmlError: as `ask`; or a GPU hangs, and the worker is killed.
         """
         try:
-            return self._ask(verb, kind, {"complete": True})
+            return self.ask(verb, kind, {"complete": True})
         except NvmlError as error:
             if is_hang(error.message) and self._worker and not self._worker.killed:
                 self._kill(self._worker)
             raise
 
-    def _ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
+    def ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
         """Return the worker's answer to a request.
 
         Raises:
@@ -278,7 +265,6 @@ def close_shared() -> None:
 
 
 def _identity(path: str) -> Identity:
-    """Return device and inode of a file, None if there is no such file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -13,24 +13,22 @@ from __future__ import annotations
 import math
 import os
 import time
+from _socket import socket
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
+from nvct.host.nvml.calls import Calls, Load
 from nvct.host.nvml.process import DEBUG_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from nvct.host.nvml.calls import Calls, Load
     from nvct.oci.jsontext import Json
-
 
 PACKAGE = "nvct.host.nvml"
 
@@ -41,7 +39,7 @@ def check(_nvml: Calls) -> None:
 
 VERBS: Mapping[str, str] = {
     "attributes": "attributes",
-    "conditions": "samples",
+    "conditions": "attributes",
     "events": "events",
     "mig": "mig",
     "mig_create": "mig",
@@ -59,14 +57,10 @@ VERBS: Mapping[str, str] = {
 
 
 def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
-    """Answer requests until the session closes the connection.
+    """Answer requests until the session closes the connection; `root` as of the session.
 
     NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
     for events, up to a second.
-
-    Args:
-        load: loads the library; tests have one in Python.
-        root: see `session.NvmlSession`.
 
     Raises:
         MalformedMessageError: the session does not speak the protocol.
@@ -91,14 +85,14 @@ def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, J
         value = _as_json(driver.ask(_function(verb), words, until))
         return messages.encode({"id": number, "value": value})
     except NvctError as error:
-        return messages.encode({"id": number, "error": {**errors.to_dict(error)}})
+        failure = error
     except Exception as error:  # the last resort of this process: the session raises it
         if DEBUG_ENV in os.environ:
             import traceback  # 3 ms
 
             traceback.print_exc()
-        unexpected = errors.to_dict(errors.unexpected(error))
-        return messages.encode({"id": number, "error": {**unexpected}})
+        failure = errors.unexpected(error)
+    return messages.encode({"id": number, "error": {**errors.to_dict(failure)}})
 
 
 def _function(verb: str) -> Callable[..., object]:

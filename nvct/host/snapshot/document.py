@@ -46,8 +46,7 @@ TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
 TOTAL_LIMIT, INDEX_LIMIT = 64 << 20, 16 << 20
 """Bytes of all files, and of the index; snapshots of real hosts have less than 2 MiB."""
-HEADER_LIMIT = 64 << 10
-"""Bytes that an archive has for one entry, besides its content."""
+HEADER_LIMIT = 64 << 10  # bytes that an archive has for one entry, besides its content
 CHUNK = 1 << 16
 VERSION = "proc/driver/nvidia/version"
 BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
@@ -79,11 +78,7 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 
 
 def redacted(
-    snapshot: Snapshot,
-    *,
-    hostname: str = "",
-    keep_uuids: bool = False,
-    uuids: Uuids | None = None,
+    snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False, uuids: Uuids | None = None
 ) -> Snapshot:
     """Return a snapshot without UUIDs, and without the builder and build host of the module."""
     clean = str if keep_uuids else uuids or Uuids()
@@ -246,7 +241,6 @@ def _unpacked(file: BinaryIO) -> IO[bytes]:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return what a damaged archive raises."""
     lzma = sys.modules.get("lzma")
     errors = tarfile.TarError, EOFError, gzip.BadGzipFile
     return (*errors, lzma.LZMAError) if lzma else errors

@@ -13,7 +13,7 @@ import os
 import posix
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from nvct.errors import NvctError
@@ -91,15 +91,13 @@ _ROOTS = ("driver_root", "dev_root", "proc", "sys", "etc", "run")
 
 def _discover(snapshot: Snapshot, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return discovery's inventory, None if it fails; record the mode or the error."""
-    from dataclasses import replace
-
     try:
         inventory = modes.discover("auto", roots, replace(options, nvml=None))
-    except NvctError as error:
-        snapshot.about["discovery"] = f"{error.message} [{error.code}]"
-        return None
     except Exception as error:
-        snapshot.about["discovery"] = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, NvctError):
+            why = f"{error.message} [{error.code}]"
+        snapshot.about["discovery"] = why
         return None
     snapshot.about["discovery"] = f"mode {inventory.mode}"
     return inventory

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nvct import paths
 from nvct.errors import NvctError
 from nvct.host import procfs
+from nvct.host.driver import programs
 from nvct.host.driver.libraries import machine_directories as libraries_of
 from nvct.host.model import Inventory
 from nvct.host.roots import Roots, below, join
@@ -145,10 +146,8 @@ def record(
 ) -> str | None:
     """Record the driver root, and return the host's path of its NVML library.
 
-    Args:
-        snapshot: gets the entries; its field about is already set.
-        library_dirs: further directories of libraries, inside the driver root.
-        shares: further directories of configuration files.
+    `library_dirs` and `shares` are further directories, inside the driver root, of libraries and
+    of configuration files.
     """
     machine = str(snapshot.about["machine"])
     recorder = _Recorder(snapshot, roots.driver_root)
@@ -211,13 +210,8 @@ def _library_dir(recorder: _Recorder, folder: str, depth: int, visited: set[str]
 
 
 def _firmware(recorder: _Recorder, roots: Roots) -> None:
-    release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
-    custom = procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or ""
-    folders = ["/lib/firmware", "/lib/firmware/updates", custom.strip()]
-    folders.append(below(roots.driver_root, custom.strip()))
-    folders += [f"/lib/firmware/{release}", f"/lib/firmware/updates/{release}"] if release else []
-    for folder in folders:
-        for version in recorder.names(f"{folder}/nvidia") if folder.startswith("/") else ():
+    for folder in programs.directories(roots):
+        for version in recorder.names(f"{folder}/nvidia"):
             if RELEASE.fullmatch(version):  # other names are of chips, for nouveau
                 for name in recorder.names(f"{folder}/nvidia/{version}"):
                     recorder.add(f"{folder}/nvidia/{version}/{name}")

@@ -22,8 +22,7 @@ NAMES = (
     r"|(?:api|access|account|private|licen[cs]e|master|signing|encryption|ssh)[-_]?key"
 )
 """In the name of a variable, key or option whose value is a secret."""
-QUOTE = r"""(?: \\? ["'] )"""
-"""Behind a backslash in JSON that is a string of JSON."""
+QUOTE = r"""(?: \\? ["'] )"""  # behind a backslash in JSON that is a string of JSON
 VALUE = r"""(?: \\"(?:[^"\\]|\\(?!"))*\\" | "[^"]*" | '[^']*' | [^\s,;"'}\]\\]+ )"""
 ASSIGNED = re.compile(
     rf"""(?ix)( (?:{NAMES}) [\w.-]{{0,80}} {QUOTE}? \s{{0,9}} [=:] \s{{0,9}} )

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from nvct.errors import HostError, NvmlError
 from nvct.host import discovery_options, procfs
-from nvct.host.discovery_options import DiscoveryOptions, check_absolute
+from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
+from nvct.host.go_pattern import expand
 from nvct.host.gpu import nodes
 from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, Link, NamedDevice
 from nvct.host.nvml.model import NvmlGpu, NvmlReport
@@ -58,14 +59,14 @@ def is_integrated_name(name: str) -> bool:
     return "(nvgpu)" in name or "NVIDIA Thor" in name
 
 
-def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a Jetson or IGX board.
 
     Raises:
         HostError: the lists are empty, or no node in them exists.
         UsageError: a search path is not absolute.
     """
-    board = _Board(roots, options or DiscoveryOptions(), Findings())
+    board = _Board(roots, options, Findings())
     entries = csv.read(roots, board.options, board.findings)
     if not entries:
         paths = csv.list_paths(roots, board.options)
@@ -114,7 +115,7 @@ def _files(
         mounts.take_release()
         files = mounts.files()
         library = libraries.host_path_of(files, "libnvidia-ml.so") or _installed_nvml(tree)
-    if not libraries.libcuda_directories(files):
+    if libraries.host_path_of(files, "libcuda.so") is None:
         names = ", ".join(dict.fromkeys(os.path.basename(entry.source) for entry in entries))
         board.findings.warn(f"no libcuda in {names}: CUDA will not start in containers")
     return files, mounts.links(), library
@@ -152,20 +153,17 @@ def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    """Return the existing nodes of the lists, by path."""
     roots, stat_node = board.roots, board.options.stat_node
     by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
-            reason = f"{os.path.basename(entry.source)} names it"
-            listed_nodes = []
-            for path in csv.expand(join("/", entry.path), tree.names):
-                folder, _, name = path.partition("/dev/")
-                node = nodes.make_node(roots, stat_node, name, reason) if not folder else None
-                listed_nodes += [node] if node else []
-            by_path.update((node.path, node) for node in listed_nodes)
-            if not listed_nodes:
-                board.findings.leave_out(entry.path, f"{reason}, the host has none")
+            paths = expand(join("/", entry.path), tree.names)
+            names = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
+            made = (nodes.make_node(roots, stat_node, name, entry.reason) for name in names)
+            listed = {node.path: node for node in made if node}
+            by_path |= listed
+            if not listed:
+                board.findings.leave_out(entry.path, f"{entry.reason}, the host has none")
     if not by_path:
         raise HostError(
             f"no device node that this board's CSV files name is in {roots.dev}",
@@ -222,10 +220,8 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
     if node is None:
         return []
     drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
-    drm_by_name = {os.path.basename(node.path): node for node in drm}
-    links = [
-        replace(drm_by_name[os.path.basename(link.target)], path=link.path) for link in by_path
-    ]
+    by_name = {os.path.basename(node.path): node for node in drm}
+    links = [replace(by_name[os.path.basename(link.target)], path=link.path) for link in by_path]
     return [node, *drm, *(links if with_by_path else ())]
 
 

@@ -4,9 +4,7 @@
 Contract: a file is mounted at its real path. Every link from the listed name to the file is made
 in the container with the link text of the host. Links are resolved inside the driver root.
 nvidia-container-toolkit v1.20 resolves them against the host and passes host paths to its hook,
-which are wrong in a container if the driver root is not /. Patterns have the syntax of Go's
-filepath.Match: `*` and `?` do not match a slash, `^` negates a class, and a malformed pattern
-matches nothing.
+which are wrong in a container if the driver root is not /. Patterns are those of `go_pattern`.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from typing import Literal, TypeAlias, cast
 from nvct.errors import NvctError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.go_pattern import expand, matches
 from nvct.host.model import DriverFile, FileKind, Findings, Link
 from nvct.host.procfs import list_directory, read_text
 from nvct.host.roots import Roots, join
@@ -30,13 +29,6 @@ KINDS = ("dev", "dir", "lib", "sym")
 FOLDER = "nvidia-container-runtime/host-files-for-container.d"
 # JetPack 5 has l4t.csv, JetPack 6 the other two; nvidia-container-toolkit v1.20 reads all three.
 BASE_FILES = ("devices.csv", "drivers.csv", "l4t.csv")
-MAGIC = re.compile(r"[*?\[\\]")
-ITEM = r"(?:\\.|[^\\\-\]])"
-TOKEN = re.compile(
-    rf"(?P<wild>[*?])|\[(?:(?P<negated>\^)|(?!\^))(?P<items>(?:{ITEM}(?:-{ITEM})?)+)\]"
-    r"|\\(?P<literal>.)|(?P<plain>[^\\\[])",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +38,11 @@ class Entry:
     kind: Kind
     path: str
     source: str
+
+    @property
+    def reason(self) -> str:
+        """The reason for a file or node of it."""
+        return f"{os.path.basename(self.source)} names it"
 
 
 def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
@@ -97,65 +94,10 @@ def parse(text: str, source: str, findings: Findings) -> list[Entry]:
 
 def ignore_rule(pattern: str) -> Callable[[str], bool]:
     """Return a predicate for paths: `**/X` matches the last component, X the whole path."""
-    last_part = pattern.startswith("**/")
-    compiled = compile_pattern(pattern.removeprefix("**/"))
-
-    def matches(path: str) -> bool:
-        name = os.path.basename(path) if last_part else path
-        return compiled is not None and compiled.fullmatch(name) is not None
-
-    return matches
-
-
-def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]:
-    """Yield the paths that match a pattern, sorted; a path without magic yields itself.
-
-    Args:
-        names: returns the sorted names in a directory, [] if there is none.
-    """
-    if not MAGIC.search(pattern):
-        yield pattern
-        return
-    bases = [""]
-    for part in pattern.strip("/").split("/"):
-        if not MAGIC.search(part):
-            bases = [f"{base}/{part}" for base in bases]
-        elif compiled := compile_pattern(part):
-            bases = [
-                f"{base}/{name}"
-                for base in bases
-                for name in names(base or "/")
-                if compiled.fullmatch(name)
-            ]
-        else:
-            return
-    yield from bases
-
-
-def compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Return a pattern of Go's filepath.Match as a regular expression, None if malformed."""
-    out, at = [], 0
-    while at < len(pattern):
-        token = TOKEN.match(pattern, at)
-        if token is None:
-            return None
-        out.append(_translate(token))
-        at = token.end()
-    try:
-        return re.compile("".join(out), re.DOTALL)
-    except re.error:  # a range whose end is before its start
-        return None
-
-
-def _translate(token: re.Match[str]) -> str:
-    if token["wild"]:
-        return "[^/]*" if token["wild"] == "*" else "[^/]"
-    if not token["items"]:
-        return re.escape(token["literal"] or token["plain"])
-    parts = re.findall(r"\\.|.", token["items"], re.DOTALL)
-    # A bare hyphen is part of a range: TOKEN permits it nowhere else.
-    inner = "".join(part if part == "-" else re.escape(part[-1]) for part in parts)
-    return f"[{token['negated'] or ''}{inner}]"
+    if pattern.startswith("**/"):
+        name_pattern = pattern.removeprefix("**/")
+        return lambda path: matches(os.path.basename(path), name_pattern)
+    return lambda path: matches(path, pattern)
 
 
 LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
@@ -183,7 +125,7 @@ class Mounts:
             for path in expand(join(base, entry.path), self._tree.names)
         ]
         if not any(results):
-            self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
+            self._findings.leave_out(entry.path, f"{entry.reason}, the host has none")
 
     def take_release(self) -> None:
         """Add the file by which programs detect the board and the release."""
@@ -234,10 +176,7 @@ class Mounts:
         if not os.path.isdir(host_path):
             return False
         self._files[path] = DriverFile(
-            host_path=host_path,
-            container_path=path,
-            reason=f"{_name(entry)} names it",
-            kind="directory",
+            host_path=host_path, container_path=path, reason=entry.reason, kind="directory"
         )
         return True
 
@@ -273,7 +212,7 @@ class Mounts:
         return DriverFile(
             host_path=self._tree.host_path(target.real),
             container_path=target.real,
-            reason=f"{_name(entry)} names it",
+            reason=entry.reason,
             kind=kind,
             machine=machine,
             soname="" if "/" in soname else soname,
@@ -313,7 +252,3 @@ def _kind(target: TreeFile, name: str) -> FileKind:
     if name.endswith(".so"):
         return "module"
     return "binary" if target.mode & 0o111 else "config"
-
-
-def _name(entry: Entry) -> str:
-    return os.path.basename(entry.source)

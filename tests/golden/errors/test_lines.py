@@ -5,11 +5,11 @@ Each case breaks a host in one way. The line has to name the value and the path 
 what to do; `make golden KIND=errors` rewrites them, and a person looks at the diff.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,6 @@ from tests.support import memory
 from tests.support.host_tree import LIB, VERSION
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 CUT = re.compile(rf"{memory.ROOT}/n\S*?\.\.\.")

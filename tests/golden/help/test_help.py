@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """--help of every command, of both programs, is a golden file: a change of a flag shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from nvct.cli.main import PROGRAMS, program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HOOK = "hook"  # its --help is nvidia-cdi-hook's
 

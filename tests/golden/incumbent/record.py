@@ -5,8 +5,6 @@ Run as root: `python -m tests.golden.incumbent.record /usr/bin/nvidia-ctk`, vers
 files that are here. Each spec is reduced (reduce.py) before it is written.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -5,22 +5,16 @@ The lists were observed by running it on such a root. Paths are container paths,
 version; the host has more, which must stay out.
 """
 
-from __future__ import annotations
-
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 VERSION = "999.88.77"
 LIB = "usr/lib64"

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs of whole machines, byte for byte; the machine's folder reads $HOST."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.make.generate import Options, generate
 from nvct.host.discover import discover
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 OPTIONS = {
     "default": Options(),

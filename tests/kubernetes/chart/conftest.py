@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One cluster for all files about the chart: each test removes the chart, and finds nothing left of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart installed in a test's cluster, and what its pods and its Node show."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """packaging/helm/nvct on a real cluster: installed, used and removed."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -53,8 +51,6 @@ AGENT = "/run/nvct-agent/agent.sock"
 READY_ROW = rf"(?m)^{NODE}  gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 AGENTS_MIB = 80
 """Proportional set sizes of the agent and of NVML's processes, with all tasks of the chart."""
-FROM_NOTHING_S = 60.0
-"""From helm install to the output of nvidia-smi in a pod."""
 SOCKET = f"{FOLDER}/nvidia-gpu.sock"
 
 
@@ -62,10 +58,8 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
     began, said = time.monotonic(), list[str]()
     with installed(node, *FARM, said=said):
         first = run(node.api, "first", asks(""))
-        from_nothing_s = time.monotonic() - began
-        print(f"nvidia-smi in a pod {from_nothing_s:.1f} s after helm install")
+        print(f"nvidia-smi in a pod {time.monotonic() - began:.1f} s after helm install")
         assert gpus_of(first) == 1, first
-        assert from_nothing_s < FROM_NOTHING_S
         pod = Pod(script="ls /dev | grep -c nvidia", env=IMAGE_SAYS_ALL)
         asking = {f"asks-{name or 'none'}": asks(name) for name in CLASSES}
         silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}

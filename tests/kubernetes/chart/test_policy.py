@@ -5,8 +5,6 @@ Requests are dry runs on a real API server. That tasks can do their work, the ot
 `installed` looks for refusals in the audit log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs shared by the chart's config files: by MPS, with its control daemon, and by time-slicing."""
 
-from __future__ import annotations
-
 import json
 import time
 
@@ -10,8 +8,9 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from tests.engines.releases import of_release
+from tests.kubernetes import audit
 from tests.kubernetes.api import wait
-from tests.kubernetes.chart.lab import FARM, installed, logs_of
+from tests.kubernetes.chart.lab import CHART, FARM, IN_NAMESPACE, installed, logs_of, taints_of
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
 from tests.kubernetes.pods import Result, run, run_all
@@ -20,7 +19,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
 ]
+PAGE = CHART.parents[2] / "docs/kubernetes.md"
 LABEL = "nvidia.com/device-plugin.config"
+TAINT = "example.com/no-gpus-yet"
 CONFIGS = {
     "whole": "version: v1",
     "mps": f"sharing: {{mps: {{resources: [{{name: {GPU}, replicas: 4}}]}}}}",
@@ -41,11 +42,18 @@ WITH_LIMITS = [f"pipe=/mps/{GPU}/pipe", "25.0", "19G"]
 
 
 def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
-    """The daemon, limits, pods; a daemon that ends; another way of sharing, and back. It takes 90 s."""
+    """The daemon, limits, pods; a daemon that ends; another way of sharing, and back.
+
+    All tasks that ask the API server do what they can: each right of the chart is used, and no other.
+    """
+    start = node.audit_log.stat().st_size
     values = node.box.work / "sharing.yaml"
     values.write_text(json.dumps({"config": {"map": CONFIGS, "default": "whole"}}))
-    with installed(node, *FARM, f"--values={values}"):
+    node.kubectl("taint", "node", NODE, f"{TAINT}=:NoSchedule")
+    with installed(node, *FARM, f"--values={values}", f"--set=devicePlugin.startupTaint={TAINT}"):
+        rights = audit.granted(node.helm("get", "manifest", "nvct", *IN_NAMESPACE))
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
+        assert wait(lambda: TAINT not in taints_of(node), TIMEOUT_S), log(node)
         choose(node, "mps", 4 * GPUS)
         assert modes(node) == {"Exclusive_Process"}
         assert labels(node)["nvidia.com/mps.capable"] == "true"
@@ -76,6 +84,9 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
         assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
         assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
+    requests = audit.of_accounts(audit.requests(node.audit_log, start))
+    assert {each.right for each in requests} == rights
+    assert rights <= audit.documented(PAGE.read_text())
 
 
 def choose(node: Cluster, name: str, count: int) -> None:

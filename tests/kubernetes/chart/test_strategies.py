@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart with each way of giving GPUs: a pod has those that the kubelet gave it, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of the agent that the chart switches on: MIG devices by a label, claims."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of its own: its driver is unloaded, and other files' tests need theirs whole."""
 
-from __future__ import annotations
-
 from tests.kubernetes.chart.conftest import cluster, node
 
 __all__ = ["cluster", "node"]

@@ -4,8 +4,6 @@
 The driver is in /run/nvidia/driver, and the Node has the operator's labels.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

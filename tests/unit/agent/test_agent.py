@@ -37,7 +37,7 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
 from nvct.cli import agent as cli
-from nvct.cli import doctor
+from nvct.cli import options
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -344,10 +344,12 @@ async def test_the_driver_is_released_and_taken_again_by_commands(
     assert (await asyncio.to_thread(command, "resume"))[0] == 0
     assert "no agent serves this node" in (await asyncio.to_thread(command, "release"))[1]
     assert "driver-release.json" in os.listdir(folder)
-    assert "as `nvct agent release` says" in await asyncio.to_thread(doctor._released)
+    assert (
+        "as `nvct agent release` says" in (await asyncio.to_thread(options.agent_and_release))[1]
+    )
     _, output = await asyncio.to_thread(command, "resume")
     assert output == "the release is over: no agent serves this node\n"
-    assert await asyncio.to_thread(doctor._released) == ""
+    assert (await asyncio.to_thread(options.agent_and_release))[1] == ""
 
 
 def test_a_host_without_what_an_agent_needs_has_nothing_released(
@@ -355,7 +357,7 @@ def test_a_host_without_what_an_agent_needs_has_nothing_released(
 ) -> None:
     monkeypatch.setitem(sys.modules, "nvct.agent.core.instance", None)
     monkeypatch.delattr("nvct.agent.core.instance")
-    assert doctor._released() == ""
+    assert options.agent_and_release() == (None, "")
 
 
 def test_another_user_learns_why_the_agent_does_not_answer(

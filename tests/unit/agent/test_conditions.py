@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.health import looks
+from nvct.agent.health import board
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host import faults
 from nvct.host.nvml.model import XidEvent
@@ -71,10 +71,10 @@ def test_what_was_set_is_what_is_found_and_a_reset_sets_it_back(node: tree.Node)
 
     assert before.uuid == after.uuid == uuid
     assert before.values.keys() <= set(CONDITION_VALUES)
-    found = looks.look(before, {}).look
+    found = board.look(before, {}).look
     assert [fault.action for fault in found.faults] == ["reset", "replace", "watch", "watch"]
     assert (found.asks, found.was_reset) == (True, False)
-    found = looks.look(after, before.values).look
+    found = board.look(after, before.values).look
     assert [fault.action for fault in found.faults] == ["replace"], "a failed remap stays"
     assert (found.asks, found.was_reset) == (False, True)
 
@@ -89,7 +89,7 @@ def test_a_gpu_that_is_lost_is_named_with_its_uuid(node: tree.Node) -> None:
 
     assert lost.uuid == tree.gpu_uuid(node.name, 5)
     assert lost.code == faults.GPU_IS_LOST
-    (fault,) = looks.look(lost, {}).look.faults
+    (fault,) = board.look(lost, {}).look.faults
     assert fault.action == "reboot"
     assert "gpu is lost" in fault.reason
 
@@ -99,7 +99,7 @@ def test_mig_devices_have_the_ids_of_their_instances(node: tree.Node) -> None:
 
     assert sorted(mig.gi for mig in gpu.mig) == [7, 8, 9, 11, 12, 13, 14]
     assert len({mig.uuid for mig in gpu.mig}) == 7
-    assert looks.look(gpu, {}).instances == {(m.gi, m.ci): m.uuid for m in gpu.mig}
+    assert board.look(gpu, {}).instances == {(m.gi, m.ci): m.uuid for m in gpu.mig}
 
 
 def test_an_older_gpu_has_fewer_values_and_no_fault(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_older_gpu_has_fewer_values_and_no_fault(tmp_path: Path) -> None:
 
     for gpu in run(node, conditions):
         assert "ecc_uncorrected" not in gpu.values
-        assert looks.look(gpu, {}).look.faults == ()
+        assert board.look(gpu, {}).look.faults == ()
 
 
 def test_an_xid_counts_once_whichever_source_has_it(node: tree.Node) -> None:

@@ -23,12 +23,11 @@ import pytest
 
 from nvct.agent import leave
 from nvct.agent.core.instance import FOLDER, YIELD, Instance
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
 from nvct.agent.exporter import pods
 from nvct.agent.health import store
-from nvct.agent.mig_manager import host_services
+from nvct.agent.mig_manager import users
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import CLAIMS, Daemon
 from nvct.agent.mps.place import Place
@@ -38,6 +37,7 @@ from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
 from nvct.doctor import decisions
 from nvct.errors import NvctError
+from nvct.host.recorder import Recorder
 from nvct.installer import ready
 from nvct.installer import steps as installer
 from nvct.mig import journal as mig
@@ -142,13 +142,13 @@ def keep_health(folder: Path) -> None:
         assert health.read()
 
 
-def services(folder: Path) -> host_services.HostServices:
+def services(folder: Path) -> users.HostServices:
     """Services of a host whose systemctl writes its words to `called`, beside the folder."""
     clients, program = folder.parent / "clients.yaml", folder.parent / "systemctl"
     clients.write_text("systemd-services: [dcgm.service]")
     program.write_text(f"#!/bin/sh\necho $* >> {folder.parent}/called\n")
     program.chmod(0o755)
-    return host_services.HostServices("/nowhere", str(clients), str(folder))
+    return users.HostServices("/nowhere", str(clients), str(folder))
 
 
 def keep_claims(folder: Path) -> None:
@@ -183,8 +183,8 @@ USES: dict[str, tuple[str, Use]] = {
     "serve NVML": ("nvml.sock", listen),
     "serve NVML with a known temporary name": ("nvml.sock.{pid}", listen),
     "keep health": ("health.json", keep_health),
-    "stop services": (host_services.STOPPED, lambda f: services(f).stop()),
-    "start services": (host_services.STOPPED, lambda f: services(f).start()),
+    "stop services": (users.STOPPED, lambda f: services(f).stop()),
+    "start services": (users.STOPPED, lambda f: services(f).start()),
     "record": ("decisions.jsonl", lambda f: Recorder(str(f)).decided("t", "given", "x")),
     "read records": ("decisions.jsonl", lambda f: decisions.read_ring(str(f))),
     "keep claims": (claims.FILE, keep_claims),
@@ -267,7 +267,7 @@ def test_services_that_the_admin_has_not_listed_are_not_started(root: Path) -> N
     folder = root / "folder"
     folder.mkdir()
     stopped = '["--root=/x", "evil.service", 7, "dcgm.service"]'
-    (folder / host_services.STOPPED).write_text(stopped)
+    (folder / users.STOPPED).write_text(stopped)
     services(folder).start()
     assert (root / "called").read_text() == "start dcgm.service\n"
     assert list(folder.iterdir()) == []

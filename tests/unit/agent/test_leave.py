@@ -22,6 +22,7 @@ from nvct.agent.labels import outputs
 from nvct.errors import HostError
 from nvct.installer import ready
 from tests.support.broken_disk import break_call
+from tests.support.commands import invoke
 
 
 @pytest.fixture
@@ -160,3 +161,9 @@ def test_an_api_server_that_fails_ends_the_removal(
 ) -> None:
     with pytest.raises(ClusterError, match="it may not patch nodes"):
         leave_node(500, monkeypatch, root)
+
+
+def test_where_no_agent_has_served_that_is_said(tmp_path: Path) -> None:
+    done = invoke("nvct", ["agent", "--leave", f"--host-root={tmp_path}"], env={"NODE_NAME": ""})
+
+    assert done.stderr == "no agent has served this node: there is nothing to remove\n"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.recorder import AGAIN_S, REMEMBERED, Recorder
 from nvct.agent.health import engine as health_module
 from nvct.container import recorder as container_recorder
 from nvct.doctor import decisions
 from nvct.errors import HostError, NvctError, RequestError
 from nvct.host.nvml.model import XidEvent
+from nvct.host.recorder import AGAIN_S, REMEMBERED, Recorder
 from tests.unit.agent.dra.test_prepare import Node
 from tests.unit.agent.health.engines import engine
 

@@ -11,7 +11,7 @@ import pytest
 from nvct.agent.core import instance
 from nvct.agent.core.instance import Instance
 from nvct.agent.core.program import GRACE_ENV, GRACE_S, grace_s
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.errors import UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of CDI devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.cdi import names

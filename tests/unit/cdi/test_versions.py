@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which version of CDI a spec needs."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -226,3 +226,18 @@ def test_the_devices_that_an_engine_gave_are_listed(outcome: str, lab: Lab) -> N
     assert told["outcome"] == {"deny": "refused", "ignore": "untouched", "allow": "GPU"}[outcome]
     assert bool(told["findings"]) == (outcome != "allow")
     assert "asked        engine devices 0" in run(lab, lab.config_json).output
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("bad-confg", "did you mean the code bad-config?"),
+        ("unknown_device", "did you mean the code unknown-device?"),
+        ("DriverNotLoadd", "did you mean the reason DriverNotLoaded?"),
+    ],
+)
+def test_a_misspelt_code_or_reason_gets_a_suggestion(word: str, hint: str, lab: Lab) -> None:
+    error = run(lab, word).exception
+
+    assert isinstance(error, UsageError)
+    assert error.hint == hint

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -327,7 +328,6 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
             ["--runtime=crio", "--drop-in-config=/a/b", "--drop-in-config-host-path=/c/d"],
             "the drop-in has two names",
         ),
-        (["--enable-nri-plugin"], "does not start the NRI plugin"),
         (["--runtime=containerd", "--runtime-type=io.containerd.kata.v2"], "runs no program"),
         (["--opt-in-features=a.b=c"], "no name of a feature"),
         (["--toolkit-source-root=/nonexistent"], "has no bin/nvidia-container-runtime"),
@@ -338,11 +338,61 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
 def test_malformed_values_are_refused_and_nothing_is_changed(
     args: list[str], message: str, docker: Node
 ) -> None:
-    docker.args += ["--no-daemon"] if "--enable-nri-plugin" not in args else []
-    result = invoke("nvct", [*docker.args, *args])
+    result = invoke("nvct", [*docker.args, "--no-daemon", *args])
     assert result.exit_code != 0
     assert message in str(result.exception), result.output
     assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_the_nri_plugin_runs_instead_of_a_change_of_the_engine(
+    docker: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NRI_RECORD_DIR", str(tmp_path / "record"))
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "nri.sock"))
+        engine.listen()
+        engine.settimeout(60)
+        daemon = docker.start(
+            "--enable-nri-plugin", f"--nri-socket={tmp_path}/nri.sock", "--nri-plugin-index=7"
+        )
+        connection, _ = engine.accept()
+    with connection:
+        assert b"\x12\x0207" in connection.recv(4096)  # the index of its registration
+        assert docker.config.read_bytes() == DAEMON_JSON
+        assert docker.settings()["nvidia-container-runtime"]
+        ended(daemon)
+        assert docker.config.read_bytes() == DAEMON_JSON
+        assert connection.recv(4096) == b"", "the plugin has ended, too"
+
+
+def test_a_switch_to_the_nri_plugin_undoes_what_was_configured_before(docker: Node) -> None:
+    assert docker.run().exit_code == 0
+    assert docker.config.read_bytes() != DAEMON_JSON
+    for _ in range(2):  # the second time, there is nothing to undo
+        completed = docker.run("--undo-runtime-config")
+        assert completed.exit_code == 0, completed.output
+        assert docker.config.read_bytes() == DAEMON_JSON
+    assert (docker.toolkit / "nvidia-container-runtime").exists()
+    assert docker.run().exit_code == 0
+    completed = docker.run("--uninstall", "--undo-runtime-config")
+    assert completed.exit_code == 0, completed.output
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_an_nri_plugin_that_cannot_run_ends_the_installer(docker: Node) -> None:
+    daemon = docker.start("--enable-nri-plugin", "--nri-plugin-index=100")
+    output = daemon.communicate(timeout=60)[1]
+    assert daemon.returncode == 1
+    assert "100 is not in the range" in output
+    assert "the NRI plugin has ended with status 2" in output
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_with_no_daemon_there_is_no_plugin(docker: Node) -> None:
+    completed = docker.run("--enable-nri-plugin")
+    assert completed.exit_code == 0, completed.output
+    assert "has no effect with --no-daemon" in completed.output
+    assert docker.config.read_bytes() != DAEMON_JSON
 
 
 def test_the_version_is_the_incumbents_installers(docker: Node) -> None:

@@ -12,6 +12,7 @@ import pytest
 from nvct.engine.model import Engine
 from nvct.host import modes
 from nvct.installer import request as installer_request
+from tests.support.commands import invoke
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
 
 POLICY = """\
@@ -146,16 +147,17 @@ def test_uninstall_leaves_the_programs_of_others(containerd: Node) -> None:
     assert (containerd.toolkit / "nvidia-container-runtime").exists()
 
 
+@pytest.mark.parametrize("switch", [(), ("--enable-nri-plugin",)])
 def test_uninstall_keeps_the_programs_of_a_running_container(
-    containerd: Node, tmp_path: Path
+    switch: tuple[str, ...], containerd: Node, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "run/io.containerd.runtime.v2.task/k8s.io/0123abcd"
     bundle.mkdir(parents=True)
     (bundle / "runtime").write_text(f"{containerd.toolkit}/nvidia-container-runtime.cdi")
     socket = f"--socket={tmp_path}/run/containerd.sock"
     (tmp_path / "run/containerd.sock").touch()
-    assert containerd.run(socket).exit_code == 0
-    completed = containerd.run("--uninstall", socket)
+    assert containerd.run(socket, *(("--no-runtime-config",) if switch else ())).exit_code == 0
+    completed = invoke("nvct", [*containerd.args, "--uninstall", socket, *switch])
     assert completed.exit_code == 0, completed.output
     assert containerd.config.read_bytes() == CONTAINERD
     assert f"{containerd.toolkit} stays: container 0123abcd runs by it" in completed.output

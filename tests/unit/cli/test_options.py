@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nvct.cli.options import GoStyle
+from nvct.cli.gostyle import GoStyle
 
 
 @click.command(cls=GoStyle)

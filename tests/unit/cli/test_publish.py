@@ -10,10 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from nvct.agent.core import instance
+from nvct.agent.nvml import release
 from nvct.cli.main import program
 from nvct.compile import published_spec
+from nvct.config import load
+from nvct.doctor import parts, specifications
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.paths import CONFIG_ENV
+from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
 DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
@@ -74,6 +79,41 @@ def test_only_chosen_devices_are_published(
     ]
     gpus = {path[11:] for path in nodes if path[11:].isdigit()}
     assert gpus == {name for name in listed if name.isdigit()}
+
+
+def test_status_names_the_devices_that_are_held_back(lab: Lab) -> None:
+    publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "1")
+    settings = load.load(str(lab.config_toml))
+    _, inventory = parts.driver(settings)
+
+    part = parts.specs(settings, specifications.compare(settings, inventory))
+
+    assert part.health == "ok"
+    assert part.lines[1] == "held back, as `nvct publish --devices` says: GPU 0"
+    publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "all")
+    assert len(parts.specs(settings, specifications.compare(settings, inventory)).lines) == 1
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_while_the_driver_is_replaced_nobody_is_told_to_load_it(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_released: bool
+) -> None:
+    folder = tmp_path / "agent"
+    if is_released:
+        release.request(60, str(folder))
+    monkeypatch.setattr(instance, "FOLDER", str(folder))
+    shutil.rmtree(lab.home / "proc/driver")
+
+    published = publish(lab, tmp_path / "nvidia.yaml")
+    explained = invoke("nvct", ["explain", "--env", "NVIDIA_VISIBLE_DEVICES=0"], env=lab.env)
+
+    assert isinstance(published.exception, HostError)
+    assert explained.exit_code == 1
+    for text in (f"{published.stderr} {published.exception.hint}", explained.stdout):
+        assert ("modprobe nvidia" in text) is not is_released, text
+        assert ("wait: the driver is being replaced, as `nvct" in text) is is_released, text
+    warned = "warning: the kernel module nvidia is not loaded: the driver is being replaced, as"
+    assert (warned in published.stderr) is is_released
 
 
 def test_an_unknown_device_changes_nothing(lab: Lab, tmp_path: Path) -> None:

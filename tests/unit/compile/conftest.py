@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with a driver and a folder of views."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.shim_lab import Lab

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts that a spec stands on: each change of the machine that matters breaks one."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of CDI specifications: a mount of a view, or a mount per file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime has no options: what its errors tell to do is done in config.toml."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

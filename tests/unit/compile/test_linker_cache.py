@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.compile.parts import linker_entries
+from nvct.compile.plans import linker_entries
 from nvct.container.plan.model import no_work
 from nvct.host.model import DriverFile
 

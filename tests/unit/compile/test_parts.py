@@ -11,7 +11,7 @@ import pytest
 
 from nvct.cdi.make.generate import Options, generate
 from nvct.compile import plans as compiler
-from nvct.compile.parts import in_parts
+from nvct.compile.plans import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
 from nvct.host.model import Inventory

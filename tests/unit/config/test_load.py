@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.toml as users and the incumbent's packages write it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults, the compiled form and the checks of Config."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table [nvct.policy] as people write it, well and badly."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

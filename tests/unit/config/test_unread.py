@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key of config.toml is used, or is in the table of keys without effect."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host for the shim, and its run directory."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the cold side: answers, errors, crashes, hangs; one process at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -15,7 +15,7 @@ from nvct.container.edits import stored_or_fresh
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
-from nvct.container.request.model import Request
+from nvct.container.request.model import Request, Want
 from nvct.errors import ConfigError, HostError, RequestError, StaleSpecError, UnknownDeviceError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nvct.container.plan.model import Plan
 
 ASKS = "NVIDIA_VISIBLE_DEVICES="
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 class Planned(Host):
@@ -161,3 +162,69 @@ def test_another_error_is_final() -> None:
     with pytest.raises(UnknownDeviceError):
         stored_or_fresh(make)
     assert attempts == [False]
+
+
+class Shared(Planned):
+    """A machine whose only GPU is free; it records the leases."""
+
+    __slots__ = ("leased",)
+
+    def __init__(self, image: Image) -> None:
+        super().__init__(image)
+        self.leased: list[str] = []
+        self.compiled["devices"][f"nvidia.com/gpu={GPU}"] = self.compiled["devices"][
+            "nvidia.com/gpu=0"
+        ]
+
+    def choose(self, want: Want, source: str) -> tuple[list[str], str]:
+        self.leased.append(f"{source}={want.word}")
+        return [GPU], "/bin/nvidia-cdi-hook"
+
+    def give_back(self) -> None:
+        self.leased.clear()
+
+
+def test_a_free_gpu_is_chosen_and_a_hook_keeps_its_lease(image: Image) -> None:
+    host = Shared(image)
+    bundle = asking(image, f"{ASKS}free:1")
+
+    decision = decide(bundle, Config(), host)
+    decision.into(bundle, Config(), None)
+
+    assert host.leased == ["NVIDIA_VISIBLE_DEVICES=free:1"]
+    assert decision.request is not None
+    assert decision.request.ids == [GPU]
+    assert f"free:1 is {GPU}" in decision.notes
+    (hook,) = json.loads(bundle.document.render())["hooks"]["createRuntime"]
+    assert hook["path"] == "/bin/nvidia-cdi-hook"
+    assert hook["args"][:2] == ["nvidia-cdi-hook", "keep-leases"]
+    assert hook["args"][-1] == f"--device={GPU}"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"annotations": {"io.kubernetes.cri.container-type": "container"}},
+        {"linux": {"cgroupsPath": "/kubepods/besteffort/pod1/2"}},
+    ],
+)
+def test_in_a_pod_a_free_gpu_is_refused(image: Image, pod: dict[str, dict[str, str]]) -> None:
+    for key, members in pod.items():
+        image.config.setdefault(key, {}).update(members)
+    host = Shared(image)
+
+    decision = decide(asking(image, f"{ASKS}free:1"), Config(), host)
+
+    assert isinstance(decision.error, RequestError)
+    assert "in a pod, where the kubelet chooses" in decision.error.message
+    assert host.leased == []
+
+
+def test_a_lease_that_a_rule_ignores_is_given_back(image: Image) -> None:
+    host = Shared(image)
+    rule = '{"name": "r", "asks-for": ["free"], "then": "ignore"}'
+
+    decision = decide(asking(image, f"{ASKS}free:1"), Config(policy=(rule,)), host)
+
+    assert (decision.request, decision.error, decision.leases) == (None, None, None)
+    assert host.leased == []

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recent failures to compile a plan: for which creates they count, and for how long."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

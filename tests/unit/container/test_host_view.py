@@ -17,6 +17,7 @@ PRIVATE = [{"type": "pid"}, {"type": "cgroup"}]
 V1 = "{n} 1 0:29 {root} {target} {options} shared:7 - cgroup cgroup rw,devices"
 V2 = "{n} 1 0:30 {root} {target} {options} - cgroup2 cgroup2 rw,nsdelegate"
 PROCESSES = "{n} 1 0:22 {root} {target} {options} - proc proc rw"
+KERNEL = "{n} 1 0:25 {root} {target} {options} - %s x rw"
 OTHER = "{n} 1 8:1 {root} {target} {options} - ext4 /dev/vda1 rw"
 DOCKERS = ("CHOWN", "DAC_OVERRIDE", "MKNOD", "SETUID", "KILL")
 """Some of the capabilities that Docker gives."""
@@ -64,12 +65,16 @@ def leaves(
     namespaces: list[dict[str, str]] | None = None,
     capabilities: tuple[str, ...] = DOCKERS,
     root: str = "rootfs",
+    held: tuple[str, ...] = ("/proc/bus", "/proc/sys"),
 ) -> bool:
     document = {
         "root": {"path": root},
         "process": {"capabilities": {"bounding": [f"CAP_{name}" for name in capabilities]}},
         "mounts": list(mounts),
-        "linux": {"namespaces": PRIVATE if namespaces is None else namespaces},
+        "linux": {
+            "namespaces": PRIVATE if namespaces is None else namespaces,
+            "readonlyPaths": held,
+        },
     }
     return leaves_cgroup(Bundle("config.json", json.dumps(document)))
 
@@ -150,21 +155,59 @@ MAPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("maps", MAPS)
-def test_an_admin_of_a_user_namespace_can_remount(maps: str, machine: Machine) -> None:
+def test_root_of_a_user_namespace_writes_no_file_of_the_hosts_root(
+    maps: str, machine: Machine
+) -> None:
     mappings, is_root = MAPS[maps]
     groups = machine.mount(V1, machine.folder("sys/fs/cgroup"))
 
-    def of(*capabilities: str, mounts: Any = ()) -> bool:
+    def of(*capabilities: str, mounts: Any = (), path: str = "") -> bool:
         document = {
             "process": {"capabilities": {"bounding": [f"CAP_{name}" for name in capabilities]}},
             "mounts": list(mounts),
-            "linux": {"namespaces": [*PRIVATE, {"type": "user"}], "uidMappings": mappings},
+            "linux": {
+                "namespaces": [*PRIVATE, {"type": "user", "path": path}],
+                "uidMappings": mappings,
+            },
         }
         return leaves_cgroup(Bundle("config.json", json.dumps(document)))
 
     assert of("SYS_ADMIN") == is_root
-    assert of("SYS_ADMIN", mounts=[bind(groups, "ro")])
+    assert of("SYS_ADMIN", mounts=[bind(groups, "ro")]) == is_root  # it can remount
+    assert of(*DOCKERS, mounts=[bind(groups)]) == is_root
     assert not of(*DOCKERS, mounts=[bind(groups, "ro")])
+    assert of("SYS_ADMIN", path="/proc/1/ns/user")  # whatever the mappings say
+
+
+@pytest.mark.parametrize("kind", ["binfmt_misc", "configfs", "debugfs", "tracefs"])
+def test_settings_of_the_kernel_are_known_by_their_kind(kind: str, machine: Machine) -> None:
+    volume = machine.mount(KERNEL % kind, machine.folder("volumes/settings/_data"))
+    assert leaves(bind(volume))
+    assert not leaves(bind(volume, "ro"))
+    assert leaves({"destination": "/x", "type": kind, "source": kind})
+
+
+def test_sysfs_has_settings_in_one_folder(machine: Machine) -> None:
+    system = machine.mount(KERNEL % "sysfs", machine.folder("sys"))
+    for name in ("kernel/mm", "class/net"):
+        (system / name).mkdir(parents=True)
+    for source in (system, system / "kernel", system / "kernel/mm"):
+        assert leaves(bind(source)), source
+    assert not leaves(bind(system / "kernel", "ro"))
+    assert not leaves(bind(system / "class"))
+    part = machine.mount(KERNEL % "sysfs", machine.folder("volume"), root="/kernel")
+    assert leaves(bind(part))
+
+
+@pytest.mark.parametrize("held", [(), ("/proc/sys/kernel", "/proc/bus")])
+def test_settings_that_no_runtime_makes_read_only_are_a_way_out(
+    held: tuple[str, ...], machine: Machine
+) -> None:
+    assert machine.lines
+    proc = {"destination": "/proc", "type": "proc", "source": "proc"}
+    assert not leaves(proc)
+    assert leaves(proc, held=held)
+    assert not leaves({**proc, "options": ["nosuid", "ro"]}, held=held)
 
 
 def test_a_second_proc_is_not_masked(machine: Machine) -> None:

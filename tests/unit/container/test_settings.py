@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.toml is compiled once, and again when the stored result is stale."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

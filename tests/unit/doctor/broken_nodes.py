@@ -16,7 +16,6 @@ from nvct.cdi.read import registry
 from nvct.config.model import Config
 from nvct.doctor import (
     containers,
-    fabric,
     gpu_health,
     hardware,
     incumbent,
@@ -331,7 +330,7 @@ def readiness(**values: object) -> NvmlReadiness:
 
 
 def switches_without_a_manager(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    return fabric.check(switches(home, manager=not broken), None)
+    return hardware.fabric(switches(home, manager=not broken), None)
 
 
 def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -340,19 +339,19 @@ def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT
     program.chmod(0o755)
     (home / "proc/900/root").symlink_to("/")
     release = "570.1.1" if broken else "580.159.04"
-    return fabric.check(
+    return hardware.fabric(
         roots, None, lambda *_: completed(f"Fabric Manager version is : {release}\n"),
         (str(program.parent),),
     )  # fmt: skip
 
 
 def a_gpu_that_waits_for_the_fabric(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    return fabric.check(switches(home), readiness(fabric=2 if broken else 3), no_program, ())
+    return hardware.fabric(switches(home), readiness(fabric=2 if broken else 3), no_program, ())
 
 
 def a_fabric_that_failed(home: Path, broken: bool) -> Part:  # noqa: FBT001
     state = readiness(fabric=3, fabric_status=999 if broken else 0)
-    return fabric.check(roots_of(home), state, no_program, ())
+    return hardware.fabric(roots_of(home), state, no_program, ())
 
 
 def no_program(*_words: object) -> Completed:

@@ -161,6 +161,17 @@ def test_an_image_whose_configuration_is_damaged_asks_for_nothing(
     assert part.health == "absent"
 
 
+def test_images_are_looked_for_in_dockers_data_root(tmp_path: Path) -> None:
+    assert hosts.an_image_that_asks_for_all(tmp_path, broken=True).health == "attention"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "var/lib/docker").rename(tmp_path / "data/docker")
+    hosts.write(tmp_path, "etc/docker/daemon.json", '{"data-root": "/data/docker"}')
+
+    part = security.images_ask_for_all(Config(), is_default=True, host=str(tmp_path))
+
+    assert "nvidia/cuda:12.4-base" in part.lines[0]
+
+
 def test_a_removed_package_is_not_installed(tmp_path: Path) -> None:
     package = (
         "Package: nvidia-container-toolkit\nStatus: deinstall ok config-files\nVersion: 1.16.0-1\n"

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from nvct.config import load
 from nvct.doctor import checks, hardware, inside, mends, parts, refusals
 from nvct.doctor.model import Finding, Part, unseen
 from nvct.doctor.reasons import Reason
+from nvct.engine import docker_host
 from nvct.engine.model import Engine
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 from tests.support.shim_lab import Lab
+from tests.unit.engine.docker_lab import DockerLab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -346,3 +349,18 @@ def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
 
     assert [one.severity for one in part.findings] == [severity]
     assert part.health == ("ok" if severity == "note" else "attention")
+
+
+def test_docker_is_not_said_to_be_well_where_no_dockerd_is_seen(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = DockerLab(tmp_path).gpu().program("/usr/bin/docker").look()
+    seen = replace(host, hidden="/proc hides processes of others")
+    monkeypatch.setattr(docker_host, "look", lambda *_: seen)
+    (docker,) = checks.named(["docker"])
+
+    part = docker.look(node(lab, engines=[Engine(engine="docker", config="/etc/docker/x.json")]))
+
+    assert part.health == "absent"
+    assert "no dockerd that serves" in part.lines[0]
+    assert [finding.severity for finding in part.findings] == ["unknown"]

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from nvct.doctor import fabric, hardware
+from nvct.doctor import hardware
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
 from tests.unit.doctor import broken_nodes as hosts
@@ -31,7 +31,7 @@ def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
     roots = hosts.switches(tmp_path, manager=False)
     in_a_container(tmp_path)
 
-    part = fabric.check(roots, None)
+    part = hardware.fabric(roots, None)
 
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
     assert "another PID namespace" in part.lines[0]
@@ -39,7 +39,7 @@ def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
 
 def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
     gpus = tuple(GpuReadiness(bus_id=f"00000000:{n}0:00.0", fabric=2) for n in range(1, 7))
-    part = fabric.check(hosts.roots_of(tmp_path), NvmlReadiness(gpus=gpus))
+    part = hardware.fabric(hosts.roots_of(tmp_path), NvmlReadiness(gpus=gpus))
 
     assert part.lines == (
         (
@@ -52,7 +52,7 @@ def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, 0, 1])
 def test_gpus_without_a_fabric_need_none(state: int | None, tmp_path: Path) -> None:
-    assert fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=state)).findings == ()
+    assert hardware.fabric(hosts.roots_of(tmp_path), hosts.readiness(fabric=state)).findings == ()
 
 
 @pytest.mark.parametrize("printed", ["", "usage: x", "\udcff", "5.8.0"])
@@ -62,7 +62,9 @@ def test_a_manager_that_does_not_tell_its_release(printed: str, tmp_path: Path) 
     program.chmod(0o755)
     (tmp_path / "proc/900/root").symlink_to("/")
 
-    part = fabric.check(roots, None, lambda *_: hosts.completed(printed), (str(program.parent),))
+    part = hardware.fabric(
+        roots, None, lambda *_: hosts.completed(printed), (str(program.parent),)
+    )
 
     assert part.findings == ()
 
@@ -78,7 +80,7 @@ def test_a_manager_in_a_container_has_its_own_program(
     if at_the_same_path:
         hosts.write(tmp_path, f"proc/900/root{program}")
 
-    part = fabric.check(
+    part = hardware.fabric(
         roots, None, lambda *_: hosts.completed("560.1.2"),
         (str(program.parent),),
     )  # fmt: skip
@@ -87,7 +89,7 @@ def test_a_manager_in_a_container_has_its_own_program(
 
 
 def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path: Path) -> None:
-    part = fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=1))
+    part = hardware.fabric(hosts.roots_of(tmp_path), hosts.readiness(fabric=1))
 
     assert part.lines == ("1 GPU without a fabric to register with",)
 
@@ -99,7 +101,7 @@ def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> No
 
 
 def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
-    part = fabric.check(hosts.switches(tmp_path, manager=False), None)
+    part = hardware.fabric(hosts.switches(tmp_path, manager=False), None)
 
     assert part.lines == ("1 NVSwitch, and no process nv-fabricmanager",)
 
@@ -111,7 +113,7 @@ def test_a_users_process_is_no_fabric_manager(
     os.chown(tmp_path / "proc/900", 1234, 1234)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert fabric.check(roots, None).health == "attention"
+    assert hardware.fabric(roots, None).health == "attention"
 
 
 @pytest.mark.parametrize(

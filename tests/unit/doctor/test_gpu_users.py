@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from nvct.cli.ps import text
 from nvct.doctor import gpu_users
 from nvct.doctor.gpu_users import Device, Use
+from nvct.host.gpu_record import Holding
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
 from tests.support.host_tree import HostTree
@@ -77,6 +79,27 @@ def test_the_container_of_a_process_is_named_as_its_engine_names_it(tmp_path: Pa
     (use,) = users(tree)
 
     assert use.labels == {"container": "trainer"}
+
+
+def test_what_the_nri_plugin_has_recorded_says_since_when(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    process(tree, 41, cgroup=f"0::/kubepods/pod1/{ID}\n")
+    pod = Holding(
+        id=ID, namespace="team", pod="train-0", container="main", since=7.0, devices=("GPU-0",),
+        numbers=((1, 3), (9, 9)),
+    )  # fmt: skip
+    idle = replace(pod, id="cd" * 32, pod="idle", since=8.0)
+
+    recorded = gpu_users.users(
+        tree.roots, MigState(gpus=(GPU,)), host=str(tree.base), recorded=(pod, idle)
+    )
+
+    found = [(use.pid, use.labels["pod"], use.since) for use in recorded]
+    assert found == [(0, "idle", 8.0), (41, "train-0", 7.0)]
+    head, first, second = text(recorded)
+    assert head.split()[-1] == "SINCE"
+    assert "team/idle/main" in first
+    assert time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(7)) in second
 
 
 def test_a_process_that_ends_meanwhile_is_left_out(tmp_path: Path) -> None:

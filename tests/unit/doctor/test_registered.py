@@ -53,7 +53,7 @@ def test_an_engine_that_can_give_no_gpu_is_a_fault_where_there_is_one() -> None:
     )
     assert finding.remedy == "Run `nvct runtime configure --runtime=docker`."
     without = check(status(engine(), cdi=False), gpu=False)
-    assert (without.health, [one.severity for one in without.findings]) == ("ok", ["note"])
+    assert (without.health, [one.severity for one in without.findings]) == ("absent", ["note"])
 
 
 @pytest.mark.parametrize(
@@ -279,3 +279,10 @@ def test_what_an_engine_reads_is_taken_from_its_process(
 
     assert finding.severity == "error"
     assert f"(process 812) reads {reads}, not /etc/{path}, which" in finding.evidence
+
+
+def test_without_a_gpu_an_engine_without_a_way_to_one_is_neither_well_nor_a_fault() -> None:
+    podman = status(engine("podman", "4.3.1", pid=0), cdi=True)
+
+    assert check(podman, gpu=False).health == "absent"
+    assert check(status(engine(), ("nvidia",)), podman, gpu=False).health == "ok"

@@ -392,9 +392,7 @@ def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Pa
     host.apply(containerd.plan(options(V1_7), host))
 
     cri = loading.load(options(V1_7), host).effective()
-    drivers = {
-        name: loading.systemd_cgroup(cri, table) for name, table in loading.runtimes(cri).items()
-    }
+    drivers = {name: cri.systemd_cgroup(table) for name, table in cri.runtimes.items()}
     assert drivers == {"nvidia": True, "runc": True}
 
 
@@ -748,7 +746,7 @@ runtime_type = "io.containerd.runtime.v1.linux"
     host.apply(containerd.plan(ask, host))
     configured = host.text()
     cri = loading.load(ask, host).effective()
-    former = loading.runtimes(cri)["former-default"]
+    former = cri.runtimes["former-default"]
     current = (
         configured + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
     )
@@ -761,7 +759,7 @@ runtime_type = "io.containerd.runtime.v1.linux"
 
     remaining = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
 
-    assert loading.systemd_cgroup(cri, former) == (not empty)
+    assert cri.systemd_cgroup(former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
     assert toml_file.find(toml_file.parse(remaining, CONFIG), legacy) == toml_file.find(
         toml_file.parse(text, CONFIG), legacy

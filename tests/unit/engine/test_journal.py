@@ -114,7 +114,7 @@ def test_a_damaged_page_is_reported_with_its_path(tmp_path: Path, text: str) -> 
     path.chmod(0o600)
 
     with pytest.raises(DocumentError, match=r"docker-x\.json is damaged: ") as caught:
-        Journal(str(tmp_path)).pages()
+        Journal(str(tmp_path)).load(str(path))
 
     assert "move it away" in caught.value.hint
 

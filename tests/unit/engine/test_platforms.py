@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_the_file_that_k3s_makes_is_not_edited(host: FakeHost) -> None:
     )
     engine = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}{runtimes}')
     handler = Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime")
-    options = status.options_for(engine, (handler,))
+    options = replace(status.options_for(engine), handlers=(handler,))
     assert [edit.path for edit in containerd.plan(options, host.files).edits] == [engine.drop_in]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.engine.probe, against real sockets."""
+"""Unit tests for nvct.engine.running, against real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import probe
+from nvct.engine import running
 from nvct.engine.command import Completed
 from tests.support.memory import in_memory
 
@@ -71,13 +71,13 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def test_dockerd_is_well_when_it_lists_the_runtimes(path: Path) -> None:
     with serving(path, info("runc"), info("runc", "nvidia")) as name:
-        assert probe.wait(lambda: probe.find_problem("docker", name, ["nvidia"], never)) == ""
+        assert running.wait(lambda: running.find_problem("docker", name, ["nvidia"], never)) == ""
 
 
 def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
     with serving(path, info("runc")) as name:
-        problem = probe.wait(
-            lambda: probe.find_problem("docker", name, ["nvidia"], never), timeout_s=0
+        problem = running.wait(
+            lambda: running.find_problem("docker", name, ["nvidia"], never), timeout_s=0
         )
     assert problem == "it does not list the runtime nvidia"
 
@@ -95,17 +95,17 @@ def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
 )
 def test_a_malformed_answer_is_reported(path: Path, reply: bytes, message: str) -> None:
     with serving(path, reply) as name:
-        assert message in probe.find_problem("docker", name, ["nvidia"], never)
+        assert message in running.find_problem("docker", name, ["nvidia"], never)
 
 
 def test_an_unanswered_socket_is_reported(path: Path) -> None:
-    assert "No such file" in probe.find_problem("docker", str(path), [], never)
+    assert "No such file" in running.find_problem("docker", str(path), [], never)
 
 
 def test_crio_is_well_when_it_answers(path: Path) -> None:
     with serving(path, answer("{}"), answer("", 503)) as name:
-        assert probe.find_problem("crio", name, ["nvidia"], never) == ""
-        assert probe.find_problem("crio", name, ["nvidia"], never) == f"{name} answers 503"
+        assert running.find_problem("crio", name, ["nvidia"], never) == ""
+        assert running.find_problem("crio", name, ["nvidia"], never) == f"{name} answers 503"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_crio_is_well_when_it_answers(path: Path) -> None:
     ids=["ok", "1.x", "2.x", "none"],
 )  # fmt: skip
 def test_only_a_failed_cri_plugin_is_reported(line: str, message: str) -> None:
-    assert probe.failed_plugin(PLUGINS.format(cri=line)) == message
+    assert running.failed_plugin(PLUGINS.format(cri=line)) == message
 
 
 def test_containerd_is_asked_by_ctr(path: Path) -> None:
@@ -130,12 +130,12 @@ def test_containerd_is_asked_by_ctr(path: Path) -> None:
         return Completed(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
 
     with serving(path, b"", b"", b"") as name:
-        assert "cri fails to load" in probe.find_problem("containerd", name, [], run)
-        assert probe.find_problem("containerd", name, [], lambda *_: Completed(status=127)) == ""
+        assert "cri fails to load" in running.find_problem("containerd", name, [], run)
+        assert running.find_problem("containerd", name, [], lambda *_: Completed(status=127)) == ""
         refused = Completed(status=1, err="ctr: refused\n")
-        assert probe.find_problem("containerd", name, [], lambda *_: refused) == "ctr: refused"
+        assert running.find_problem("containerd", name, [], lambda *_: refused) == "ctr: refused"
 
 
 def test_a_reload_is_seen_by_its_event(path: Path) -> None:
     with serving(path, answer(""), answer("", 500), answer('{"Action":"reload"}')) as name:
-        assert [probe.reloaded(name, 1.5) for _ in range(3)] == [False, False, True]
+        assert [running.reloaded(name, 1.5) for _ in range(3)] == [False, False, True]

@@ -156,8 +156,9 @@ def test_explain_compares_the_daemon_with_its_file(tmp_path: Path) -> None:
     lab.info = {"Runtimes": {"nvidia": {}}, "DefaultRuntime": "runc", "CDISpecDirs": []}
     findings = lab.findings()
     assert lab.cause() == "not-reloaded"
-    assert command_of(findings["not-reloaded"]) == "docker run --runtime"
+    assert command_of(findings["not-reloaded"]) == "docker run --device"  # --runtime works
     assert findings["not-reloaded"].remedy == "systemctl restart docker"
     assert "has CDI off" in findings["cdi"].evidence
     lab.info = {"Runtimes": {}, "DefaultRuntime": "runc", "CDISpecDirs": ["/etc/cdi"]}
     assert lab.findings()["not-reloaded"].remedy == "kill -HUP 812"
+    assert command_of(lab.findings()["not-reloaded"]) == "docker run --runtime"

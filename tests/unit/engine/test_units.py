@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import units
+from nvct.engine import processes
 from tests.unit.engine.fake_host import FakeHost
 
 LIB = "/usr/lib/systemd/system/docker.service"
@@ -20,7 +20,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def _args(host: FakeHost) -> tuple[str, ...]:
-    unit = units.find("docker.service", host.files)
+    unit = processes.unit_of("docker.service", host.files)
     assert unit is not None
     return unit.args
 
@@ -39,7 +39,7 @@ def test_the_admins_unit_hides_the_packages(host: FakeHost) -> None:
     )
     host.file("/usr/lib/systemd/system/docker.service.d/x.conf", "[Service]\nEnvironment=A=1\n")
     host.file("/etc/systemd/system/docker.service.d/x.conf", "[Service]\nEnvironment=A=2\n")
-    unit = units.find("docker.service", host.files)
+    unit = processes.unit_of("docker.service", host.files)
     assert unit is not None
     assert unit.args == ("/usr/bin/dockerd", "admin")
     assert unit.env == {"A": "2"}
@@ -67,10 +67,10 @@ def test_variables_are_filled_in_as_systemd_does(host: FakeHost) -> None:
 
 
 def test_a_masked_or_missing_unit_is_none(host: FakeHost) -> None:
-    assert units.find("docker.service", host.files) is None
+    assert processes.unit_of("docker.service", host.files) is None
     host.file(LIB, "[Service]\nExecStart=/usr/bin/dockerd\n").folder("/etc/systemd/system")
     (host.root / "etc/systemd/system/docker.service").symlink_to("/dev/null")
-    assert units.find("docker.service", host.files) is None
+    assert processes.unit_of("docker.service", host.files) is None
 
 
 def test_unclosed_quotes_are_taken_literally(host: FakeHost) -> None:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from nvct.engine import command, containerd_switches, engine_control
-from nvct.engine.command import Completed
+from nvct.engine import command, containerd, engine_control
+from nvct.engine.command import Completed, Run
+from nvct.engine.engine_control import EngineControl
 from nvct.engine.model import EngineOptions, FileEdit, Handler
+from nvct.engine.reload import Reload, Reloader
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
 
@@ -47,10 +49,32 @@ def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
     return FileEdit(path=str(path), before=before, after=after)
 
 
-def check(program: str, main: Path, *edits: FileEdit, opt_out: str = "") -> list[str]:
-    return engine_control.check_files(
-        options("containerd", main), program, edits, command.run, opt_out=opt_out
-    )
+@dataclass
+class Quiet(Reloader):
+    """Reloads nothing, or would."""
+
+    option: str = ""
+
+    def opt_out(self) -> str:
+        return self.option
+
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
+        del restart, removing
+        return Reload()
+
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
+        del decision, run, restored
+        raise AssertionError
+
+
+def control(
+    asked: EngineOptions, program: str, run: Run = command.run, opt_out: str = ""
+) -> EngineControl:
+    return EngineControl(options=asked, program=program, reloader=Quiet(opt_out), run=run)
+
+
+def check(program: str, main: Path, *edits: FileEdit, opt_out: str = "") -> Sequence[str]:
+    return control(options("containerd", main), program, opt_out=opt_out).check(edits)
 
 
 def options(engine: str, main: Path) -> EngineOptions:
@@ -174,9 +198,9 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
             raise PermissionError(1, os.strerror(1))
         return Completed(status=0)
 
-    assert engine_control.check_files(
-        options("containerd", main), engine(tmp_path, ""), [edit(main)], run
-    ) == ["not checked by containerd itself: no private mounts here (Operation not permitted)"]
+    assert control(options("containerd", main), engine(tmp_path, ""), run).check([edit(main)]) == [
+        "not checked by containerd itself: no private mounts here (Operation not permitted)"
+    ]
 
 
 def test_crio_reads_its_folder_of_drop_ins_with_and_without_a_main_file(tmp_path: Path) -> None:
@@ -214,7 +238,7 @@ def _missing(dump: str, default: str) -> str:
         default=default,
         config="/etc/containerd/config.toml",
     )
-    return containerd_switches.missing_in_dump(asked, dump)
+    return containerd.missing_in_dump(asked, dump)
 
 
 @pytest.mark.parametrize(
@@ -255,10 +279,8 @@ def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
     )
 
     with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
-        engine_control.check_files(asked, program, [edit(main)], command.run)
+        control(asked, program).check([edit(main)])
     assert caught.value.hint == "nothing was changed"
-    assert (
-        engine_control.check_files(asked, program, [edit(main)], command.run, removing=True) == []
-    )
+    assert replace(control(asked, program), removing=True).check([edit(main)]) == []
     with pytest.raises(EngineError, match="without the runtime other of /x"):
-        engine_control.check_in_force(asked, program, command.run)
+        control(asked, program).activate(restart=False)

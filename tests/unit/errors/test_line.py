@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An error as the one line that users see, and the list of all codes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

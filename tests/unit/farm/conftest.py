@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with a driver and a farm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver on plain files and a farm beside it, both on one file system."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver package is replaced while the old kernel module stays loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 

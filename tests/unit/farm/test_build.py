@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making views: what is in them, in which way, and what happens when something is in the way."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listing, verifying and removing views, on a procfs of plain files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

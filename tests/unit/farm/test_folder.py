@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a farm may be: nowhere that somebody else could put another in its place."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

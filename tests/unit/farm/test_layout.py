@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the driver's files stand in a view."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.farm import model

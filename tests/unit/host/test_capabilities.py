@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An inventory cut down to driver capabilities."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nvct.cdi.make.generate import Options
-from nvct.compile import parts
+from nvct.compile import plans
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
@@ -347,7 +347,7 @@ def test_each_library_is_parsed_once_for_a_plan(
     monkeypatch.setattr(elf, "Elf", counting)
     options = host.options(compat32=True)
 
-    parts.in_parts(discover(host.gpu(0).roots, options), Options(node_numbers=True))
+    plans.in_parts(discover(host.gpu(0).roots, options), Options(node_numbers=True))
 
     assert len(parsed) > 5
     assert len(set(parsed)) == len(parsed)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes gdrcopy, gds, mofed, nvswitch and imex."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +10,8 @@ from nvct.errors import HostError
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import Inventory
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 MAJORS = (
     ("195", "nvidia"), ("234", "nvidia-caps-imex-channels"), ("510", "nvidia-nvswitch"),

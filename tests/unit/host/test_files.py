@@ -11,6 +11,7 @@ import pytest
 
 from nvct.errors import DriverNotFoundError
 from nvct.host.driver import libraries, programs
+from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
@@ -199,7 +200,7 @@ def test_programs_come_from_the_driver_root_only(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = programs.find_binaries(tree, host.roots, findings)
+        files = programs.find_binaries(Search(tree, host.roots, "x86_64", findings))
 
     assert [file.container_path for file in files] == [
         "/usr/bin/nvidia-smi",
@@ -221,7 +222,7 @@ def test_programs_of_fabric_imex_mps_and_display_are_included_with_their_class(
         host.write(f"driver/usr/bin/{name}", "ELF", mode=0o755)
 
     with Tree(str(host.driver)) as tree:
-        files = programs.find_binaries(tree, host.roots, Findings())
+        files = programs.find_binaries(Search(tree, host.roots, "x86_64", Findings()))
 
     by_name = {os.path.basename(file.container_path): file.capability for file in files}
     assert by_name == {
@@ -237,7 +238,7 @@ def test_setuid_program_is_left_out_whatever_its_name(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        assert programs.find_binaries(tree, host.roots, findings) == []
+        assert programs.find_binaries(Search(tree, host.roots, "x86_64", findings)) == []
 
     assert findings.left_out[str(path)].reason == "setuid or setgid"
 
@@ -249,7 +250,7 @@ def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> 
     host.link("driver/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
 
     with Tree(str(host.driver)) as tree:
-        (file,) = programs.find_binaries(tree, host.roots, Findings())
+        (file,) = programs.find_binaries(Search(tree, host.roots, "x86_64", Findings()))
 
     assert file.container_path == "/usr/bin/nvidia-smi"
     assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
@@ -263,7 +264,7 @@ def test_a_script_stands_for_the_program_that_it_starts(tmp_path: Path) -> None:
     host.write("driver/usr/local/nvidia/bin/nvidia-smi", elf_bytes(""), mode=0o755)
 
     with Tree(str(host.driver)) as tree:
-        smi, debugdump = programs.find_binaries(tree, host.roots, Findings())
+        smi, debugdump = programs.find_binaries(Search(tree, host.roots, "x86_64", Findings()))
 
     assert smi.container_path == "/usr/bin/nvidia-smi"
     assert smi.host_path == f"{host.driver}/usr/local/nvidia/bin/nvidia-smi"
@@ -277,7 +278,7 @@ def test_only_gsp_firmware_is_included_and_each_file_once(tmp_path: Path) -> Non
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = programs.find_firmware(tree, host.roots, VERSION, findings)
+        files = programs.find_firmware(Search(tree, host.roots, "x86_64", findings), VERSION)
 
     assert [file.container_path for file in files] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
@@ -294,7 +295,7 @@ def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path)
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        programs.find_firmware(tree, host.roots, VERSION, findings)
+        programs.find_firmware(Search(tree, host.roots, "x86_64", findings), VERSION)
 
     reasons = {path: entry.reason for path, entry in findings.left_out.items()}
     folder = f"{host.driver}/lib/firmware/nvidia"
@@ -308,7 +309,7 @@ def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path
     host.write(f"driver/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin", "firmware")
 
     with Tree(str(host.driver)) as tree:
-        files = programs.find_firmware(tree, host.roots, VERSION, Findings())
+        files = programs.find_firmware(Search(tree, host.roots, "x86_64", Findings()), VERSION)
 
     assert files[0].container_path == f"/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
     assert files[0].host_path == f"{host.driver}/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature flags of `cdi generate`."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.host import discovery_options

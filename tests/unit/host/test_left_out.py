@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries with unusual names: included with their links, or left out with a reason."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """An inventory as JSON, as a table and as bind arguments."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from nvct.host import listing
-from nvct.host.model import LeftOut, Link, NamedDevice
+from nvct.host.model import Inventory, LeftOut, Link, NamedDevice
 from tests.support.host_tree import LIB, VERSION, HostTree
 from tests.support.inventories import Machine, mig_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture

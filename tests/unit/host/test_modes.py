@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the mode for a machine, and modes by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a process started, against files that were written before and after."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -5,9 +5,8 @@ The names of folders and files are those of reports about real machines:
 https://github.com/NVIDIA/nvidia-container-toolkit/issues/1739 and pull/1890.
 """
 
-from __future__ import annotations
-
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,8 @@ from nvct.errors import HostError, NvmlError
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import Inventory
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 LIBRARIES = "usr/lib/wsl/lib"
 STORE = "usr/lib/wsl/drivers/nv_dispsi.inf_amd64_7cc7738d8e428783"

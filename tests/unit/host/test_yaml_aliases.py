@@ -11,11 +11,11 @@ import yaml
 
 from nvct.agent.core import yaml_file
 from nvct.agent.manifests import manifest_file
-from nvct.agent.mig_manager.host_services import HostServices
+from nvct.agent.mig_manager.users import HostServices
 from nvct.cdi.read import yaml_reader
 from nvct.errors import NvctError
 from nvct.host.yaml_aliases import Loader
-from nvct.mig import config, hooks
+from nvct.mig import config
 from nvct_sim import play
 
 LEVELS = 12
@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "services": _services,
     "CDI": lambda path: yaml_reader.parse(path.read_text(), "spec"),
     "MIG configurations": lambda path: config.parse(path.read_text()),
-    "hooks of MIG": lambda path: hooks.parse(path.read_text()),
+    "hooks of MIG": lambda path: config.parse_hooks(path.read_text()),
     "what happens to a simulated node": play.read,
 }
 

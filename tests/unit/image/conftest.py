@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules of packaging/image, which are scripts, for tests."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The OCI archive: a valid image layout, the same bytes from the same files."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

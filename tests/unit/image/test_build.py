@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes the image: its inputs, and the bill of materials."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tarfile

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bundle of programs that print their command lines, and requests to install it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine that rejects its own files is not restarted into them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import pytest
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.model import EngineOptions, FileEdit
 from nvct.errors import EngineError
-from nvct.installer.engine_reload import ContainerReloader
-from nvct.installer.host import HostPrograms
+from nvct.installer.host import ContainerReloader, HostPrograms
 from tests.support.forked import may_unshare
 
 ALREADY = "containerd refuses its files already as they are: bad plugin"

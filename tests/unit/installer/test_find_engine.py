@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engine runs a container: by its ancestors, on a host that is a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

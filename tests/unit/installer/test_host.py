@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the host's files are for a container."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The specification for management containers: made here, of the host's paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests name only existing options, programs and images."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

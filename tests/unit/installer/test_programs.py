@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed programs: whole at any time, and without a driver only the low-level runtime."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's specification: published by the installed nvct, withdrawn, and others left alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units that publish again: written where systemd runs, and removed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine behind a socket is found by what answers there, and nothing else is signaled."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import EngineError
-from nvct.installer.engine_reload import Patience, hang_up, peer
+from nvct.installer.host import Patience, hang_up, peer
 
 SERVER = f"""\
 #!{sys.executable} -IS

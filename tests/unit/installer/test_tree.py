@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies of a tree: whole, named by their content, and never changed while in use."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the cold kernel has beyond the hot one; tests/unit/linux/test_kernel.py has the rest."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

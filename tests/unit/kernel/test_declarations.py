@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """declared.py is what cffi makes of declarations.h, and that is what the system's headers say."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable

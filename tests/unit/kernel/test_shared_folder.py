@@ -5,8 +5,6 @@ What can lie at a name is planted for each of its users in
 tests/unit/agent/test_hostile_folder.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

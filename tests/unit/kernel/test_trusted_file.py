@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code of files that only root can change: everything else on the way is refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launchers in all their forms, and a folder for them with a fake runtime and interpreter."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines are read as nvct/oci/argv.py does; the cold interpreter; nvidia-docker."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

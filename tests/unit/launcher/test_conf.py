@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launcher hands over only by a launcher.conf that is whole, ours and still true."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

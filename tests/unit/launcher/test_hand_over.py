@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launcher passes on: arguments, environment, stdin, descriptors and signals, unchanged."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

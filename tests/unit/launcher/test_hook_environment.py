@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launcher gives a hook of the environment, which an engine may have taken from an image."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

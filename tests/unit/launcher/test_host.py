@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PRIVATE = [{"type": "mount"}, {"type": "pid"}, {"type": "cgroup"}]
+READ_ONLY = ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"]
 POLICY = ('{"then": "deny"}',)
 CGROUPS = "/sys/fs/cgroup"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -27,14 +28,16 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def decided_by(lab: Lab, source: str | Path = "tmpfs", **more: Any) -> str:
     """Return which program a create with a mount goes to; Docker writes config.json so."""
+    linux = {"namespaces": PRIVATE, "devices": [{"path": "/dev/no-such-device"}]}
     document: dict[str, Any] = {
+        "process": {"args": ["/proc/sys", '"/proc/sys"', '"readonlyPaths":["/proc/sys"]']},
         "root": {"path": "rootfs"},
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid"]},
             {"destination": "/x", "type": "bind", "source": str(source), "options": ["rbind"]},
         ],
-        "linux": {"namespaces": PRIVATE, "devices": [{"path": "/dev/no-such-device"}]},
         **more,
+        "linux": {"readonlyPaths": READ_ONLY, **linux, **more.get("linux", {})},
     }
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
     return lab.went_to("create", "-b", lab.bundle(text), "id")
@@ -44,6 +47,7 @@ def decided_by(lab: Lab, source: str | Path = "tmpfs", **more: Any) -> str:
 def checked(lab: Lab) -> Lab:
     lab.keep(policy=POLICY, engine_devices="checked")
     assert "\nhost\t" in lab.conf.read_text()
+    assert lab.conf.read_text().count("\nword\t") <= 64  # MAX_WORDS of the launcher
     return lab
 
 
@@ -63,7 +67,10 @@ def test_an_ordinary_container_is_handed_over(checked: Lab, folder: Path) -> Non
     assert decided_by(checked, mounts=many) == "bin/runc"
 
 
-@pytest.mark.parametrize("target", ["/", "/proc", "/proc/sys", CGROUPS, "/sys", "/sys/fs"])
+@pytest.mark.parametrize(
+    "target",
+    ["/", "/proc", "/proc/sys", CGROUPS, "/sys", "/sys/fs", "/sys/kernel", "/sys/kernel/debug"],
+)
 def test_what_shows_the_host_is_found_behind_any_name(
     target: str, checked: Lab, folder: Path
 ) -> None:
@@ -76,6 +83,14 @@ def test_what_shows_the_host_is_found_behind_any_name(
         if os.path.exists(source):
             assert decided_by(checked, source) == "python", source
             assert decided_by(checked, root={"path": source}) == "python", source
+
+
+@pytest.mark.parametrize("held", [[], ["/proc/bus", "/proc/sys/kernel"], None])
+def test_settings_of_the_kernel_that_can_be_written_are_for_python(
+    held: Any, checked: Lab
+) -> None:
+    """As with systempaths=unconfined of Docker, and unmask of Podman."""
+    assert decided_by(checked, linux={"readonlyPaths": held}) == "python"
 
 
 def test_without_such_a_policy_nothing_is_looked_at(lab: Lab) -> None:
@@ -98,11 +113,52 @@ def test_the_hosts_control_groups_are_for_python_where_one_mount_has_all(checked
 
 @pytest.mark.parametrize("source", ["\\/etc/hostname", "/etc\\/hostname", "/" + "x" * 5000])
 def test_what_the_launcher_cannot_read_is_for_python(source: str, checked: Lab) -> None:
-    text = json.dumps({"linux": {"namespaces": PRIVATE}}, separators=(",", ":"))
+    linux = {"namespaces": PRIVATE, "readonlyPaths": READ_ONLY}
+    text = json.dumps({"linux": linux}, separators=(",", ":"))
     text = text.replace("{", f'{{"mounts":[{{"source":"{source}"}}],', 1)
     assert checked.went_to("create", "-b", checked.bundle(text), "id") == "python"
     many = [{"destination": "/x", "source": "/etc/hostname"}] * 300
     assert decided_by(checked, mounts=many) == "python"
+
+
+PROCESS = '{"args":["sh"],"capabilities":{"bounding":["CAP_CHOWN"%s]}}'
+ADMIN = PROCESS % ',"CAP_SYS_ADMIN"'
+
+
+@pytest.mark.parametrize("flag", ["--process %s", "--process=%s", "-p %s", "-process=%s"])
+def test_an_exec_is_for_python_if_it_may_bring_an_admin(flag: str, checked: Lab) -> None:
+    file = checked.home / "process"
+    words = [*(flag % file).split(), "--detach", "id"]
+    for text, goes in ((PROCESS % "", "bin/runc"), (ADMIN, "python"), ("", "python")):
+        file.write_text(text)
+        assert checked.went_to("--root", "/r", "exec", *words) == goes, text
+    file.unlink()
+    assert checked.went_to("exec", *words) == "python"
+
+
+def test_an_exec_by_hand_is_for_python_if_it_names_capabilities(checked: Lab) -> None:
+    for word in ("--cap=CAP_SYS_ADMIN", "-c", "--cap"):
+        assert checked.went_to("exec", word, "x", "id", "sh") == "python"
+    assert checked.went_to("exec", "--tty", "id", "sh") == "bin/runc"
+
+
+@pytest.mark.parametrize("flag", ["--resources %s", "--resources=%s", "-r %s"])
+def test_an_update_with_device_rules_is_for_python(flag: str, checked: Lab) -> None:
+    file = checked.home / "resources"
+    words = ["update", *(flag % file).split(), "id"]
+    for text, goes in (('{"pids":{"limit":9}}', "bin/runc"), ('{"devices":[]}', "python")):
+        file.write_text(text)
+        assert checked.went_to(*words) == goes, text
+    assert checked.went_to("update", *(flag % "-").split(), "id") == "python"  # stdin
+    assert checked.went_to("update", "--pids-limit", "9", "id") == "bin/runc"
+
+
+def test_without_such_a_policy_exec_and_update_are_handed_over(lab: Lab) -> None:
+    lab.keep(policy=POLICY)
+    (lab.home / "file").write_text(ADMIN + '"devices"')
+    for command in ("exec", "update"):
+        for flag in ("--process", "--resources", "--cap"):
+            assert lab.went_to(command, flag, "file", "id") == "bin/runc"
 
 
 @as_root

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static executable, made from its seed: forbidden and required contents."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installation of the launchers: forms, built-in paths and refusals."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

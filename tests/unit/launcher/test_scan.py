@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher's look at config.json: no request may slip through, however it is written."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacements of standard library modules in the static executable."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import traceback

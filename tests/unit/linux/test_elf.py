@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF files: parsing of valid files, and errors for damaged ones."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same tests for Kernel, RecordingKernel and DeclaredKernel."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

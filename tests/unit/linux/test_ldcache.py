@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ld.so.cache: parsing, positions of new entries, and comparison with glibc's own tools."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from collections.abc import Callable

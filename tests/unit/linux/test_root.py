@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Roots with hostile content: one attack in each test."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans carried out on a simulated node: whole or not at all, after failures and kills, too."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

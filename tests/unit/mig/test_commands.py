@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct mig and nvidia-mig-parted: options, variables, messages, exit statuses, pictures."""
 
-from __future__ import annotations
-
 import json
+import os
+import stat
 from pathlib import Path
 
 import click
@@ -91,6 +91,8 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
     shown = invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--json")
     with pytest.raises(UsageError, match="--count is for --gpu MODEL"):
         invoke(machine, "plan", "-c", "all-3g.40gb", "--count", "2")
+    with pytest.raises(UsageError, match="--count 0 is no number of GPUs"):
+        invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--count", "0")
     (gpu,) = json.loads(shown)
     assert gpu["now"] == {"enabled": False, "devices": {}}
     assert gpu["then"] == {"enabled": True, "devices": {"3g.40gb": 2}}
@@ -309,3 +311,29 @@ def test_every_option_of_the_program_has_nvidias_variable() -> None:
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden and option.name != OWN:
                 assert str(option.envvar).startswith("MIG_PARTED_"), (command.name, option.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("all-3g.40bg", "did you mean all-3g.40gb or "),
+        ("x", "there are all-1g.10gb, all-1g.10gb.me, "),
+    ],
+)
+def test_the_names_that_there_are_are_those_of_the_model(name: str, hint: str) -> None:
+    """`nvct mig configs` prints those of this machine, which may have no GPU."""
+    with pytest.raises(UsageError, match="there is no MIG configuration") as caught:
+        invoke(None, "plan", "-c", name, "--gpu", "H100-80GB")
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_written_configuration_is_not_for_everybody_to_change(
+    machine: Machine, tmp_path: Path
+) -> None:
+    path = tmp_path / "configs.yaml"
+    before = os.umask(0)
+    try:
+        invoke(machine, "generate-config", "-f", str(path))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644

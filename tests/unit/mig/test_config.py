@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration file: what it may say, and one sentence for each mistake."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.errors import DocumentError, UsageError

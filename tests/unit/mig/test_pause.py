@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A change is announced while its writer lives; a reset closes the GPU; its holders are named."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

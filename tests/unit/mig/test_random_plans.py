@@ -5,8 +5,6 @@
 processes share.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU instance is destroyed and made again at its place; nothing else changes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for a layout, against brute force over all sets of placements."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations_with_replacement, product

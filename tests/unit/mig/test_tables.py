@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placements where NVML names none, and named configurations: of tables, hardware or a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -48,8 +48,16 @@ class FakeEngine:
         self._stream = -1
         self._buffers = {PLUGIN: b"", RUNTIME: b""}
 
-    def start(self, name: str = "containerd", version: str = "2.2.2", *, refuses: int = 0) -> int:
-        """Register, configure and synchronize the plugin; return its events.
+    def start(
+        self,
+        name: str = "containerd",
+        version: str = "2.2.2",
+        *,
+        refuses: int = 0,
+        pods: Sequence[api.PodSandbox] = (),
+        containers: Sequence[api.Container] = (),
+    ) -> int:
+        """Register, configure and synchronize the plugin, in pieces; return its events.
 
         Args:
             refuses: events that this engine does not know: it closes the connection then.
@@ -64,9 +72,12 @@ class FakeEngine:
         if events & refuses:
             self.sock.close()
             return events
-        for more in (True, False):
-            synchronize = api.SynchronizeRequest(more=more)
-            assert self.ask("Synchronize", synchronize, api.SynchronizeResponse).more == more
+        for synchronize in (
+            api.SynchronizeRequest(containers=containers, more=True),
+            api.SynchronizeRequest(pods=pods),
+        ):
+            answer = self.ask("Synchronize", synchronize, api.SynchronizeResponse)
+            assert answer.more == synchronize.more
         return events
 
     def ask(self, method: str, request: Message, answer: type[Answer]) -> Answer:

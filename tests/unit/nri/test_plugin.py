@@ -34,10 +34,17 @@ class Case:
     version: str = "2.2.2"
     engine: str = "containerd"
     said: list[str] = field(default_factory=list)
+    made: int = 0
+
+    @property
+    def record_folder(self) -> str:
+        return str(self.lab.home / "nri")
 
     def plugin(self) -> Plugin:
         path = str(self.lab.config_toml)
-        options = Options(kubelet=str(self.lab.home / "kubelet"), **self.options)
+        options = Options(
+            kubelet=str(self.lab.home / "kubelet"), record=self.record_folder, **self.options
+        )
         return Plugin(Settings(path), path, options, self.said.append)
 
     def create(self, **more: Any) -> api.ContainerAdjustment:
@@ -51,8 +58,9 @@ class Case:
             annotations=more.pop("annotations", {}),
         )  # fmt: skip
         linux = more.pop("linux", {})
+        self.made += 1
         container = api.Container(
-            name=CONTAINER, linux=api.LinuxContainer(cgroups_path=CGROUP, **linux),
+            id=f"{self.made:064x}", name=CONTAINER, linux=api.LinuxContainer(cgroups_path=CGROUP, **linux),
             CDI_devices=[api.CDIDevice(name=name) for name in more.pop("cdi", ())], **more,
         )  # fmt: skip
         plugin = self.plugin()

@@ -30,7 +30,8 @@ from tests.unit.nri.fake_engine import RefusedError, connected
 
 
 def plugin() -> Plugin:
-    return Plugin(lambda: (Config(), None), "/nonexistent/config.toml", Options(), lambda _: None)
+    options = Options(record="/dev/null/nvct-nri")  # which cannot be made
+    return Plugin(lambda: (Config(), None), "/nonexistent/config.toml", options, lambda _: None)
 
 
 def received(data: bytes, methods: object = None) -> bytes:
@@ -149,6 +150,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 def test_a_refused_registration_is_told() -> None:
     problems: list[NvctError] = []
     with connected(plugin(), problems) as engine:
+        engine.sock.recv(1)  # it has sent its own message
         refusal = api.Answer(status=api.Status(code=2, message="invalid plugin index"))
         engine.send(RUNTIME, 1, RESPONSE, refusal.SerializeToString())
     assert "invalid plugin index" in problems[0].message

@@ -7,8 +7,6 @@ the path that each complains about, "" for the working directory, None where the
 at all or is refused. Where the two differ, the expected reading is runc's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines of runc and crun, parsed by nvct and by the runtimes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

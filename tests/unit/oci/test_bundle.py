@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config.json of a bundle: reading, refusals and writing."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.attach: a node in a private mount namespace."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

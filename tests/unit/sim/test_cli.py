@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.cli.sim."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nodes with switches, IMEX channels, storage, or many GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -148,7 +146,7 @@ def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     check = (
-        "from nvct.doctor.fabric import check; from nvct.host.roots import Roots;"
+        "from nvct.doctor.hardware import fabric as check; from nvct.host.roots import Roots;"
         "print(*check(Roots(), None).lines)"
     )
     look = f"'{sys.executable}' -I -c '{check}'"

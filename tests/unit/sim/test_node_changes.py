@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.node_changes and mig: changes of a simulated node."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts of changes: what they do at which time, and that a wrong one changes nothing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

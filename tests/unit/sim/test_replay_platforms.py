@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A snapshot of each platform of tests/hosts gives the platform's inventory and spec."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

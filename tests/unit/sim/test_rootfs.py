@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.rootfs, container_support and oci_runtime."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

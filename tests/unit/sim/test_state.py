@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.state."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

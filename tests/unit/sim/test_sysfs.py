@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's /sys and /proc/modules, read as by other programs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import struct

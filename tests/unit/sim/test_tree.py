@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.tree, package, kernelfs and elf_writer: files of a simulated node."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

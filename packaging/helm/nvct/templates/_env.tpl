@@ -170,7 +170,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: RUNTIME
   value: {{ .Values.toolkit.runtime }}
 {{- if include "nvct.nri" . }}
-- name: NO_RUNTIME_CONFIG # the engine's files stay as they are
+- name: NVCT_UNDO_RUNTIME_CONFIG # the engine's files are as before nvct
   value: "true"
 {{- end }}
 - name: TOOLKIT_INSTALL_DIR

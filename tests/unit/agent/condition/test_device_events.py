@@ -18,7 +18,7 @@ import pytest
 from nvct.agent.condition import task
 from nvct.agent.condition.task import DeviceEvents
 from nvct.agent.core.logs import Log
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, ClusterError, Kind, Object
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 

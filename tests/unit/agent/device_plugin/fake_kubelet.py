@@ -20,7 +20,7 @@ import grpc.aio
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 
 TIMEOUT_S = 20.0

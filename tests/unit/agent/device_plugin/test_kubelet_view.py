@@ -20,7 +20,7 @@ from nvct.agent.device_plugin import served
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_registration import Running, content, started
@@ -91,7 +91,7 @@ async def stranger(kubelet: FakeKubelet) -> AsyncIterator[None]:
     ours = content()
     theirs = replace(ours, resource=replace(ours.resource, devices={"other": other}))
     endpoint = Endpoint(theirs, kubelet.folder, lambda: None, Counts())
-    endpoint.path = f"{kubelet.folder}/stranger.sock"
+    endpoint.paths = (f"{kubelet.folder}/stranger.sock",)
     await endpoint.start(None)
     await service.register(kubelet.socket, GPU, "stranger.sock")
     try:

@@ -19,15 +19,16 @@ import pytest
 from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.recorder import Recorder
 from nvct.agent.device_plugin import registration, socket_owner
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.endpoint import Endpoint, identity
+from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
+from nvct.agent.kubelet.sockets import identity
 from nvct.doctor import decisions
+from nvct.host.recorder import Recorder
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 
 SOON_S = 2.0
@@ -314,7 +315,7 @@ async def test_a_socket_in_a_folder_that_became_read_only_does_not_fail_the_end(
     async with started(FakeKubelet(folder)) as kubelet:
         async with Running(kubelet.socket, folder) as plugin:
             await until(lambda: plugin.registration.state == "listed")
-            monkeypatch.setattr("nvct.agent.device_plugin.endpoint.os.unlink", refuse)
+            monkeypatch.setattr("nvct.agent.kubelet.sockets.os.unlink", refuse)
         assert plugin.task.cancelled()
         monkeypatch.undo()
 

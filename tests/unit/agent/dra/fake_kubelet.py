@@ -10,10 +10,10 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from nvct.agent.kubelet import dra_pb2 as api
 from nvct.agent.kubelet import dra_service
-from nvct.agent.kubelet import drahealth_pb2 as health
-from nvct.agent.kubelet import pluginregistration_pb2 as registration
+from nvct.agent.kubelet import kubelet_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as health
+from nvct.agent.kubelet import kubelet_pb2 as registration
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 
 TIMEOUT_S = 20.0
@@ -114,7 +114,12 @@ class FakeKubelet:
             raise RefusedError(answer.claims[ref.uid].error)
 
     async def _ask(self, name: str, request: Message, answer: Any) -> Any:
-        return await _call(self._endpoint, dra_service.method(self.version, name), request, answer)
+        return await _call(
+            self._endpoint,
+            f"/k8s.io.kubelet.pkg.apis.dra.{self.version}.DRAPlugin/{name}",
+            request,
+            answer,
+        )
 
 
 def _claim(ref: ClaimRef) -> api.Claim:

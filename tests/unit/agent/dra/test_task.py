@@ -26,7 +26,7 @@ from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.task import DraDriver
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
-from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet import dra_service, service
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import NODE, Kind, Object
 from nvct.agent.machine.discovery import Discovery
@@ -242,7 +242,7 @@ async def test_two_pods_can_serve_during_an_update(machine: Discovery, folder: P
 async def test_another_driver_of_the_name_is_left_alone(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dra_service, "IDENTIFY_S", 0.1)
+    monkeypatch.setattr(service, "IDENTIFY_S", 0.1)
 
     path = f"{folder}/registry/{DRIVER}-reg.sock"
     with socket.socket(socket.AF_UNIX) as other:

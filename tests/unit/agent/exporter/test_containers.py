@@ -16,6 +16,7 @@ from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.web import exposition
 from nvct.doctor.containers import Containers
+from nvct.host.gpu_record import Holding, Record
 from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
 
@@ -56,8 +57,20 @@ def test_a_pod_is_found_by_each_form_of_a_cgroup(cgroup: str, tmp_path: Path) ->
     assert host(tmp_path, 7, cgroup).labels(7) == POD
 
 
-def test_docker_names_its_containers(tmp_path: Path) -> None:
-    folder = tmp_path / f"var/lib/docker/containers/{A}"
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        (None, "var/lib/docker"),
+        ('{"data-root": "/data/docker"}', "data/docker"),
+        ('{"data-root": 7}', "var/lib/docker"),
+        ("{", "var/lib/docker"),
+    ],
+)
+def test_docker_names_its_containers(config: str | None, data: str, tmp_path: Path) -> None:
+    if config is not None:
+        (tmp_path / "etc/docker").mkdir(parents=True)
+        (tmp_path / "etc/docker/daemon.json").write_text(config)
+    folder = tmp_path / f"{data}/containers/{A}"
     folder.mkdir(parents=True)
     (folder / "config.v2.json").write_text(json.dumps({"ID": A, "Name": "/train"}))
 
@@ -330,3 +343,27 @@ def test_each_pod_and_job_of_a_device_has_series() -> None:
         (split, 7): [{"pod": "a", "hpc_job": "3"}],
         (other, -1): [pod],
     }
+
+
+def test_since_when_a_container_has_a_gpu_where_the_nri_plugin_records_it() -> None:
+    holding = Holding(
+        id=A, namespace="ml", pod="train", container="main", since=12.5,
+        devices=("GPU-0", "GPU-1"), numbers=((195, 0), (195, 1)),
+    )  # fmt: skip
+    old = Holding(
+        id=B, namespace="ml", pod="old", container="main", since=0.0, devices=("GPU-2",),
+        numbers=((195, 2),),
+    )  # fmt: skip
+    record = Record(holdings=(holding, old), decisions={"given": 2, "refused": 1})
+
+    families = list(parse(exposition.text(usage.recorded(record))))
+
+    since, decided = families
+    assert since.name == "nvct_container_gpu_start_time_seconds"
+    assert [(each.labels, each.value) for each in since.samples] == [
+        ({"device": "GPU-0", **POD}, 12.5), ({"device": "GPU-1", **POD}, 12.5),
+    ]  # fmt: skip
+    assert [(each.labels["outcome"], each.value) for each in decided.samples] == [
+        ("given", 2), ("refused", 1),
+    ]  # fmt: skip
+    assert list(usage.recorded(None)) == []

@@ -10,9 +10,9 @@ import pytest
 
 from nvct.agent.health.board import Board, GpuLook, Key
 from nvct.agent.health.machine import Look, Rules
-from nvct.errors import DocumentError
 from nvct.host.faults import Fault
 from nvct.host.nvml.model import XidEvent
+from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,6 +173,6 @@ WRITTEN = {
 def test_what_is_no_state_is_refused(document: Json) -> None:
     made = board()
     before = dict(made.states)
-    with pytest.raises(DocumentError):
+    with pytest.raises(MalformedError):
         made.load(document)
     assert made.states == before

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from tests.peer import api as peer
 
 REPOSITORY = Path(__file__).parents[4]

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.pod_resources import Claim, Holding, PodResources
 from nvct.errors import HostError
 

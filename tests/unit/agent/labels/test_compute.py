@@ -13,7 +13,6 @@ from nvct.agent.labels.facts import (
     Facts,
     GpuFacts,
     MigFacts,
-    Rules,
     is_key,
     is_value,
     joined,
@@ -27,8 +26,11 @@ NODE = Facts(driver_version="580.159.04", cuda_version="13.0", gpus=(H100, H100)
 GPU = "nvidia.com/gpu"
 
 
-def labels(facts: Facts, rules: Rules | None = None) -> dict[str, str]:
-    return compute.labels(facts, rules or Rules())[0]
+PLAIN = settings.Settings(extra_labels=())
+
+
+def labels(facts: Facts, rules: settings.Settings = PLAIN) -> dict[str, str]:
+    return compute.labels(facts, rules)[0]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_families(compute_capability: tuple[int, int], family: str) -> None:
 
 
 def test_what_nvml_does_not_report_has_no_label() -> None:
-    rules = Rules(extra=frozenset(settings.EXTRA) - {settings.OPERATOR})
+    rules = replace(PLAIN, extra_labels=tuple({*settings.EXTRA} - {settings.OPERATOR}))
     dark = GpuFacts(model="NVIDIA GB10")
 
     found = labels(Facts(driver_version="unknown", gpus=(dark,), host_drivers=None), rules)
@@ -99,7 +101,7 @@ def test_what_nvml_does_not_report_has_no_label() -> None:
 
 
 def test_labels_of_the_gpu_operator() -> None:
-    rules = Rules(extra=frozenset({settings.PRESENT, settings.OPERATOR}))
+    rules = replace(PLAIN, extra_labels=(settings.PRESENT, settings.OPERATOR))
     without_mig = replace(H100, mig_capable=False)
 
     found = labels(replace(NODE, gpus=(H100,)), rules)
@@ -119,7 +121,7 @@ def test_a_driver_version_of_two_parts_has_an_empty_revision() -> None:
 
 
 def test_ecc_is_true_only_if_it_is_on_everywhere() -> None:
-    rules = Rules(extra=frozenset({settings.ECC}))
+    rules = replace(PLAIN, extra_labels=(settings.ECC,))
 
     assert labels(NODE, rules)[f"{GPU}.ecc"] == "true"
     one_off = replace(NODE, gpus=(H100, replace(H100, ecc=False)))
@@ -148,7 +150,9 @@ def test_the_clique_counts_if_all_gpus_of_a_fabric_agree() -> None:
 def test_mig_devices_that_do_not_fit_strategy_single_are_invalid(
     gpus: tuple[GpuFacts, ...], problem: str
 ) -> None:
-    found, warnings = compute.labels(replace(NODE, gpus=gpus), Rules(mig_strategy="single"))
+    found, warnings = compute.labels(
+        replace(NODE, gpus=gpus), replace(PLAIN, mig_strategy="single")
+    )
 
     assert found[f"{GPU}.product"] == "NVIDIA-H100-MIG-INVALID"
     assert found[f"{GPU}.count"] == "0"
@@ -160,13 +164,13 @@ def test_a_renamed_model_is_shared_by_its_own_name() -> None:
     sharing = Sharing(strategy="time-slicing", replicas=(rule,), one_each=False)
     names = (NamePattern(pattern="*H100*", name="nvidia.com/h100"),)
 
-    assert labels(NODE, Rules(sharing=sharing, gpu_names=names))[f"{GPU}.replicas"] == "3"
-    assert labels(NODE, Rules(sharing=sharing))[f"{GPU}.replicas"] == "1"
+    assert labels(NODE, replace(PLAIN, sharing=sharing, gpu_names=names))[f"{GPU}.replicas"] == "3"
+    assert labels(NODE, replace(PLAIN, sharing=sharing))[f"{GPU}.replicas"] == "1"
 
 
 def test_the_model_with_most_whole_gpus_labels_the_node() -> None:
     t4 = GpuFacts(model="Tesla T4", memory_mib=15360)
-    rules = Rules(extra=frozenset({settings.MODELS}))
+    rules = replace(PLAIN, extra_labels=(settings.MODELS,))
 
     few = labels(replace(NODE, gpus=(t4, H100, H100)), rules)
     assert few[f"{GPU}.product"] == "NVIDIA-H100"
@@ -177,10 +181,11 @@ def test_the_model_with_most_whole_gpus_labels_the_node() -> None:
 
 
 def test_a_node_without_gpus_has_labels_of_vgpus_and_pci_only() -> None:
-    rules = Rules(timestamp=5, extra=frozenset({settings.PCI}))
+    rules = replace(PLAIN, extra_labels=(settings.PCI,))
     driver = HostDriver("550.90.05", "r550_00")
 
-    found = labels(Facts(host_drivers=(driver,), has_nvidia_device=True), rules)
+    facts = Facts(host_drivers=(driver,), has_nvidia_device=True)
+    found, _ = compute.labels(facts, rules, 5)
 
     assert found == {
         "feature.node.kubernetes.io/pci-10de.present": "true",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.labels import custom, gather
+from nvct.agent.labels import compute, gather
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient
@@ -126,7 +126,7 @@ def test_constants_and_references_are_added(tmp_path: Path) -> None:
         "nvidia.com/gpu.product: mine\n"
     )
 
-    labels, warnings = custom.added(LABELS, custom.load(str(file)))
+    labels, warnings = compute.added(LABELS, compute.load(str(file)))
 
     assert labels == {
         **LABELS, "example.com/pool": "training", "example.com/gpu": "Tesla-T4", "rack": "7",
@@ -139,7 +139,7 @@ def test_constants_and_references_are_added(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "labels.yaml").touch()
-    assert custom.load(f"{tmp_path}/labels.yaml") == {}
+    assert compute.load(f"{tmp_path}/labels.yaml") == {}
 
 
 @pytest.mark.parametrize(
@@ -160,14 +160,14 @@ def test_an_empty_file_has_no_labels(tmp_path: Path) -> None:
 def test_a_bad_file_is_refused_with_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "labels.yaml").write_text(text)
     with pytest.raises(DocumentError, match=sentence):
-        custom.load(f"{tmp_path}/labels.yaml")
+        compute.load(f"{tmp_path}/labels.yaml")
 
 
 def test_labels_of_node_feature_discovery_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "labels.yaml").write_text("feature.node.kubernetes.io/mine: x")
-    assert custom.load(f"{tmp_path}/labels.yaml") == {"feature.node.kubernetes.io/mine": "x"}
+    assert compute.load(f"{tmp_path}/labels.yaml") == {"feature.node.kubernetes.io/mine": "x"}
 
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DocumentError, match="labels file /nowhere: No such file"):
-        custom.load("/nowhere")
+        compute.load("/nowhere")

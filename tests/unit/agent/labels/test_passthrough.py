@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.labels import compute, gather
-from nvct.agent.labels.facts import Rules, is_key, is_value
+from nvct.agent.labels.facts import is_key, is_value
+from nvct.agent.labels.settings import Settings
 from nvct.host.gpu import pci
 from nvct.host.roots import Roots
 
@@ -51,7 +52,7 @@ def labels(root: Path) -> dict[str, str]:
     (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
     facts = gather.passed_through(roots, pci.names(roots), str(root / "machine"))
-    found, warnings = compute.labels(facts, Rules())
+    found, warnings = compute.labels(facts, Settings(extra_labels=()))
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())
     return found

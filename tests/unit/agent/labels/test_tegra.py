@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.agent.labels import compute, cuda_probe, gather
-from nvct.agent.labels.facts import Rules
+from nvct.agent.labels.settings import Settings
 from nvct.errors import DriverNotFoundError
 
 ORIN = {"name": b"Orin", "memory": 32 << 30, 75: 8, 76: 7}
@@ -61,7 +61,7 @@ def test_the_labels_are_those_of_nvidias_program() -> None:
     answer = json.dumps(cuda_probe.probe(Cuda(ORIN))).encode()
     facts = replace(gather.of_probe(answer), machine="Jetson AGX Orin")
 
-    labels, _ = compute.labels(facts, Rules())
+    labels, _ = compute.labels(facts, Settings(extra_labels=()))
 
     version = dict.fromkeys(("major", "minor", "revision"), "unknown")
     assert labels == {

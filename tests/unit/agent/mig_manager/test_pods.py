@@ -12,9 +12,10 @@ import pytest
 
 from nvct.agent.kubelet.pod_resources import Holding
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
-from nvct.agent.mig_manager import node_labels, pods
-from nvct.agent.mig_manager.host_services import STOPPED, HostServices
+from nvct.agent.mig_manager import node_labels
+from nvct.agent.mig_manager import users as pods
 from nvct.agent.mig_manager.node_labels import REASON, STATE
+from nvct.agent.mig_manager.users import STOPPED, HostServices
 from nvct.errors import DocumentError, HostError
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from tests.support.broken_disk import break_call

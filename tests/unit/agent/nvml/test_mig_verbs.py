@@ -20,7 +20,7 @@ import pytest
 from nvct import typed
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
-from nvct.agent.kubelet import cri_pb2 as api
+from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.mig_manager import task
 from nvct.agent.nvml import engine_question, mig_verbs
 from nvct.agent.nvml.client import NvmlClient

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two specs compared by what they do."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which specs count, and what is in the way of the others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs and MIG devices of specs compared with those of a machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +28,8 @@ def compare(live: Inventory, *specs: Spec) -> list[conflicts.Drift]:
         registry.specs.append(spec_file)
         for device in spec["devices"]:
             registry.devices[f"{spec['kind']}={device['name']}"] = (spec_file, device)
-    return coverage.compare(conflicts.in_force(registry), live)
+    changed, missing = coverage.compare(conflicts.in_force(registry), live)
+    return [*changed, *missing]
 
 
 def texts(live: Inventory, *specs: Spec) -> list[str]:

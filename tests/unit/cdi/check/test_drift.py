@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether specs still describe the host: one thing is changed, one line comes out."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

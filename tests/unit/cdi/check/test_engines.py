@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engines read which specs. Versions are those of the releases' own go.mod files."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.cdi import versions

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tidying edits and moving roots."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

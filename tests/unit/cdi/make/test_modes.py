@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs of modes whose devices are no GPUs of procfs or NVML."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of devices and what --device-id selects."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.cdi.make import naming

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Container edits as parts of config.json, on this host's device nodes."""
 
-from __future__ import annotations
-
 import copy
 import os
 import stat

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a spec is from: annotations, the head comment, and reading both."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

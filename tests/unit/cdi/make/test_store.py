@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs written: the same bytes each time, strings that stay strings, files in one step."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -172,6 +170,17 @@ def test_folders_are_made_and_a_file_is_readable_by_all_whatever_the_umask(tmp_p
 
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
     assert (tmp_path / "run/cdi/a.yaml").read_text() == YAML
+
+
+def test_no_folder_that_is_made_can_be_written_by_others(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store.save(spec(), str(tmp_path / "run/new/cdi/a.yaml"))
+    finally:
+        os.umask(before)
+
+    for folder in ("run", "run/new", "run/new/cdi"):
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o755
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(

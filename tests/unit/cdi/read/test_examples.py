@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The good and bad specs in cdi/examples, and the schema beside them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spec files as people write them, and as nobody should."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

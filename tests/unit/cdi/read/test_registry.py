@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spec folders: priorities, conflicts, and what one bad file costs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

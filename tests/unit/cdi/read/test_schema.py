@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON schema, where it is stricter than upstream's."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

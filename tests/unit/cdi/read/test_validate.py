@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What makes a document a CDI spec; the files in cdi/examples are checked as well."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

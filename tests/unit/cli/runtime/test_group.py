@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from nvct.cli.runtime import engine as runtime_engine
 from nvct.errors import EngineError, NvctError, UsageError
 from tests.support.commands import invoke
 
@@ -498,3 +499,20 @@ def test_a_missing_runtime_is_reported(lab: Lab, monkeypatch: pytest.MonkeyPatch
     completed = lab.ctk("--drop-in-config=", engine="crio")
 
     assert f"warning: {SHIM} is not there: containers with it will not start" in completed.stderr
+
+
+@pytest.mark.parametrize("engine", ["crio", "containerd"])
+def test_an_engine_that_is_not_installed_is_said_not_to_be_seen(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_engine, "engines", list)
+    words = ["runtime", "plan", f"--runtime={engine}"]
+
+    assert (
+        f"note: {engine} is not seen here: "
+        in invoke("nvct", words, env={"PATH": str(tmp_path)}).stderr
+    )
+
+    (tmp_path / engine).write_text("#!/bin/sh\n")
+    (tmp_path / engine).chmod(0o755)
+    assert "not seen" not in invoke("nvct", words, env={"PATH": str(tmp_path)}).stderr

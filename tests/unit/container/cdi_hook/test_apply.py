@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook apply does all work for a container; its programs load the right libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

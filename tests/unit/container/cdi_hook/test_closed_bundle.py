@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bundle that the hook cannot read, as Docker's with userns-remap."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The params mask: the conditions for it, and that it is read-only."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

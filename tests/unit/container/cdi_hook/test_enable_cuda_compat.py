@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conditions for the image's newer libcuda, and its position in the cache."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.container.rootfs.compat import Note, is_wanted, parse_note, parse_version

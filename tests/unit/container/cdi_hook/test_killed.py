@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hook that is killed at any moment leaves complete files; the next start finishes the work."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of the program: failures, successes, messages, and where they are recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

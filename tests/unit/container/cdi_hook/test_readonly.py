@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Roots that are read-only before the hook runs, as crun makes them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

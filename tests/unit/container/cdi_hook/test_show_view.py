@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's files of a mounted view, as programs of the container find them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

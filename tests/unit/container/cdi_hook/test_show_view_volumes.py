@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook apply with a view, in containers with volumes: these have other users, the host too."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache, the drop-in and musl's path file of a container."""
 
-from __future__ import annotations
-
 import posix
 
 import pytest

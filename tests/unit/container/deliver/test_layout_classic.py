@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout classic: the shim does the hook's work, or leaves it to the hook."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fingerprints of files: recorded, stored as JSON, and compared."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents in rows: read unchanged, and unused rows are not parsed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run directory: its files are used only if no other user could write them; their depth."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

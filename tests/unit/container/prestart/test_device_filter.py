@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device program: its decisions, and that the kernel accepts and replaces it."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts and device nodes into a root, on this kernel and as on older ones."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prestart hook: the rules of [nvct.policy] apply, and its launcher keeps the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

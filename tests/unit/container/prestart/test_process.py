@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process is looked up by its PID once; later reads are of that process, or fail."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device rules: their cgroup, the written rules, and the calls of systemctl."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a hook runs on the host, or in the container with the image's environment."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests in annotations and in mounts of /dev/null; capabilities; what their readers import."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import sys

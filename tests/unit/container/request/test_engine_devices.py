@@ -197,6 +197,29 @@ def test_a_mig_device_has_its_name(lab: Lab) -> None:
     assert "engine devices='1:1'" in error.message
 
 
+def test_a_gpu_that_several_kinds_have_is_named_once(lab: Lab) -> None:
+    lab.spec(devices={str(n): nodes((195, n)) for n in range(2)})
+    for kind in ("acme.com/gpu", "b.com/gpu"):
+        device = {**nodes((195, 1)), "env": [f"KIND={kind}"]}
+        lab.spec(f"{kind.partition('.')[0]}.json", kind=kind, devices={"1": device})
+    engine(lab, (195, 1))
+    host = HOSTS.setdefault(lab, Compiled(lab))
+    host.made["own"] = host.plan("registry")
+    error = checked(lab, default="deny").error
+    assert error is not None
+    assert "engine devices='1'" in error.message, error
+
+
+def test_a_refused_extra_has_its_name(lab: Lab) -> None:
+    """The nodes nvidia-cap1 and nvidia-cap2 let a container change or watch MIG."""
+    lab.host.write("proc/driver/nvidia-caps/mig-minors", "config 1\nmonitor 2\n")
+    lab.host.write("proc/devices", "Character devices:\n195 nvidia\n236 nvidia-caps\n")
+    engine(lab, (236, 1), CONTROL)
+    assert asked(lab) == "nvidia.com/mig=config"
+    engine(lab, (195, 0), (236, 2), CONTROL)
+    assert asked(lab) == "0,nvidia.com/mig=monitor"
+
+
 def test_rules_name_engine_devices(lab: Lab) -> None:
     engine(lab, (195, 1))
     cases: list[tuple[dict[str, object], bool]] = [

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about devices also apply to the extras of a request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart's rules: a container of a pod gets what the kubelet has given it, and nothing else."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

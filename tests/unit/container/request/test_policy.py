@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of [nvct.policy]: which rule decides, and the effect on a container."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA_REQUIRE_* expressions."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.container.request.requirements import (

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The request of a container: sources, their precedence, privilege and modes."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.config.model import Config

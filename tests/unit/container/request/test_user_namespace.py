@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CAP_SYS_ADMIN of a user namespace is no privilege on the host."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

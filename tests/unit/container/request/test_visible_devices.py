@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Valid device names, and the devices that a list requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.container.request.visible_devices import (
@@ -204,7 +202,7 @@ def test_a_value_may_be_as_long_and_have_as_many_words_as_the_limit() -> None:
         (
             "gpu0",
             ("p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
         ),
         (
             "0-3",
@@ -224,7 +222,7 @@ def test_a_value_may_be_as_long_and_have_as_many_words_as_the_limit() -> None:
         (
             "\x1b]0;x",
             ("p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
         ),
     ],
     ids=ascii,

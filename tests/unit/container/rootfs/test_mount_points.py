@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private roots, made by an engine for one container, and shared roots."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nvct.compile import plans as compiler
-from nvct.compile.parts import linker_entries
+from nvct.compile.plans import linker_entries
 from nvct.container.deliver import layout_classic
 from nvct.container.deliver.bundle_root import Layout
 from nvct.container.plan import hook_command, inject, model

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bare word that a CDI specification defines is a device, in every mode."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

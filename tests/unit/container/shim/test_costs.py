@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of the CPU time that an image or a pod can make a create use."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

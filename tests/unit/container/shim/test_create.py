@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The create lane from a command line to config.json, on a host of plain files."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates that end otherwise: mode csv without a Tegra, and a kill while a root is changed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

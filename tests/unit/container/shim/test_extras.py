@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extras besides GPUs: delivered, refused, and the calls of NVML."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single files of the driver: links into the view, or mounts where links are not possible."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the layout by config.toml and by the container."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An error on stderr and in the low-level runtime's log."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for the low-level runtime, and its execution."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rule refuses a device under any name: device numbers are compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.device_nodes."""
 
-from __future__ import annotations
-
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from nvct.host import device_nodes
 from nvct.host.device_nodes import (
     KINDS,
     ExpectedNode,
+    Kind,
     NodePlan,
     NodeStep,
     Permissions,
@@ -23,12 +23,6 @@ from nvct.host.model import Findings
 from nvct.linux.kernel import Kernel
 from tests.support.host_tree import HostTree
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.device_nodes import Kind
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

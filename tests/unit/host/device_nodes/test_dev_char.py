@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.dev_char."""
 
-from __future__ import annotations
-
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import HostError
 from nvct.host import dev_char
+from nvct.host.dev_char import LinkPlan
 from nvct.host.model import Findings
 from tests.support.host_tree import HostTree
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.dev_char import LinkPlan
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

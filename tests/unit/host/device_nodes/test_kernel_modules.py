@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.device_nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

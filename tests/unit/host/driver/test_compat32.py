@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """32-bit libraries of the driver."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import DriverFile, Inventory
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import DriverFile, Inventory
 
 REASON = "32-bit, which containers get that ask for compat32"
 

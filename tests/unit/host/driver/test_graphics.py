@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """EGL platform libraries, Xorg's modules, and the links of graphics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

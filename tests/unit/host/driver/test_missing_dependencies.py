@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Missing dependencies (DT_NEEDED) of the driver's libraries."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

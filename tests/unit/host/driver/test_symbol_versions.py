@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbol versions of ELF files: of the C library, and of damaged files."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mode management: every node of the driver, and no NVML."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 
@@ -9,13 +9,8 @@ from nvct.errors import DriverNotFoundError, HostError
 from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import Inventory
 from tests.support.host_tree import LIB, MAJORS, VERSION, FakeNvml, HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PCIe root of a GPU, from the link that sysfs has for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

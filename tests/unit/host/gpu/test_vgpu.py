@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPUs in PCI configuration spaces, also malformed ones; a whole one is in tests/peer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

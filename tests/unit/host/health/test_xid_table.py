@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each XID asks for, and the files and variables that change it."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path
@@ -11,11 +9,7 @@ import pytest
 
 from nvct.errors import DocumentError
 from nvct.host import faults
-from nvct.host.faults import APPLICATION, XidTable, checks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.faults import XidAction
+from nvct.host.faults import APPLICATION, XidAction, XidTable, checks
 
 REPOSITORY = Path(__file__).parents[4]
 ROWS = faults.read()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A session whose worker has a library in Python, and that library's log."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from functools import partial

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A library in Python, in place of nvidia-ml-py and libnvidia-ml.so."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 import pynvml

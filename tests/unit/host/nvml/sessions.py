@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers for tests of sessions: workers without a driver, and their end."""
 
-from __future__ import annotations
-
 import os
 import time
+from _socket import socket
 from pathlib import Path
 
 from nvct.host.nvml import worker
+from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.library import PythonNvml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
-
-    from nvct.host.nvml.session import NvmlSession
 
 LIBRARY = "/lib/libnvidia-ml.so.1"
 GPU: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X"}

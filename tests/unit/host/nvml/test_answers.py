@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of answers: parsed as they were sent; malformed ones are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

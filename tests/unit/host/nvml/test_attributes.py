@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb attributes, over a library in Python; the simulated nodes are those of tests/peer."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from dataclasses import asdict

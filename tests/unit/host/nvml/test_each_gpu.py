@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU that hangs costs no answer but its own, over a library in Python."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

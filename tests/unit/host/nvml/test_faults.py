@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions with a simulated library that hangs, hangs in the kernel, or crashes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """XIDs in the kernel's messages: each counts once, whichever source tells of it first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

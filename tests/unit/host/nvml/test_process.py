@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's process: what it inherits, and when it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.sessions import (
     TIMEOUT_S,
     entries,
@@ -21,10 +20,6 @@ from tests.unit.host.nvml.sessions import (
     pid_of,
     wait_until_gone,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.session import NvmlSession
 
 
 def test_no_handler_of_this_process_runs_in_the_worker(session: NvmlSession, log: Path) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb properties, over a library in Python."""
 
-from __future__ import annotations
-
 import pynvml
 import pytest
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb readiness, over a library in Python."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions with a library in Python, with files that are not NVML, and without the protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

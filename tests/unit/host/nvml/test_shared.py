@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sessions of one process: one for each library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

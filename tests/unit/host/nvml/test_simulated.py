@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discovery with the real nvidia-ml-py and a library with the real NVML ABI."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +11,10 @@ from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import Inventory
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 from nvct_sim import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture(scope="module")

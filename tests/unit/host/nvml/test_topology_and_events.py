@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs topology and events, with the real nvidia-ml-py and a library with the real NVML ABI."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

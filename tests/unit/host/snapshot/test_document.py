@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.snapshot.document: redaction, saving, and loading untrusted data."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

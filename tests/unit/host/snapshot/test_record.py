@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.host.snapshot.record and record_driver: which parts of a host are recorded."""
 
-from __future__ import annotations
-
 import os
+from pathlib import Path
 
 from nvct.errors import NvmlError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
+from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.snapshot.document import Snapshot
 
 ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
 

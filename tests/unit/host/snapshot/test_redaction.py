@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes out of texts, and what stays."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvct.host import go_pattern
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings
 from nvct.host.tegra import csv
@@ -169,7 +170,7 @@ def test_ignore_patterns_match_the_last_component_or_the_whole_path(
     ],
 )
 def test_patterns_match_as_go_matches(pattern: str, name: str, *, matches: bool) -> None:
-    compiled = csv.compile_pattern(pattern)
+    compiled = go_pattern.compile_pattern(pattern)
 
     assert compiled is not None
     assert (compiled.fullmatch(name) is not None) is matches
@@ -179,24 +180,27 @@ def test_patterns_match_as_go_matches(pattern: str, name: str, *, matches: bool)
     "pattern", ["[]a]", "[-]", "[x-]", "[-x]", "[", "[^", "[^bc", "a[", "\\", "[a-b-c]", "[^]"]
 )
 def test_a_malformed_pattern_matches_nothing(pattern: str) -> None:
-    assert csv.compile_pattern(pattern) is None
+    assert go_pattern.compile_pattern(pattern) is None
 
 
 def test_a_pattern_is_expanded_directory_by_directory() -> None:
     tree = {"/": ["dev", "etc"], "/dev": ["dri", "drm"], "/dev/dri": ["card0", "card1", "by-path"]}
 
-    assert list(csv.expand("/dev/dr?/card*", lambda path: tree.get(path, []))) == [
+    assert list(go_pattern.expand("/dev/dr?/card*", lambda path: tree.get(path, []))) == [
         "/dev/dri/card0",
         "/dev/dri/card1",
     ]
-    assert list(csv.expand("/dev/dri/card7", lambda path: tree.get(path, []))) == [
+    assert list(go_pattern.expand("/dev/dri/card7", lambda path: tree.get(path, []))) == [
         "/dev/dri/card7"
     ]
 
 
 @given(st.text(alphabet="ab*?[]^-\\/\n", max_size=12), st.text(alphabet="ab-]^\n", max_size=6))
 def test_a_star_before_a_pattern_lets_it_match_more(pattern: str, name: str) -> None:
-    compiled, longer = csv.compile_pattern(pattern), csv.compile_pattern(f"*{pattern}")
+    compiled, longer = (
+        go_pattern.compile_pattern(pattern),
+        go_pattern.compile_pattern(f"*{pattern}"),
+    )
 
     assert (compiled is None) == (longer is None)
     if compiled and longer and compiled.fullmatch(name):
@@ -208,7 +212,7 @@ def test_a_star_before_a_pattern_lets_it_match_more(pattern: str, name: str) -> 
 
 @given(st.text(max_size=12))
 def test_an_escaped_name_matches_itself_and_nothing_longer(name: str) -> None:
-    compiled = csv.compile_pattern("".join(f"\\{character}" for character in name))
+    compiled = go_pattern.compile_pattern("".join(f"\\{character}" for character in name))
 
     assert compiled is not None
     assert compiled.fullmatch(name)

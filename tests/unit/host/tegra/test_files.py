@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of JetPack's lists: files, directories and chains of links."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

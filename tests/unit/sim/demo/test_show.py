@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo shows is readable on 80 columns, without color; its verdicts."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-in for nvidia-cuda-mps-control: its daemon and its commands."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator

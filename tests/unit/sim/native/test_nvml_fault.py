@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver that hangs or crashes; separate processes use the library."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

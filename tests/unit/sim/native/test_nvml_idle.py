@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that monitoring reads of an idle GPU, and values that some GPUs do not have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

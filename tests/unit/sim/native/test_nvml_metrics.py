@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters, processes and performance metrics of a GPU that is rehearsed to fail or to work."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

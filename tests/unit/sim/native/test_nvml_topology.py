@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topology and values of GPU models, by nvidia-ml-py on nodes of the profiles."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

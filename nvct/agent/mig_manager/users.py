@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who uses this node's GPUs: pods, by the kubelet, and services of the host, which are stopped.
+
+MIG devices that have failed are made again when no pod uses them. Which have failed is what the
+health of the GPUs says: an XID that names a GPU instance, and asks for a reset. The other MIG
+devices of the GPU stay. A device that has failed too often stays out.
+
+Only services need systemd. Which ones were stopped is on disk: an agent that was killed starts
+them when it runs again. Programs with fewer rights may change that file: only services that the
+admin has listed are started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nvct.agent.core import yaml_file
+from nvct.agent.core.logs import Log
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources, uuid_of
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
+from nvct.agent.mig_manager.work import Work
+from nvct.agent.nvml.client import NvmlClient
+from nvct.errors import DocumentError, HostError, NvctError
+from nvct.host.nvml.model import NvmlReport
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.mig.apply import HeldError
+
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevice:
+    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
+
+    namespace: str
+    pod: str
+    gpu: str
+    instance: tuple[int, int] | None
+    device: str
+
+    def __str__(self) -> str:
+        """Return e.g. "pod default/train has MIG-1234"."""
+        return f"pod {self.namespace}/{self.pod} has {self.device}"
+
+
+class Pods:
+    """The pods of this node that have devices."""
+
+    def __init__(self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET) -> None:
+        self._nvml = nvml
+        self._cluster = cluster
+        self._kubelet = PodResources(socket)
+
+    async def devices(self) -> list[PodDevice]:
+        """Return the devices of all pods that have not ended; [] where there is no kubelet.
+
+        Raises:
+            HostError, NvmlError: the kubelet or NVML does not answer.
+        """
+        if not self._kubelet.is_there():
+            return []
+        found = devices(await self._kubelet.holdings(), await self._nvml.report())
+        ended = {
+            pair
+            for pair in {(each.namespace, each.pod) for each in found}
+            if await self._has_ended(*pair)
+        }
+        return [each for each in found if (each.namespace, each.pod) not in ended]
+
+    async def evict(self, pods: Iterable[PodDevice]) -> None:
+        """Evict pods; a budget for disruptions is respected.
+
+        Raises:
+            ClusterError: one is not to be evicted.
+        """
+        for namespace, name in sorted({(each.namespace, each.pod) for each in pods}):
+            await self._cluster.evict(namespace, name)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._kubelet.close()
+
+    async def _has_ended(self, namespace: str, name: str) -> bool:
+        """Return whether a pod has ended: older kubelets list these, too."""
+        try:
+            pod = await self._cluster.find(POD, name, namespace)
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            return False
+        return pod is None or pod.get("status", {}).get("phase") in ENDED
+
+
+def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
+    """Return the devices that containers have, of the GPUs of a report, by any form of an id."""
+    known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
+    for gpu in report.gpus:
+        known[gpu.uuid] = known[str(gpu.index)] = gpu.uuid, None, gpu.uuid
+        for mig in gpu.mig:
+            device = gpu.uuid, (mig.gi, mig.ci), mig.uuid
+            known[mig.uuid] = known[f"{gpu.index}:{mig.index}"] = device
+    found = []
+    for holding in holdings:
+        for id_ in holding.devices:
+            entry = known.get(uuid_of(id_))
+            if entry is not None:
+                gpu_uuid, instance, uuid = entry
+                found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
+    return list(dict.fromkeys(found))
+
+
+def sentence(items: Sequence[object], limit: int = 4) -> str:
+    """Return some items as one text."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return "; ".join(map(str, items[:limit])) + more
+
+
+TIMES, WINDOW_S = 3, 3600.0
+"""How often a GPU instance is made again, and in what time."""
+
+
+class Renewals:
+    """The MIG devices that have failed, of one machine."""
+
+    def __init__(
+        self, health: Callable[[], HealthEngine | None], work: Work, pods: Pods, log: Log
+    ) -> None:
+        self._health, self._work, self._pods, self._log = health, work, pods, log
+        self._made: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        self._problem = ""
+
+    async def run(self, in_thread: Callable[..., Awaitable[object]]) -> None:
+        """Make those again that are idle.
+
+        Args:
+            in_thread: runs a function that changes MIG.
+
+        Raises:
+            ClusterError, HostError, NvmlError: it is not known which devices pods have.
+        """
+        health = self._health()
+        broken = health.broken_instances() if health else ()
+        if health is None or not broken:
+            return
+        devices = await self._pods.devices()
+        used = {(each.gpu, each.instance[0]) for each in devices if each.instance}
+        for gpu, gi in sorted(set(broken) - used):
+            if not self._may(gpu, gi):
+                continue
+            name = f"GPU instance {gi} of {gpu}"
+            try:
+                await in_thread(self._work.renew, gpu, gi)
+            except HeldError as error:
+                self._complain(f"{name} has failed and is in use: {error.message}")
+                continue
+            except NvctError as error:
+                self._complain(f"{name} has failed and cannot be made again: {error.message}")
+            else:
+                self._log.info(f"{name} had failed: it was destroyed and made again")
+                health.note_renewed(gpu, gi)
+            self._made[gpu, gi].append(time.monotonic())
+
+    def _may(self, gpu: str, gi: int) -> bool:
+        now = time.monotonic()
+        made = self._made[gpu, gi] = [at for at in self._made[gpu, gi] if now - at < WINDOW_S]
+        if len(made) >= TIMES:
+            self._complain(
+                f"GPU instance {gi} of {gpu} has failed again: it was made again {TIMES} times in "
+                "an hour, and stays as it is"
+            )
+        return len(made) < TIMES
+
+    def _complain(self, text: str) -> None:
+        if text != self._problem:
+            self._problem = text
+            self._log.warning(text)
+
+
+STOPPED = "mig-stopped-services.json"
+LIMIT_S = 60.0
+
+
+class HostServices:
+    """The services of one host; what systemd or the disk refuses raises HostError.
+
+    Args:
+        root: where the host's root is mounted; "/" is used if that is no folder.
+        clients_file: lists the services, "" for none.
+        folder: of the file that says which are stopped.
+    """
+
+    def __init__(self, root: str, clients_file: str, folder: str) -> None:
+        self._root = root if os.path.isdir(root) else "/"
+        self._clients_file = clients_file
+        self._folder = folder
+
+    def stop(self) -> None:
+        """Stop those that run."""
+        active = [name for name in self._names() if self._is_active(name)]
+        if active:
+            with self._opened() as folder:
+                folder.write(STOPPED, json.dumps(active).encode(), sync=True)
+            self._systemctl("stop", *active)
+
+    def start(self) -> None:
+        """Start those that were stopped."""
+        if not os.path.lexists(f"{self._folder}/{STOPPED}"):
+            return
+        try:
+            with self._opened() as folder:
+                stopped = json.loads(folder.read(STOPPED))
+        except (ValueError, RecursionError):
+            return
+        names = [name for name in self._names() if isinstance(stopped, list) and name in stopped]
+        if names:
+            self._systemctl("start", *names)
+        with self._opened() as folder:
+            folder.unlink(STOPPED)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[SharedFolder]:
+        """Open the folder of the file."""
+        try:
+            with SharedFolder.open(self._folder) as folder:
+                yield folder
+        except OSError as error:
+            path = f"{self._folder}/{STOPPED}"
+            raise HostError(
+                f"the list of stopped services, {path}, cannot be used: {error.strerror}"
+            ) from error
+
+    def reboot(self) -> None:
+        """Reboot the host."""
+        self._systemctl("reboot")
+
+    def _names(self) -> Sequence[str]:
+        if not self._clients_file:
+            return ()
+        document = yaml_file.load(self._clients_file, "the list of GPU clients")
+        table = {} if document is None else document
+        services = (table.get("systemd-services") or []) if isinstance(table, dict) else None
+        if not isinstance(services, list):
+            raise DocumentError(
+                f"{self._clients_file} lists no services",
+                hint="it has the keys version and systemd-services",
+            )
+        return tuple(map(str, services))
+
+    def _is_active(self, name: str) -> bool:
+        return self._run("is-active", "--quiet", name).returncode == 0
+
+    def _systemctl(self, *words: str) -> None:
+        done = self._run(*words)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())
+            raise HostError(f"systemctl {' '.join(words)} of the host fails: {reason}")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["systemctl", *words]
+        if self._root != "/":
+            command = ["chroot", self._root, *command]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError(f"{' '.join(command)} fails: {error}") from error

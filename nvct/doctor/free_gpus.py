@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs and MIG devices are free, for the word free:N of a request, and `nvct ps --free`.
+
+Cold; changes nothing. A device is in use if a process computes on it, a container has its node, or
+a lease of it counts (nvct.container.leases). A display server does not use a GPU, nor does what
+only watches one. Without root, containers of other users that do not compute are not seen.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nvct.compile import live_host
+from nvct.compile.__main__ import main
+from nvct.config import load
+from nvct.container import leases
+from nvct.doctor import gpu_users
+from nvct.doctor.containers import Containers, joined
+from nvct.doctor.gpu_users import Device, Use
+from nvct.errors import HostError, UsageError
+from nvct.host import procfs
+from nvct.host.model import DISPLAY_ONLY
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+from nvct.host.nvml.session import shared_session
+from nvct.host.roots import Roots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A GPU that is not in MIG mode, or a MIG device.
+
+    Attributes:
+        profile: of a MIG device, "" of a GPU.
+        memory, used: bytes; 0 if NVML does not report them.
+        users: who uses it, each as text.
+    """
+
+    device: Device
+    uuid: str
+    profile: str
+    memory: int
+    used: int
+    users: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return e.g. "GPU 0" or "MIG device 1/0 of GPU 0"."""
+        gpu = f"GPU {self.device.gpu}"
+        return f"MIG device {self.device.instance} of {gpu}" if self.device.instance else gpu
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the device as JSON has it."""
+        return {
+            "gpu": self.device.gpu,
+            "instance": self.device.instance,
+            "uuid": self.uuid,
+            "profile": self.profile,
+            "memory": self.memory,
+            "memory_used": self.used,
+            "free": not self.users,
+            "users": list(self.users),
+        }
+
+
+def of_host(roots: Roots, folder: str) -> list[Candidate]:
+    """Return the devices of this host; `folder` has the leases.
+
+    Raises:
+        DriverNotFoundError: there is no NVML.
+        NvmlError: NVML does not answer.
+        UnsafePathError: the folder of leases cannot be believed.
+    """
+    session = shared_session(nvml_library(roots))
+    state = session.mig()
+    samples = session.ask("samples", NvmlSamples)
+    containers = Containers()
+    containers.refresh()
+    uses = gpu_users.users(roots, state, samples)
+    return candidates(state, samples, uses, held(folder, containers), containers)
+
+
+def held(folder: str, containers: Containers) -> dict[str, str]:
+    """Return who has a lease that counts, by the device's UUID."""
+    try:
+        fd = leases.open_folder(folder, create=False)
+    except HostError:  # nobody has made it yet
+        return {}
+    try:
+        found = [lease for lease in leases.all_in(fd) if lease.counts]
+    finally:
+        posix.close(fd)
+    return {lease.device: _who(lease.pid, containers) for lease in found}
+
+
+def _who(pid: int, containers: Containers) -> str:
+    """Return the container of a process, or the process."""
+    if name := containers.name_of_process(pid):
+        return f"container {name}"
+    command = (procfs.read_text(f"/proc/{pid}/comm") or "").strip()
+    return f"process {pid} ({command})" if command else f"process {pid}"
+
+
+def candidates(
+    state: MigState,
+    samples: NvmlSamples,
+    uses: Sequence[Use],
+    leased: dict[str, str],
+    containers: Containers,
+) -> list[Candidate]:
+    """Return the GPUs that are not in MIG mode, and the MIG devices."""
+    in_mig_mode = {gpu.uuid for gpu in state.gpus if gpu.enabled}
+    found = []
+    for gpu in samples.gpus:
+        if gpu.name in DISPLAY_ONLY:
+            continue
+        parts = [
+            (Device(gpu.index, f"{mig.gi}/{mig.ci}"), mig.uuid, mig.profile, mig.values)
+            for mig in gpu.mig
+        ]
+        if gpu.uuid not in in_mig_mode:
+            parts = [(Device(gpu.index, ""), gpu.uuid, "", gpu.values)]
+        for device, uuid, profile, values in parts:
+            users = [*_computing(gpu, device, containers)]
+            users += [f"container {joined(u.labels)}" for u in uses if _has(u, device)]
+            users += [leased[uuid]] if uuid in leased else []
+            found.append(
+                Candidate(
+                    device=device,
+                    uuid=uuid,
+                    profile=profile,
+                    memory=int(values.get("memory_total", 0)),
+                    used=int(values.get("memory_used", 0)),
+                    users=tuple(dict.fromkeys(users)),
+                )
+            )
+    return found
+
+
+def _has(use: Use, device: Device) -> bool:
+    """Report whether a use is that of a container that has the device, or the whole GPU."""
+    return bool(use.labels) and use.device in (device, Device(device.gpu, ""))
+
+
+def _computing(gpu: GpuSample, device: Device, containers: Containers) -> Iterator[str]:
+    for process in gpu.processes:
+        instance = f"{process.gi}/{process.ci}" if process.gi >= 0 else ""
+        if process.computes and instance in ("", device.instance):
+            yield _who(process.pid, containers)
+
+
+def fitting(found: Sequence[Candidate], memory: int, profile: str) -> list[Candidate]:
+    """Return those of a profile and size, the emptiest first."""
+    fits = (c for c in found if c.profile == profile and c.memory >= memory)
+    return sorted(fits, key=lambda c: (c.used, c.device))
+
+
+def used_by(found: Sequence[Candidate]) -> list[str]:
+    """Return who uses which devices, a text for those of the same users."""
+    devices: dict[tuple[str, ...], list[str]] = {}
+    for one in found:
+        devices.setdefault(one.users, []).append(one.name)
+    return [f"{' and '.join(users)} has {_names(names)}" for users, names in devices.items()]
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return e.g. "GPU 0, 1, 2"."""
+    return ", ".join([names[0], *(name.removeprefix("GPU ") for name in names[1:])])
+
+
+def answer(args: list[str]) -> dict[str, object]:
+    """Return which devices are free, who uses the others, and the path of the hook program.
+
+    Raises:
+        NvctError: as `of_host`.
+    """
+    match args:
+        case ["free", path, folder, memory, profile]:
+            settings = load.load(path)
+            fits = fitting(of_host(live_host.roots_of(settings), folder), int(memory), profile)
+            return {
+                "devices": [c.uuid for c in fits if not c.users],
+                "hook": live_host.hook_path(settings),
+                "used": used_by([c for c in fits if c.users]),
+                "fitting": len(fits),
+            }
+    raise UsageError(f"nvct.doctor.free_gpus does not know {' '.join(args)!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(answer))

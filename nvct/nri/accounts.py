@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has which GPU, since when: the containers that the engine tells, for ps, log and metrics.
+
+What a container has is what its final specification has, whoever gave it: the engine shows that
+after the create, and of all containers when the plugin connects. Contract: no create fails because
+a record cannot be written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from nvct.errors import NvctError
+from nvct.host import gpu_record
+from nvct.host.gpu_record import Holding, Record
+from nvct.host.recorder import Outcome, Recorder
+from nvct.nri import nri_pb2 as api
+from nvct.nri.container import name_of
+
+TASK = "nvct-nri"
+CLAIM = "creating-"
+"""Begins the name of a lock: a plugin gives devices to this container."""
+CREATING = 256
+"""Creates whose end has not been told; an engine makes fewer at a time."""
+
+Names = Callable[[Collection[tuple[int, int]]], dict[str, set[tuple[int, int]]]]
+
+
+class Accounts:
+    """The record of a node.
+
+    Args:
+        names: returns the GPUs and MIG devices that have some of these nodes, with their nodes.
+        say: takes a line for the plugin's own log.
+    """
+
+    def __init__(self, folder: str, names: Names, say: Callable[[str], None]) -> None:
+        self._folder, self._names, self._say = folder, names, say
+        former = gpu_record.read(folder, of_the_past=True) or Record()
+        self._holdings = {each.id: each for each in former.holdings}
+        self._counts = dict.fromkeys(("given", "refused", "audited"), 0)
+        self._creating: dict[str, dict[str, str]] = {}
+        self._claims: dict[str, int] = {}
+        self._lock = -1
+        self._problem = ""
+        self._write()
+        self._recorder = Recorder(folder)
+
+    def close(self) -> None:
+        """Give up the lock: the record is of the past."""
+        while self._claims:
+            self._drop(next(iter(self._claims)))
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def claim(self, container: api.Container) -> bool:
+        """Report whether this plugin is to give a container its devices.
+
+        While a newer plugin takes the place of an older one, an engine asks both, and refuses the
+        create if both give the same device. So the first one gives; another one, if that has died.
+        """
+        if container.id in self._claims:
+            return True
+        try:
+            self._claims[container.id] = gpu_record.hold(
+                self._folder, f"{CLAIM}{container.id}", alone=True
+            )
+        except BlockingIOError:
+            return False
+        except (OSError, NvctError):
+            return True  # as without a record
+        if len(self._claims) > CREATING:
+            self._drop(next(iter(self._claims)))
+        return True
+
+    def _drop(self, id_: str) -> None:
+        if id_ in self._claims:
+            gpu_record.drop(self._claims.pop(id_), f"{CLAIM}{id_}", self._folder)
+
+    def begin(self, container: api.Container, **texts: str) -> None:
+        """Keep what is known of a create, `asked` and `notes`, until it is done."""
+        self._creating.setdefault(container.id, {}).update(texts)
+        if len(self._creating) > CREATING:
+            del self._creating[next(iter(self._creating))]
+
+    def refuse(self, pod: api.PodSandbox, container: api.Container, error: NvctError) -> None:
+        """Record that a container is refused."""
+        self._drop(container.id)
+        texts = {"error": error.message, "code": error.code, "hint": error.hint or ""}
+        self._record("refused", pod, container, texts)
+        self._write()
+
+    def audit(self, container: api.Container, error: NvctError) -> None:
+        """Record that a container would be refused."""
+        self._counts["audited"] += 1
+        self.begin(container, notes=f"audit: {error.message}")
+        self._write()
+
+    def add(self, pod: api.PodSandbox, container: api.Container) -> None:
+        """Record a container that has been made, if it has a GPU."""
+        self._drop(container.id)
+        texts = self._creating.pop(container.id, {})
+        holding = self._holding(pod, container, time.time())
+        if holding is not None:
+            self._holdings[holding.id] = holding
+            texts["result"] = ", ".join(holding.devices)
+            self._record("given", pod, container, texts)
+            self._write()
+
+    def remove(self, container: api.Container) -> None:
+        """Record that a container has ended."""
+        self._drop(container.id)
+        self._creating.pop(container.id, None)
+        if self._holdings.pop(container.id, None):
+            self._write()
+
+    def replace(self, containers: Iterable[tuple[api.PodSandbox, api.Container]]) -> None:
+        """Record all containers of the engine; one that is known keeps its time."""
+        found = [self._holding(pod, container, 0.0) for pod, container in containers]
+        self._holdings = {each.id: each for each in found if each}
+        self._write()
+
+    def _holding(
+        self, pod: api.PodSandbox, container: api.Container, now: float
+    ) -> Holding | None:
+        nodes = {(node.major, node.minor) for node in container.linux.devices if node.type == "c"}
+        devices = self._names(nodes)
+        if not devices:
+            return None
+        former = self._holdings.get(container.id)
+        since = former.since if former else container.created_at / 1e9 or now
+        return Holding(
+            id=container.id, namespace=pod.namespace, pod=pod.name, container=container.name,
+            since=round(since, 3), devices=tuple(devices),
+            numbers=tuple(sorted(set[tuple[int, int]]().union(*devices.values()))),
+        )  # fmt: skip
+
+    def _record(
+        self,
+        outcome: Outcome,
+        pod: api.PodSandbox,
+        container: api.Container,
+        texts: dict[str, str],
+    ) -> None:
+        self._counts[outcome] += 1
+        self._recorder.decided(TASK, outcome, name_of(pod, container), **texts)
+
+    def _write(self) -> None:
+        problem = ""
+        try:
+            if self._lock < 0:
+                self._lock = gpu_record.hold(self._folder)
+            record = Record(holdings=tuple(self._holdings.values()), decisions=self._counts)
+            gpu_record.write(record, self._folder)
+        except (OSError, NvctError) as error:
+            problem = f"{self._folder}: {error}: nvct ps and the metrics do not show pods' GPUs"
+        if problem and problem != self._problem:
+            self._say(problem)
+        self._problem = problem

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of free devices: who can make one, and how long it counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nvct.container import leases
+from nvct.container.request.free import parse
+from nvct.container.request.model import Want
+from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.linux.walk import names_in
+
+GPUS = [f"GPU-{n}" for n in range(8)]
+ONE = parse("free:1", "x")
+IS_ROOT = os.geteuid() == 0
+as_root = pytest.mark.skipif(not IS_ROOT, reason="needs root for other users")
+
+
+@pytest.fixture
+def folder() -> Generator[Path]:
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        path = Path(home) / "leases"
+        path.mkdir()
+        path.chmod(0o1777)
+        yield path
+
+
+@pytest.fixture
+def sleeper() -> Generator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["/bin/sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def claim(folder: Path, want: Want = ONE, devices: list[str] = GPUS, pid: int = 0) -> list[str]:
+    return leases.claim(str(folder), want, devices, pid or os.getpid())
+
+
+def counted(folder: Path) -> set[str]:
+    fd = leases.open_folder(str(folder))
+    try:
+        return leases.counted(fd)
+    finally:
+        os.close(fd)
+
+
+def made(folder: Path, device: str, pid: int, start: str = "", uid: int = 0) -> Path:
+    path = folder / f"{device}.{pid}.{start or leases.start_of(pid)}"
+    path.touch()
+    os.chown(path, uid or os.geteuid(), -1)
+    return path
+
+
+def test_a_lease_ends_with_its_process(folder: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    assert claim(folder, pid=sleeper.pid) == ["GPU-0"]
+    assert counted(folder) == {"GPU-0"}
+    assert claim(folder) == ["GPU-1"]
+
+    sleeper.kill()
+    assert wait_for(lambda: counted(folder) == {"GPU-1"}), "a zombie keeps no lease"
+
+    assert [path.name.split(".")[0] for path in folder.iterdir()] == ["GPU-1"]
+
+
+def wait_for(holds: object, seconds: float = 10) -> bool:
+    until = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_number_that_another_process_has_now_keeps_no_lease(folder: Path) -> None:
+    made(folder, "GPU-0", os.getpid(), "1")
+
+    assert claim(folder) == ["GPU-0"]
+
+
+def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    claim(folder, pid=sleeper.pid)
+
+    with pytest.raises(RequestError, match="have just got"):
+        claim(folder, parse("free:2", "x"), GPUS[:2])
+
+    assert counted(folder) == {"GPU-0"}
+
+
+def test_the_hook_gives_leases_to_the_container(
+    folder: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    held = claim(folder, parse("free:2", "x"))
+    former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
+
+    leases.hand_over(str(folder), held, former, sleeper.pid)
+
+    assert counted(folder) == {"GPU-0", "GPU-1"}
+    sleeper.kill()
+    sleeper.wait()
+    assert counted(folder) == set()
+    with pytest.raises(HostError, match="has ended"):
+        leases.hand_over(str(folder), held, former, sleeper.pid)
+    with pytest.raises(HostError, match="lease of GPU-0 is gone"):
+        leases.hand_over(str(folder), held, former, os.getpid())
+
+
+@as_root
+def test_a_lease_for_the_process_of_another_does_not_count(
+    folder: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    forged = made(folder, "GPU-0", 1, uid=1000)
+    stolen = made(folder, "GPU-1", sleeper.pid, uid=1000)
+
+    assert counted(folder) == set()
+    assert not forged.exists()
+    assert not stolen.exists()
+
+
+@as_root
+def test_a_user_leases_to_processes_of_his_own(folder: Path) -> None:
+    process = subprocess.Popen(["/bin/sleep", "60"], user=1000)
+    try:
+        assert wait_for(lambda: os.stat(f"/proc/{process.pid}").st_uid == 1000)
+        made(folder, "GPU-0", process.pid, uid=1000)
+        assert counted(folder) == {"GPU-0"}
+    finally:
+        process.kill()
+        process.wait()
+
+
+@as_root
+def test_nobody_removes_or_renames_the_lease_of_another(folder: Path) -> None:
+    (name,) = [
+        f"{device}.{os.getpid()}.{leases.start_of(os.getpid())}" for device in claim(folder)
+    ]
+    attack = f"""
+import os
+os.chdir({str(folder)!r}); os.setgid(1000); os.setuid(1000)
+for act in (lambda: os.unlink({name!r}), lambda: os.rename({name!r}, "GPU-1.1.1"),
+            lambda: os.truncate({name!r}, 0), lambda: os.open({name!r}, os.O_WRONLY)):
+    try:
+        act()
+    except PermissionError:
+        continue
+    raise SystemExit("it worked")
+open("x", "w").close()
+try:
+    os.rename("x", {name!r})
+except PermissionError:
+    raise SystemExit(0)
+raise SystemExit("replaced")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", attack], check=False, capture_output=True, text=True
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert counted(folder) == {"GPU-0"}
+
+
+@pytest.mark.parametrize("name", ["GPU-0.1", "GPU-0.x.1", "GPU-0.-1.1", "a.b.c.d", "GPU-0.0.0"])
+def test_other_names_are_no_leases(folder: Path, name: str) -> None:
+    (folder / name).touch()
+
+    assert counted(folder) == set()
+
+
+def test_only_a_file_is_a_lease(folder: Path) -> None:
+    start = leases.start_of(os.getpid())
+    (folder / f"GPU-0.{os.getpid()}.{start}").symlink_to("/etc/passwd")
+    (folder / f"GPU-1.{os.getpid()}.{start}").mkdir()
+    os.mkfifo(folder / f"GPU-2.{os.getpid()}.{start}")
+
+    assert counted(folder) == set()
+
+
+def test_a_folder_that_others_rule_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="mode 777"):
+        claim(folder)
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    with pytest.raises(UnsafePathError, match="no folder"):
+        claim(link)
+
+
+@as_root
+def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
+    os.chown(folder, 1000, 1000)
+
+    with pytest.raises(UnsafePathError, match="uid 1000"):
+        claim(folder)
+
+
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    assert claim(tmp_path / "new") == ["GPU-0"]
+    assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o1777
+    with pytest.raises(HostError, match="cannot be made"):
+        claim(tmp_path / "missing/new")
+
+
+def test_a_flood_of_files_is_no_free_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "NAMES", 3)
+    for number in range(4):
+        (folder / str(number)).touch()
+
+    with pytest.raises(UnsafePathError, match="more than 3 files"):
+        claim(folder)
+
+
+RACE = """
+import os, sys, time
+from nvct.container import leases
+from nvct.container.request.free import parse
+from nvct.container.request.model import Want
+from nvct.errors import RequestError
+leases.RETRY_S = 5
+sys.stdin.read(1)
+try:
+    print(*leases.claim(sys.argv[1], parse("free:1", "x"), sys.argv[2:], os.getpid()), flush=True)
+except RequestError:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_thirty_at_once_get_each_gpu_once(folder: Path) -> None:
+    pipe = subprocess.PIPE
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(folder), *GPUS], stdin=pipe, stdout=pipe, text=True
+        )
+        for _ in range(30)
+    ]
+
+    def start(racer: subprocess.Popen[str]) -> str:
+        assert racer.stdin is not None
+        assert racer.stdout is not None
+        racer.stdin.write("x")
+        racer.stdin.flush()
+        return racer.stdout.readline().strip()
+
+    try:
+        with ThreadPoolExecutor(30) as pool:
+            got = sorted(pool.map(start, racers))
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+    assert got == [*GPUS, *["refused"] * 22]
+    assert counted(folder) == set()
+
+
+def test_who_has_made_a_lease_looks_again(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(folder, pid=sleeper.pid)
+    monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before
+
+    assert claim(folder) == ["GPU-1"]
+
+    assert sorted(path.name.split(".")[:2] for path in folder.iterdir()) == [
+        ["GPU-0", str(sleeper.pid)], ["GPU-1", str(os.getpid())],
+    ]  # fmt: skip
+
+
+def test_a_lease_that_is_renamed_during_the_look_is_seen(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = os.getppid()
+    held = claim(folder, pid=sleeper.pid)
+    former = f"{sleeper.pid}.{leases.start_of(sleeper.pid)}"
+
+    def rename_after(fd: int, limit: int) -> list[str] | None:
+        names = names_in(fd, limit)
+        if (folder / f"GPU-0.{former}").exists():
+            leases.hand_over(str(folder), held, former, parent)
+        return names
+
+    monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before
+    monkeypatch.setattr(leases, "names_in", rename_after)
+
+    assert claim(folder) == ["GPU-1"]
+
+
+def test_who_only_looks_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="is missing"):
+        leases.open_folder(str(tmp_path / "new"), create=False)
+    assert not (tmp_path / "new").exists()
