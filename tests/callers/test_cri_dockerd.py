@@ -88,5 +88,5 @@ def test_pods(cluster: Cluster) -> None:
     assert found == {"one": 1, "all": 8, "none": 0}, results
     for name, count in found.items():
         lines = results[name].log.splitlines()
-        assert lines[0] == str(count), results
-        assert lines[-1].endswith("/libcuda.so.1") == (count > 0), results
+        assert str(count) in lines, results  # Docker mixes the lines of stderr with the others
+        assert any(line.endswith("/libcuda.so.1") for line in lines) == (count > 0), results
