@@ -94,7 +94,7 @@ def agent(
     if ctx.invoked_subcommand is not None:
         return
     if shows_status or asks_ready:
-        answer = status_of_agent()
+        answer = instance.status()
         if shows_status:
             click.echo(json.dumps(answer, indent=2))
         if asks_ready:
@@ -153,7 +153,7 @@ def resume_command() -> None:
         return
     user = "this node's agent uses the driver as soon as one is loaded"
     try:
-        status_of_agent()
+        instance.status()
     except HostError:
         user = "no agent serves this node"
     say(f"the release is over: {user}")
@@ -165,7 +165,7 @@ def _released() -> str:
     end = time.monotonic() + RELEASE_S
     while time.monotonic() < end:
         try:
-            nvml = status_of_agent()["nvml"]
+            nvml = instance.status()["nvml"]
         except HostError as error:
             if isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError)):
                 return "no agent serves this node; one that starts leaves the driver alone"
@@ -206,31 +206,3 @@ def _check_ready(answer: Mapping[str, Any]) -> None:
         raise HostError("what answers for this node's agent gives no /status of it") from error
     if reason:
         raise HostError(reason)
-
-
-def status_of_agent() -> Mapping[str, Any]:
-    """Return /status of the agent that serves this node; its fields may be anything.
-
-    Raises:
-        HostError: no agent answers.
-    """
-    import asyncio
-
-    from nvct.agent.web import http
-
-    path = f"{instance.FOLDER}/{instance.SOCKET}"
-    try:
-        _, body = asyncio.run(http.ask(path, "GET", "/status"))
-    except PermissionError as error:
-        raise HostError(f"{path} answers root alone", hint="run it as root") from error
-    except OSError as error:
-        raise HostError(
-            f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"
-        ) from error
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise HostError(f"what answers on {path} is no agent")
-    return document

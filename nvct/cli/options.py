@@ -82,11 +82,10 @@ def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
         if not os.path.isdir(instance.FOLDER):  # as on most hosts
             return None, ""
         from nvct.agent.nvml import release
-        from nvct.cli.agent import status_of_agent
     except ImportError:  # what an agent needs is not installed
         return None, ""
     try:
-        document = status_of_agent()
+        document = instance.status()
     except HostError:
         return None, release.of_file(instance.FOLDER, time.monotonic())
     return document, agent_status.released(document)

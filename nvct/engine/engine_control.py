@@ -19,6 +19,7 @@ from nvct.engine import command, containerd, crio, modules, reload, running, wri
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
+from nvct.engine.running import TIMEOUT_S
 from nvct.errors import EngineError
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import constants
@@ -37,7 +38,7 @@ class EngineControl:
     files: Files = field(default_factory=Files)
     removing: bool = False
     must_be_healthy: bool = False  # after the reload, even if it was not well before
-    timeout_s: float = running.TIMEOUT_S
+    timeout_s: float = TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
         """Have the engine read files that are not in place yet; return notes.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from nvct.engine import undo as undoing
@@ -38,15 +38,6 @@ class Control(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of a transaction."""
-
-    edits: tuple[FileEdit, ...] = ()  # () if the files were as they should be
-    restart: bool = False
-    notes: tuple[str, ...] = ()
-
-
 class Transaction:
     """Changes of one engine's files; without a control there is neither check nor reload."""
 
@@ -59,7 +50,7 @@ class Transaction:
         self.control = control
         self.paths = PathChanges(journal, files, follow=True)
 
-    def configure(self, options: EngineOptions) -> Outcome:
+    def configure(self, options: EngineOptions) -> Change:
         """Write the options into the engine's files.
 
         Raises:
@@ -81,7 +72,7 @@ class Transaction:
             notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
 
-    def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
+    def undo(self, options: EngineOptions, *, aside: bool = False) -> Change:
         """Restore the former bytes of the files; of a file that others changed, only our keys.
 
         If `aside`, a damaged journal is set aside.
@@ -92,7 +83,8 @@ class Transaction:
         with self.paths.locked():
             path, page, notes = self._settled(options, aside=aside)
             if page.done is None:
-                return Outcome(notes=(*notes, f"nothing to undo for {options.engine}"))
+                notes += (f"nothing to undo for {options.engine}",)
+                return Change(engine=options.engine, notes=notes)
             change = undoing.by_journal(page.done, self.module, self.files)
             if change.edits:
                 pending = self._record(page.done.options, change)
@@ -107,7 +99,7 @@ class Transaction:
                 self.paths.remove_folders(entry)
             return _outcome(change, notes)
 
-    def remove(self, options: EngineOptions) -> Outcome:
+    def remove(self, options: EngineOptions) -> Change:
         """Remove every runtime whose program is NVIDIA's, whoever registered it.
 
         A damaged journal is set aside.
@@ -294,5 +286,5 @@ class Transaction:
                         )
 
 
-def _outcome(change: Change, notes: tuple[str, ...]) -> Outcome:
-    return Outcome(edits=change.edits, restart=change.restart, notes=(*notes, *change.notes))
+def _outcome(change: Change, notes: tuple[str, ...]) -> Change:
+    return replace(change, notes=(*notes, *change.notes))

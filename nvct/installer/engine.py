@@ -11,9 +11,9 @@ from nvct.engine import command, modules, writing
 from nvct.engine.containerd_load import binary, cri_of_dump
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Handler, State
+from nvct.engine.model import Change, EngineOptions, Handler, State
 from nvct.engine.status import is_nvidia
-from nvct.engine.transaction import Outcome, Transaction
+from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.host import TIMEOUT_S, ContainerReloader
@@ -141,7 +141,7 @@ def configure(request: Request, engine_setup: Setup, say: Say) -> None:
         say(f"{engine_setup.options.engine} is configured already")
 
 
-def _tell(outcome: Outcome, engine_setup: Setup, say: Say) -> None:
+def _tell(outcome: Change, engine_setup: Setup, say: Say) -> None:
     for edit in outcome.edits:
         say(f"{'removed' if edit.after is None else 'wrote'} {engine_setup.files.at(edit.path)}")
     for note in outcome.notes:

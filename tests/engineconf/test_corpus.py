@@ -15,8 +15,8 @@ import pytest
 
 from nvct.engine import containerd_load, modules, toml_file
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Files, Handler
-from nvct.engine.transaction import Outcome, Transaction
+from nvct.engine.model import Change, EngineOptions, Files, Handler
+from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError
 from tests.support.memory import in_memory
 
@@ -96,7 +96,7 @@ def _tree(root: Path) -> dict[str, bytes]:
     }
 
 
-def _diff(completed: Outcome) -> str:
+def _diff(completed: Change) -> str:
     """Return edits and notes as people read them."""
     lines = [f"# {note}\n" for note in completed.notes]
     for edit in completed.edits:

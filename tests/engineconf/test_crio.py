@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRI-O's drop-ins against its documented options, and by CRI-O where it is built or on PATH."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace

@@ -143,7 +143,8 @@ def prepare(
 @pytest.fixture
 def layout(start: Start, request: pytest.FixtureRequest) -> str:
     """Write the module's layout to the configuration before each test, and return it."""
-    name = "docker" if "docker" in request.fixturenames else "engine"
+    engines = ("engine", "docker", "containerd")
+    name = next(each for each in engines if each in request.fixturenames)
     engine: Engine = request.getfixturevalue(name)
     engine.configure(start.layout, staged=start.staged)
     return start.layout

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What configure makes of every config.toml of the corpus, as real containerd prints it."""
 
-from __future__ import annotations
-
 import pprint
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers of Docker and Podman that ask for any free GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

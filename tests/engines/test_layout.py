@@ -2,42 +2,32 @@
 """How the driver comes where config.toml says nothing of it, into images of every shape."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from nvct_sim import elf_writer, node_changes, rootfs, tree
+from nvct_sim import elf_writer, node_changes, rootfs
 from tests.engines import checks, image
-from tests.engines.conftest import Case, Start, prepare
+from tests.engines.conftest import Case
 from tests.engines.engines import SHIM, Containerd, Docker, Done, Want
 from tests.engines.releases import in_full, of_release
 
-pytestmark = pytest.mark.slow
+CASES = [
+    of_release("trixie", Case("trixie", "auto", staged=False)),
+    *in_full("resolute", Case("resolute", "auto", staged=False)),
+]
+"""Releases, with no word about the layout."""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("start", CASES, indirect=True, scope="module"),
+]
 CUDA_PATHS = ("LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",)
 """As NVIDIA's own images have them."""
 NEWER = "590.44.01"
 COMPAT = "/usr/local/cuda-13/compat"
 SCRIPT = f"nvidia-smi -L; {checks.LISTED}"
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        of_release("trixie", Case("trixie", "auto", staged=False)),
-        *in_full("resolute", Case("resolute", "auto", staged=False)),
-    ],
-)
-def start(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Start]:
-    """What starts an engine of a release, with no word about the layout."""
-    engines, node, work = prepare(request.param.suite, tmp_path_factory)
-    started = Start(request.param, engines, node, work)
-    yield started
-    started.end()
-    tree.destroy(node)
 
 
 def no_cache(root: Path) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that ask for free GPUs, inside a simulated node of eight GPUs, one in MIG mode."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

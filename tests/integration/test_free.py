@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that ask for free GPUs on a host without a scheduler."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nvct.agent.kubelet.pod_resources import SOCKET as SOCKET_OF_KUBELET
 from nvct.agent.kubelet.pod_resources import PodResources
@@ -150,3 +152,27 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
     own = POD.fullmatch(host)
     others = (POD.fullmatch(name) for name in pods if name != host)
     return own is not None and any(other and other["owner"] == own["owner"] for other in others)
+
+
+def status() -> Mapping[str, Any]:
+    """Return /status of the agent that serves this node; its fields may be anything.
+
+    Raises:
+        HostError: no agent answers.
+    """
+    path = f"{FOLDER}/{SOCKET}"
+    try:
+        _, body = asyncio.run(http.ask(path, "GET", "/status"))
+    except PermissionError as error:
+        raise HostError(f"{path} answers root alone", hint="run it as root") from error
+    except OSError as error:
+        raise HostError(
+            f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"
+        ) from error
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise HostError(f"what answers on {path} is no agent")
+    return document

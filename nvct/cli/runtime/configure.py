@@ -25,7 +25,6 @@ from nvct.engine import docker_host as host
 from nvct.engine import modules, writing
 from nvct.engine.journal import Journal
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files
-from nvct.engine.transaction import Outcome
 from nvct.errors import NvctError
 from nvct.host.roots import Roots
 
@@ -118,7 +117,7 @@ def _say_what_needs_a_restart() -> None:
             say("docker run --runtime=nvidia works without a restart")
 
 
-def _print_outcome(options: EngineOptions, outcome: Outcome) -> None:
+def _print_outcome(options: EngineOptions, outcome: Change) -> None:
     """Print the result, in the words of nvidia-ctk."""
     for edit in outcome.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"

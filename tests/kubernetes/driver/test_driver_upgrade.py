@@ -28,7 +28,7 @@ from tests.kubernetes.chart.lab import (
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.driver_manager import OPERATOR, VERSIONS, KilledError, Manager
-from tests.kubernetes.pods import run
+from tests.kubernetes.pods import Result, run
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +59,13 @@ def offered(node: Cluster, way: str) -> int:
     return sum("taints" not in device for device in devices)
 
 
-def result(node: Cluster, way: str, name: str, script: str) -> str:
-    """Return the log of a pod that has a GPU."""
+def result(node: Cluster, way: str, name: str, script: str) -> Result:
+    """Return the result of a pod that has a GPU."""
     if way != "claims":
-        return run(node.api, name, asks("nvidia", script)).log
+        return run(node.api, name, asks("nvidia", script))
     dra.claim(node, name)
     try:
-        return run(node.api, name, dra.asks_for_claims(name, script=script)).log
+        return run(node.api, name, dra.asks_for_claims(name, script=script))
     finally:
         node.api.delete(f"{dra.CLAIMS}/{name}")
 
@@ -78,7 +78,7 @@ def test_the_driver_is_replaced_under_the_chart(way: str, beside: Cluster) -> No
     (newer,) = set(VERSIONS) - {simulated(node).state().driver}
     with installed(node, *WAYS[way]):
         assert wait(lambda: offered(node, way) == GPUS, TIMEOUT_S), state_of(node)
-        assert UUID.findall(result(node, way, "before", "nvidia-smi -L"))
+        assert UUID.findall(result(node, way, "before", "nvidia-smi -L").log)
         assert node_changes.module_users(simulated(node)), "the worker has NVML open"
         works = "nvidia-smi -L; sleep 600"
         pod = asks("nvidia", works)
@@ -97,7 +97,8 @@ def test_the_driver_is_replaced_under_the_chart(way: str, beside: Cluster) -> No
         assert wait(lambda: offered(node, way) == GPUS, TIMEOUT_S), state_of(node)
         print(f"waited {manager.waited_s:.1f} s, back {time.monotonic() - loaded:.1f} s")
         assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
-        assert newer in result(node, way, "after", "nvidia-smi -q")
+        after = result(node, way, "after", "nvidia-smi -q")
+        assert newer in after.log, (after, state_of(node))
         if way == "claims":
             node.api.delete(f"{dra.CLAIMS}/works")
 
@@ -136,4 +137,4 @@ def test_nvct_may_be_there_before_the_driver_container(beside: Cluster) -> None:
         node.box.call("mkdir", "/run/nvidia/driver")
         manager.work()
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
-        assert VERSIONS[0] in result(node, "goes", "first", "nvidia-smi -q")
+        assert VERSIONS[0] in result(node, "goes", "first", "nvidia-smi -q").log

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated nodes as files, and the agent's inventory of them: nothing is attached."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from prometheus_client import parser
 
 from nvct.agent import main, task_table
-from nvct.agent.core import logs, status
+from nvct.agent.core import instance, logs, status
 from nvct.agent.core.instance import YIELD, Instance
 from nvct.agent.core.logs import Log, from_environment
 from nvct.agent.core.status import Status, with_yield
@@ -370,7 +370,7 @@ def test_another_user_learns_why_the_agent_does_not_answer(
 
     monkeypatch.setattr(http, "ask", refuse)
     with pytest.raises(HostError, match=r"agent\.sock answers root alone") as raised:
-        cli.status_of_agent()
+        instance.status()
     assert raised.value.hint == "run it as root"
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of a simulated node through supervisor and worker: values, errors, two XID sources."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A change of a folder ends a wait at once; without inotify, a look after some time does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

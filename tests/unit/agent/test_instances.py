@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two agents on one node as real processes: one of them serves, whichever is killed."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

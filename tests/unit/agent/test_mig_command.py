@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct mig apply` beside a running agent: it closes NVML, and its kubelet follows the change."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

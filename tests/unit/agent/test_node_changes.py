@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct agent` as a real process, with NVML in its own or in another one, while its node changes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

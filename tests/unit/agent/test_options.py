@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An option of any program is one field; a program is one folder, and one line of the table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

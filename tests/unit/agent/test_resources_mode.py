@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device plugin and DRA driver of one agent never give the same GPU."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

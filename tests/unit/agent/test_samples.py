@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of a simulated node through supervisor and worker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import statistics

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What systemd is told: by the protocol of sd_notify(3)."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod that ends while a newer one of its DaemonSet starts: it serves until that one takes over."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

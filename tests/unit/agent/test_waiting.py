@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits end when they should, and a cancellation is never lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

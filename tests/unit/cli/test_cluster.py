@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where an admin's commands and those about a node say that they should be run."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.cli.__main__: what is answered without the command line library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvct explain: its options and what it prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands nvct farm build, list, gc, verify, on hosts of plain files."""
 
-from __future__ import annotations
-
 import json
 import os
 

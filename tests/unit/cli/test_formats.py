@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """--format=json and --json: the same in every command that lists or shows."""
 
-from __future__ import annotations
-
 import json
 
 import click

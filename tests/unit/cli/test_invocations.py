@@ -5,8 +5,6 @@ The table is in invocations.txt. What is printed is other tests' business; here 
 and its pipes are.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

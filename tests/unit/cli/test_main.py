@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs nvct and nvidia-ctk: what they import, and how they end."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs as pictures: they fit on a terminal of 80 columns, and no name is cut in the middle."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 

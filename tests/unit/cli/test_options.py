@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options written as the incumbent takes them, and as other programs do."""
 
-from __future__ import annotations
-
 import click
 import pytest
 from click.testing import CliRunner

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands nvct refresh, nvct launchers install and nvidia-ctk hook."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines for a terminal, and colors only where it shows them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.cli import screen

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct where the package nvct-sim is not installed: the other commands work, two name it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

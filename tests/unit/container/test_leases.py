@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases of free devices: who can make one, and how long it counts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

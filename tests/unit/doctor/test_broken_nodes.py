@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each check beside discovery: a host with its fault, and the same host in order."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

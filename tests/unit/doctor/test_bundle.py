@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct doctor --bundle: what is in the archive, what is not, and that it can be replayed."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import platform
 import stat
 import tarfile
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,11 +22,9 @@ PLANTED = ("hunter2-planted", "10.99.88.77", "jane-planted")
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    yield made
-    made.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    return lab
 
 
 def bundle(lab: Lab, path: Path, *, env: Mapping[str, str] | None = None) -> dict[str, bytes]:

@@ -30,7 +30,7 @@ from tests.unit.engine.docker_lab import DockerLab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from nvct.config.model import Config
     from nvct.host.model import Inventory
@@ -40,11 +40,9 @@ PAGE = Path(__file__).parents[3] / "docs/doctor.md"
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    yield made
-    made.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    return lab
 
 
 def node(lab: Lab, **more: object) -> checks.Node:

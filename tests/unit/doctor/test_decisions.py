@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: what the shim records about a create, and what nvct log shows of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing
 import os
 import re
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -32,11 +29,9 @@ ALL = decisions.Filter()
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    yield made
-    made.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    return lab
 
 
 def records(lab: Lab) -> list[dict[str, str]]:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which driver is found, by an nvidia-smi that works or does not; chroot is the kernel's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

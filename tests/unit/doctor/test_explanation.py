@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is explained is what the shim then does, and explaining changes nothing."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,14 +12,6 @@ from nvct.compile import plans as compiler
 from tests.support import explained as case
 from tests.support.explained import VISIBLE, explained, farm_of, glibc_root
 from tests.support.shim_lab import Lab
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
-
 
 CASES = [
     case.gpu, case.all_gpus_of_a_spec, case.nothing, case.hook_of_the_incumbent, case.no_driver, case.typo, case.unknown,

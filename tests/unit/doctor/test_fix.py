@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What --fix changes is changed completely or not at all, and is taken back to the byte."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

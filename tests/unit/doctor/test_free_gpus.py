@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which devices are free, and who uses the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nvct.doctor import free_gpus

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct doctor --fix and --undo on broken hosts: what is planned, healed, and taken back."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of messages: each is explained in its real wording, by its own entry."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container found by what a user knows of it, with what was decided about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

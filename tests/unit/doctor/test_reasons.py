@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of reasons: each is found on a host that has it, documented, and mendable."""
 
-from __future__ import annotations
-
 import re
 import textwrap
-from collections.abc import Generator
 from pathlib import Path
 
 import click
@@ -24,13 +21,6 @@ from tests.unit.engine.docker_lab import working
 
 DOCUMENT = Path(__file__).parents[3] / "docs/reasons.md"
 LIST = "\n<!-- made from nvct/doctor/reasons.py -->\n"
-
-
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a container whose config.json the shim has rewritten, and what is not."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -33,11 +30,9 @@ then = "allow"
 
 
 @pytest.fixture
-def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    yield made
-    made.remove()
+def lab(lab: Lab) -> Lab:
+    lab.driver()
+    return lab
 
 
 def creation(lab: Lab, started_s: float | None = None, **engine: Any) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of engines: by which way their containers get GPUs, and when that is a fault."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records where they cannot be kept: no create fails or waits for it, and `nvct log` says why."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

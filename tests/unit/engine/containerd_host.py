@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with containerd's files in a folder, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that is a folder: files, and processes as procfs shows them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd's configuration: its state, and the smallest edit of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd's drop-ins: only our keys if tables merge, else the whole table of the CRI."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

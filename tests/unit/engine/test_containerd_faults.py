@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of containerd that are valid and do not fit together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

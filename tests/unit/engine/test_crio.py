@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRI-O: one drop-in, merged with the files, that inherits the low-level runtime's settings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

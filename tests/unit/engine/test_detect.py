@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines are found by what really runs: program, unit, socket, and the file that it reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

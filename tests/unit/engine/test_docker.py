@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker's daemon.json."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Docker, Podman and the kubelet's engines have written about a container."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sqlite3

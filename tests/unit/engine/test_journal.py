@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.engine.journal."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterable, Iterator

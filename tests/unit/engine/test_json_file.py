@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON edited in place."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Platforms: the right file is edited, or none, with exact advice on what to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +52,11 @@ def test_k3s_that_imports_drop_ins_gets_one(host: FakeHost) -> None:
     assert not engine.leave
     assert engine.drop_in == f"{K3S}/config-v3.toml.d/99-nvidia.toml"
     assert engine.restart == ("systemctl", "restart", "k3s.service")
+
+
+def test_a_pattern_of_imports_does_not_match_files_in_deeper_folders(host: FakeHost) -> None:
+    engine = _k3s(host, f'imports = ["{K3S}/*.toml"]\n{V3}')
+    assert (engine.leave, engine.drop_in) == (True, None)
 
 
 def test_the_file_that_k3s_makes_is_not_edited(host: FakeHost) -> None:

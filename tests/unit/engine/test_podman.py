@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Podman's containers.conf."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

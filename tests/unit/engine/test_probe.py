@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.engine.running, against real sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

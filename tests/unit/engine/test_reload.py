@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.engine.reload."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.engine.running: what an engine has in force against what its files say."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drop-ins: an engine that reads every file of a folder never sees a part of one."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """TOML files edited in place: the messages, and that no other byte changes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.engine.transaction: whole or not at all, and back to the byte."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """systemd units: the command line that starting one would run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries, programs, firmware and sockets of a driver."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A YAML document of some bytes that is billions of values: each reader of YAML refuses it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -28,14 +28,24 @@ def origins():
 """
 
 
-@pytest.fixture
-def built(tmp_path: Path) -> Built:
+def archived(packages: Path) -> Built:
     """Return a copy of nvct with an archive."""
-    packages = tmp_path / "pack ages"
     ignored = shutil.ignore_patterns("__pycache__", "sim")
     shutil.copytree(HERE / "nvct", packages / "nvct", ignore=ignored)
     built_paths = replace(install.default_built(), packages=str(packages))
     return replace(built_paths, archive=install.make_archive(built_paths))
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Built:
+    """Return a copy of a test's own."""
+    return archived(tmp_path / "pack ages")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return a copy for tests that change no file of it."""
+    return archived(tmp_path_factory.mktemp("shared") / "pack ages")
 
 
 def run(built: Built, code: str) -> str:
@@ -68,8 +78,8 @@ def test_a_head_of_any_length_is_read(built: Built) -> None:
     assert [name for name, (archived, _) in modules.items() if not archived] == []
 
 
-def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
-    sources, _ = archive.discover(Path(built.packages))
+def test_every_hot_module_is_in_it_and_comes_from_it(shared: Built) -> None:
+    sources, _ = archive.discover(Path(shared.packages))
     names = set(sources)
     recorded = {
         line
@@ -80,7 +90,7 @@ def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
     assert recorded <= names
     assert not {name for name in names if name.split(".")[1:2] in (["host"], ["sim"], ["cli"])}
 
-    modules = imported(built, *sorted(names))
+    modules = imported(shared, *sorted(names))
 
     assert {name for name, (from_archive, _) in modules.items() if from_archive} == names
     assert not any(has_file for _, has_file in modules.values())
@@ -95,9 +105,9 @@ def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
         "nvct.version",
     ],
 )
-def test_it_loads_the_same_modules_as_the_usual_import(built: Built, module: str) -> None:
-    usual = imported(replace(built, archive=""), module)
-    modules = imported(built, module)
+def test_it_loads_the_same_modules_as_the_usual_import(shared: Built, module: str) -> None:
+    usual = imported(replace(shared, archive=""), module)
+    modules = imported(shared, module)
     assert set(modules) == set(usual)
     assert {tuple(how) for how in usual.values()} == {(False, True)}
     assert {tuple(how) for how in modules.values()} == {(True, False)}
@@ -151,11 +161,14 @@ def _foreign(path: Path) -> None:
     ],
     ids=["foreign", "group", "others", "magic", "cut", "empty", "gone", "folder"],
 )  # fmt: skip
-def test_an_archive_that_cannot_be_trusted_is_not_used(built: Built, spoil: object) -> None:
-    assert imported(built, "nvct.paths")["nvct.paths"] == [True, False]
+def test_an_archive_that_cannot_be_trusted_is_not_used(
+    shared: Built, tmp_path: Path, spoil: object
+) -> None:
+    own = replace(shared, archive=str(shutil.copy(shared.archive, tmp_path)))
+    assert imported(own, "nvct.paths")["nvct.paths"] == [True, False]
     assert callable(spoil)
-    spoil(Path(built.archive))
-    assert imported(built, "nvct.paths")["nvct.paths"] == [False, True]
+    spoil(Path(own.archive))
+    assert imported(own, "nvct.paths")["nvct.paths"] == [False, True]
 
 
 def test_code_without_effect_is_removed_and_lines_stay(tmp_path: Path) -> None:
@@ -181,11 +194,11 @@ def test_code_without_effect_is_removed_and_lines_stay(tmp_path: Path) -> None:
     assert caught.traceback[-1].lineno == 15  # counted from 0: the assertion's own line
 
 
-def test_extension_modules_are_found_at_once_and_only_where_they_are(built: Built) -> None:
+def test_extension_modules_are_found_at_once_and_only_where_they_are(shared: Built) -> None:
     code = "import _json; print([t for t in sys.path_importer_cache if 'dynload' in t], _json.make_scanner)"
     if "_json" in sys.builtin_module_names:
         pytest.skip("_json is built in")
-    assert run(built, code).startswith("[] <class")
+    assert run(shared, code).startswith("[] <class")
 
 
 def test_an_archive_can_be_elsewhere_and_then_it_must_be_writable(tmp_path: Path) -> None:

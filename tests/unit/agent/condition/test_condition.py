@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The condition of a Node: its content, when it is written, and what a refusal does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

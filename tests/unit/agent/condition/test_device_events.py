@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events about GPUs on the Node and on pods: each once, and as many as the rights allow."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

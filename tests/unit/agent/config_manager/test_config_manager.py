@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config-manager: which file, what a bad one does, who gets the signal."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -8,8 +8,6 @@
 - It may be slow, and call a plugin by several names (the pseudo-header :authority).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

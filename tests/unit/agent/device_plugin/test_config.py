@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options, variables and config file of the device plugin: precedence, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 Each loads with the effect that it has with NVIDIA's plugin 0.20, or is refused as there.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A resource that another program takes under another socket: the kubelet alone tells."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

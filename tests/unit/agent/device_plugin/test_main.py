@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program nvidia-device-plugin: what it prints and how it ends, without a driver."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices of GPUs whose MIG devices change are unhealthy; those that stay are not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path

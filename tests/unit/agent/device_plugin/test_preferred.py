@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice among free devices: it never fails, and is the same each time."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 

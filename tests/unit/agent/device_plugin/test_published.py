@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin's specifications give the driver's files as the published one of their node does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

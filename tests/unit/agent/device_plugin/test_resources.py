@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources where nvct's plugin does more than the recorded one, and where it leaves devices out."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources that go and come back."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import tempfile

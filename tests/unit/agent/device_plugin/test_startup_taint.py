@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The startup taint goes when the Node has the resources, and not earlier."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

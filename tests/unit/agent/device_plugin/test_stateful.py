@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any sequence of events: the kubelet has the right list soon, and no device is offered twice."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counter files: what is read, that a malformed line is named, and which GPUs have values."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels and UIDs of pods: which become labels of metrics, and what happens without the right."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

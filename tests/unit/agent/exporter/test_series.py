@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples → text: names, label order and numbers as dcgm-exporter writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exporter on a simulated node, as a scraper sees it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health engines with short times, for tests."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 

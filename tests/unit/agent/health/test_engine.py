@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine between NVML and the tasks: what they are told, and what the next process knows."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state machine of a device: a table of courses, and rules for every course; notices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

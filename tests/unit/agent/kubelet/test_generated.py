@@ -4,8 +4,6 @@
 `pytest --update-golden tests/unit/agent/kubelet` makes them again.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

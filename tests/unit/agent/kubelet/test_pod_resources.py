@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kubelet's service for pods' resources: both versions, and a kubelet that does not answer."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the API server refuses, as sentences; requests themselves are in tests/kubernetes."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

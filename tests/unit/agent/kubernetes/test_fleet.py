@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of GPU nodes, from objects as the API server has them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct explain POD: which devices a pod has, or why it waits, of objects of an API server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers as Kubernetes writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.agent.kubernetes import quantity

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of facts that no recorded node has; tests/peer compares the others with NVIDIA's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and variables of gpu-feature-discovery: defaults, names, precedence, the output."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

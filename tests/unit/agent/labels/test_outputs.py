@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The own Node is written when a label is missing or another, and else only read."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

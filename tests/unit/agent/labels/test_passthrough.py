@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of GPUs that are passed through, with a /sys of a few files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The task: labels follow the machine, stay while it does not answer, and the file is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of a Tegra node, with a CUDA that is a few functions."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import json

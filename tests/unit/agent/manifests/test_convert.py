@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods of NVIDIA's Kubernetes 1.9 become pods of today, or a sentence says why they can't."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods with limits of GPUs become pods with claims, and conditions on labels those of devices."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any

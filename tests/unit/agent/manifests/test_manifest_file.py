@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests are read as kubectl reads them, and what is written it reads as the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

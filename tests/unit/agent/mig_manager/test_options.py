@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and variables of nvidia-mig-manager: those of NVIDIA's program, v0.15.0, and two more."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.agent.mig_manager import settings as options

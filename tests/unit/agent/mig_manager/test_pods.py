@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change of MIG meets: pods that have devices, labels of the Node, services of the host."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

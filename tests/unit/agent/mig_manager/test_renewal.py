@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A MIG device that fails is destroyed and made again when idle, by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

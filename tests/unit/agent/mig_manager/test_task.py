@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated node follows its label; whatever fails ends as failed with a reason, and unpaused."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

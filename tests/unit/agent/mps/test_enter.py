@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program where MPS runs: its /dev/shm is that of the clients, in a mount namespace of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keeper with the stand-in for nvidia-cuda-mps-control, and with a simulated nvidia-smi."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

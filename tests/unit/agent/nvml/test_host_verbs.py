@@ -3,8 +3,6 @@
 whom. The worker chooses every path; the agent names devices, a claim and words of a list.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's handles of NVML: closed while another program changes a MIG mode."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

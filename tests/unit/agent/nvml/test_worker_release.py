@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agent and worker in pods of their own, which are replaced one before the other."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Web configurations: what is accepted, refused with a sentence, and how a server follows them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of metrics, as Prometheus' own parser reads it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's port: what it shows, and clients that are slow or hostile."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

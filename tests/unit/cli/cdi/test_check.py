@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvidia-ctk cdi check, on hosts of plain files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvidia-ctk cdi diff, on hosts of plain files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

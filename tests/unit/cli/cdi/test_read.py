@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands nvidia-ctk cdi list and validate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvidia-ctk cdi transform root."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

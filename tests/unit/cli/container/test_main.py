@@ -4,8 +4,6 @@
 What NVML tells, and containers, are in tests/integration/test_container_cli.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

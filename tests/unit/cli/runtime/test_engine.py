@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engine of a host a command line selects, and the options for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command: nvct runtime explain."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

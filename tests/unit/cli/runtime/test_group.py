@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands: nvidia-ctk runtime configure, nvct runtime configure, plan and undo."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

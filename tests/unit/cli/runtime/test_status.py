@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands: nvct runtime status and list."""
 
-from __future__ import annotations
-
 import json
 
 from nvct.cli.runtime import status as runtime_status

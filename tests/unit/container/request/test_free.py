@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The word free:N."""
 
-from __future__ import annotations
-
 import pytest
 
 from nvct.config.model import Config

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """JetPack's CSV files and their patterns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
