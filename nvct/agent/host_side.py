@@ -200,8 +200,8 @@ class Host:
 
         report = await self._nvml.report() if needs else None
         answer_call = partial(self._side.answer, call, lambda: cast("NvmlReport", report))
-        # A look at /dev once a second costs less than the switch to a thread.
-        is_short = isinstance(call, NodeNames)
+        # A look at a folder once a second costs less than the switch to a thread.
+        is_short = isinstance(call, (NodeNames, Published))
         answer = answer_call() if is_short else await asyncio.to_thread(answer_call)
         return typed.load(kind, typed.dump(answer), verb)  # a warning may be more than a string
 

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from nvct.agent import task_table
@@ -54,6 +54,7 @@ from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
 from nvct.host.recorder import Recorder
 from nvct.oci.jsontext import Json
+from nvct.typed import dataclass
 from nvct.version import __version__
 
 READY, STOPPING = "READY=1", "STOPPING=1"
@@ -72,7 +73,7 @@ SOON_S, LOOK_S = 5.0, 0.05
 offer devices, because the imports of the others would delay the first list; between two looks."""
 
 
-@dataclass
+@dataclass()
 class Agent:
     """An agent that is to run on this node.
 

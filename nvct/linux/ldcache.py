@@ -94,9 +94,9 @@ class Cache:
         offsets = [r[2] for r in self.records if self.raw(r[1]) == encoded]
         return list(map(self.text, offsets[:FIND_LIMIT]))
 
-    def paths_of(self, words: Iterable[bytes], foreign: set[int]) -> list[str]:
+    def paths_of(self, words: tuple[bytes, ...], foreign: set[int]) -> list[str]:
         """Return the distinct paths of names with one of some words, without entries of flags."""
-        records = [r for r in self.records if any(word in self.raw(r[1]) for word in words)]
+        records = [r for r in self.records if any(map(self.raw(r[1]).__contains__, words))]
         return list(dict.fromkeys(self.text(r[2]) for r in records if r[0] not in foreign))
 
 

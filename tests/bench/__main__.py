@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench`: all measurements in one run, on simulated nodes, as milliseconds and ratios.
 
-`python -m tests.bench agents` measures the agents alone, `scrape` the exporter, `dra` the DRA driver. NVCT_BENCH_PEER names a folder with the
-incumbent's programs; NVCT_BENCH_ROUNDS the number of rounds (default 40).
+`python -m tests.bench agents` measures the agents alone, `scrape` the exporter, `dra` the DRA
+driver, `pods` pods on a real kubelet. NVCT_BENCH_PEER names a folder with the incumbent's programs;
+NVCT_BENCH_ROUNDS the number of rounds (default 40).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach, rootfs, tree
-from tests.bench import dra, fragmentation, generation, scrape
+from tests.bench import dra, fragmentation, generation, pods, scrape
 
 AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
 """Profiles of nodes and the titles of their tables."""
@@ -27,6 +28,7 @@ def main() -> int:
         "scrape": scrape.measure,
         "dra": dra.measure,
         "fragmentation": fragmentation.measure,
+        "pods": pods.measure,
     }.get("".join(sys.argv[1:]))
     if measure is not None:  # the parts that need no containers
         with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
@@ -43,7 +45,8 @@ def main() -> int:
         for profile, title in generation.PROFILES.items():
             node = tree.create(f"bench-{profile}", profile, base=work / "nodes")
             status = status or _inside(node, "generation", str(work), title, driver_root="/")
-        return status or _agents(work) or scrape.measure(work) or dra.measure(work)
+        status = status or _agents(work) or scrape.measure(work) or dra.measure(work)
+        return status or pods.measure(work)
 
 
 def _agents(work: Path) -> int:

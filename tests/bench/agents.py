@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,10 +33,6 @@ from nvct.kernel.calls import KERNEL
 from tests.bench import one_node
 from tests.support.processes import cpu_s, family, name_of, pss_kib
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROGRAM = "nvidia-device-plugin"
 FLAGS = ("--driver-root=/", "--driver-root-ctr-path=/")

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct_sim import bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Bundles:

@@ -16,24 +16,20 @@ import os
 import random
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from nvct.agent.dra import gather
+from nvct.agent.dra.devices import Device, Offer
 from nvct.agent.dra.mig_devices import offer
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from nvct.agent.dra.devices import Device, Offer
 
 GPUS = 8
 SLICES = 7

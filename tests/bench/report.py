@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench import measure
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.measure import Subject
+from tests.bench.measure import Subject
 
 
 def print_group(title: str, subjects: Sequence[Subject], peers: Sequence[Subject] = ()) -> None:

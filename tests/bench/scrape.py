@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as parse
+from prometheus_client.samples import Sample
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -26,10 +27,6 @@ from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct_sim import node_changes, tree
 from tests.support.processes import cpu_s, family, pss_kib
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from prometheus_client.samples import Sample
 
 PODS = 200
 SCRAPES = 50

@@ -21,6 +21,12 @@ mount --bind /run/cgroups /proc/cgroups
 """CRI-O sets a limit on huge pages if /proc/cgroups lists the controller, and runc fails if the
 controller is in a version 2 hierarchy beside those of version 1."""
 
+WITHOUT_PODMAN = """
+mount --bind /bin/false /usr/bin/podman
+for folder in /etc/containers /usr/share/containers; do mount -t tmpfs none $folder; done
+"""
+"""A node with CRI-O has neither Podman, which loads the images here, nor its files."""
+
 
 class Supervised(Daemon):
     """Base class of the supervised engines."""
@@ -77,6 +83,11 @@ class SupervisedCrio(Supervised, Crio):
     def __init__(self, box: Box) -> None:
         super().__init__(box)
         completed = box.call("sh", "-ec", WITHOUT_HUGETLB)
+        assert completed.returncode == 0, completed
+
+    def _load(self) -> None:
+        super()._load()
+        completed = self.box.call("sh", "-ec", WITHOUT_PODMAN)
         assert completed.returncode == 0, completed
 
     def can_run_privileged(self) -> bool:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's agent costs the API server: `python -m tests.kubernetes.cost [SECONDS]`, as root.
+"""What a node's agent costs the API server: `python -m tests.kubernetes.cost [SECONDS [CLAIMS...]]`, as root.
 
-All tasks that ask the API server run in one agent on a real cluster, with the chart's account. The API
+With numbers of claims, the agent has the tasks of a node with DRA; so many pods have a MIG device by
+a claim each, and the agent's CPU time is measured, too. Without, all tasks that ask the API server run in one agent on a real cluster, with the chart's account. The API
 server's audit log has each request. To see an hour in seconds, the periods of the tasks are divided
 by SPEEDUP: the heartbeat of the condition, the length of a watch, the interval of the labels. What
 an event costs is counted as it is.
@@ -15,17 +16,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from nvct_sim import node_changes
-from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.box import DRIVER_ROOT, PROGRAMS, BoxedProcess
 from tests.kubernetes import alone, audit
-from tests.kubernetes.api import wait
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.audit import Right
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
-from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated, smi
+from tests.kubernetes.device_plugin import (
+    GPUS,
+    TIMEOUT_S,
+    allocatable,
+    prepare,
+    simulated,
+    smi,
+)
+from tests.kubernetes.dra import asks_for_claims, claim, devices, runs
+from tests.support.processes import cpu_s
 
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 SPEEDUP = 60
@@ -37,15 +48,24 @@ SETTLED_S = 8.0
 TYPE = "nvct.dev/GPUReady"
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 TASKS = ("condition", "config-manager", "device-plugin", "labels", "mig-manager")
+CLAIM_TASKS = ("condition", "dra", "exporter", "labels")
+PROFILE, PROFILES = "1g.10gb", 7
+"""The MIG devices of each GPU."""
+START_S = 300.0
+"""Until so many pods run."""
 CONFIGS = {"default": "version: v1\n", "mixed": "version: v1\nflags: {migStrategy: mixed}\n"}
 LOG = "agent.log"
 AGENT = """
 from nvct.agent.kubernetes import cluster
 from nvct.agent.condition import task as condition
+from nvct.agent.dra import claims, publisher, task as dra
 from nvct.agent.labels import task as labels
 from nvct.agent.__main__ import main
 condition.HEARTBEAT_S /= {speedup}
 labels.PERIOD_S /= {speedup}
+claims.TURN_S /= {speedup}
+dra.RECONCILE_S /= {speedup}
+publisher.WATCH_S /= {speedup}
 cluster.Cluster.changes.__defaults__ = (cluster.WATCH_S / {speedup},)
 main()
 """
@@ -82,9 +102,11 @@ class Cost(NamedTuple):
 
 
 @contextlib.contextmanager
-def installed(cluster: Cluster) -> Iterator[str]:
+def installed(
+    cluster: Cluster, value: str = "--set=devicePlugin.config.name=plugin"
+) -> Iterator[str]:
     """Install the chart where no node is chosen; yield the kubeconfig of its account on the node."""
-    words = ("--namespace=nvct", "--create-namespace", "--set=devicePlugin.config.name=plugin",
+    words = ("--namespace=nvct", "--create-namespace", value,
              "--set=nodeSelector.kubernetes\\.io/hostname=none", "--set=uninstall.enabled=false")  # fmt: skip
     cluster.helm("install", "nvct", str(CHART), *words)
     try:
@@ -107,24 +129,41 @@ def agent(cluster: Cluster, kubeconfig: str, speedup: int = 1) -> Iterator[int]:
         cluster.box.call("mkdir", "-p", f"{FOLDER}/configs")
         cluster.box.write(f"{FOLDER}/configs/{name}", text)
     env = {
-        "KUBECONFIG": kubeconfig, "NODE_NAME": NODE, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT,
-        "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "FAIL_ON_INIT_ERROR": "false",
         "CONFIG_FILE_SRCDIR": f"{FOLDER}/configs", "CONFIG_FILE": f"{FOLDER}/config.yaml",
-        "FALLBACK_STRATEGIES": "named", "GFD_SLEEP_INTERVAL": f"{600 // speedup}s",
+        "FALLBACK_STRATEGIES": "named",
     }  # fmt: skip
-    words = [f"{name}={value}" for name, value in env.items()]
-    python = [f"{PROGRAMS}/python", "-I", "-c", AGENT.format(speedup=speedup), *TASKS]
-    process = cluster.box.start(["env", *words, *python], LOG)
-    try:
-        assert wait(lambda: _is_ready(cluster) and allocatable(cluster) == GPUS, TIMEOUT_S), (
-            cluster.box.work / LOG
-        ).read_text()
+    with _started(cluster, kubeconfig, TASKS, env, speedup):
+        _until(cluster, lambda: _is_ready(cluster) and allocatable(cluster) == GPUS)
         time.sleep(SETTLED_S)
         yield began
+
+
+@contextlib.contextmanager
+def _started(
+    cluster: Cluster,
+    kubeconfig: str,
+    tasks: tuple[str, ...],
+    env: dict[str, str],
+    speedup: int = 1,
+) -> Iterator[BoxedProcess]:
+    env = {
+        "KUBECONFIG": kubeconfig, "NODE_NAME": NODE, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT,
+        "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "FAIL_ON_INIT_ERROR": "false",
+        "GFD_SLEEP_INTERVAL": f"{600 // speedup}s", **env,
+    }  # fmt: skip
+    words = [f"{name}={value}" for name, value in env.items()]
+    python = [f"{PROGRAMS}/python", "-I", "-c", AGENT.format(speedup=speedup), *tasks]
+    process = cluster.box.start(["env", *words, *python], LOG)
+    try:
+        yield process
     finally:
-        cluster.box.call("pkill", "-TERM", "-f", "nvct.agent.__main__")
+        process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TIMEOUT_S)
+
+
+def _until(cluster: Cluster, ready: Callable[[], bool], limit_s: float = TIMEOUT_S) -> None:
+    assert wait(ready, limit_s), (cluster.box.work / LOG).read_text()
 
 
 def measure(cluster: Cluster, seconds: float) -> Cost:
@@ -192,6 +231,46 @@ def _events(cluster: Cluster) -> list[tuple[str, Callable[[], None]]]:
     ]
 
 
+def _all_run(cluster: Cluster, names: list[str]) -> bool:
+    return all(runs(cluster, name) for name in names)
+
+
+def of_claims(cluster: Cluster, counts: Iterable[int], seconds: float) -> Iterator[str]:
+    """Yield a line for each number of pods that have a claim: requests and CPU of an idle agent."""
+    prepare(cluster)
+    for gpu in map(str, range(GPUS)):
+        smi(cluster, "-i", gpu, "-mig", "1")
+        smi(cluster, "mig", "-i", gpu, "-cgi", ",".join([PROFILE] * PROFILES), "-C")
+    env = {
+        "NVIDIA_CDI_HOOK_PATH": f"{PROGRAMS}/nvidia-cdi-hook", "DCGM_EXPORTER_LISTEN": "127.0.0.1:0",
+    }  # fmt: skip
+    made = 0
+    with installed(cluster, "--set=dra.enabled=true") as kubeconfig:
+        for count in sorted(counts):
+            with _started(cluster, kubeconfig, CLAIM_TASKS, env) as process:
+                _until(cluster, lambda: len(devices(cluster)) == GPUS * PROFILES)
+                names = [f"claim-{number}" for number in range(made, count)]
+                for name in names:
+                    claim(cluster, name, "true", device_class="mig.nvidia.com")
+                    cluster.api.create(
+                        PODS, asks_for_claims(name, script="sleep 36000").manifest(name)
+                    )
+                _until(cluster, partial(_all_run, cluster, names), START_S)
+                made = count
+                time.sleep(SETTLED_S)
+                pid = process.program()
+                assert pid is not None
+                before = cpu_s(pid)
+                time.sleep(seconds)
+                used = 100 * (cpu_s(pid) - before) / seconds
+            with _started(cluster, kubeconfig, CLAIM_TASKS, env, SPEEDUP):
+                _until(cluster, lambda: _is_ready(cluster))
+                time.sleep(SETTLED_S)
+                asked = idle(cluster, seconds)
+            each = ", ".join(f"{r.verb} {r.resource} {n:.0f}" for r, n in sorted(asked.items()))
+            yield f"{count} claims: {sum(asked.values()):.0f} requests an hour ({each}), {used:.2f} % of a core"
+
+
 def _is_ready(cluster: Cluster) -> bool:
     node = cluster.api.find(f"/api/v1/nodes/{NODE}")
     assert node is not None
@@ -199,6 +278,16 @@ def _is_ready(cluster: Cluster) -> bool:
     return any(one["type"] == TYPE and one["status"] == "True" for one in conditions)
 
 
+def main(words: list[str]) -> None:
+    """Print the tables."""
+    seconds = float(words[0] if words else SECONDS)
+    with alone.running() as cluster:
+        if words[1:]:
+            for line in of_claims(cluster, map(int, words[1:]), seconds):
+                print(line, flush=True)
+        else:
+            print("\n".join(measure(cluster, seconds).lines()))
+
+
 if __name__ == "__main__":
-    with alone.running() as made:
-        print("\n".join(measure(made, float(sys.argv[1] if sys.argv[1:] else SECONDS)).lines()))
+    main(sys.argv[1:])

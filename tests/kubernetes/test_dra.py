@@ -42,7 +42,7 @@ from tests.kubernetes.dra import (
     runs,
     scheduled_to,
 )  # fmt: skip
-from tests.kubernetes.pods import run, run_all
+from tests.kubernetes.pods import Pod, container, run, run_all
 from tests.kubernetes.test_exporter import exporter, of_pod, series
 
 BY_MPS = {
@@ -58,6 +58,7 @@ echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control
 touch /dev/shm/of-a-pod
 """
 MPS_CLAIMS = f"{DEFAULT_ROOT}/{DRIVER}"
+SHARED = [{"name": "shared", "mountPath": "/shared"}]
 MODES = ("--query-gpu=compute_mode", "--format=csv,noheader")
 pytestmark = [
     pytest.mark.slow,
@@ -114,6 +115,43 @@ def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, drive
     assert len(set(every)) == len(every), seen
     assert wait(lambda: driver.journal() == [], TIMEOUT_S), driver.log()
     assert driver.log().count("were written") == written
+
+
+def test_an_init_container_has_the_requests_that_kubernetes_maps_it_to(
+    node: Cluster, driver: Driver
+) -> None:
+    """docs/dra.md says so: by a limit those of another container, by a claim the one it names."""
+    requests = [
+        {"name": name, "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        for name in ("first", "other")
+    ]
+    spec = {"devices": {"requests": requests}}
+    node.api.create(CLAIMS, {"metadata": {"name": "parts"}, "spec": spec})
+    asked = {
+        "by-limit": ({"limits": {GPU: 1}}, {"limits": {GPU: 2}}),
+        "by-claim": (
+            {"claims": [{"name": "parts", "request": "first"}]},
+            {"claims": [{"name": "parts"}]},
+        ),
+    }
+    seen = {}
+    for name, (of_init, of_main) in asked.items():
+        both = Pod(
+            script=f"cat /shared/init; echo; {LIST}",
+            container={"resources": of_main, "volumeMounts": SHARED},
+            spec={
+                "initContainers": [
+                    container(
+                        f"{LIST} >/shared/init", {}, "init", resources=of_init, volumeMounts=SHARED
+                    )
+                ],
+                "volumes": [{"name": "shared", "emptyDir": {}}],
+                "resourceClaims": [{"name": "parts", "resourceClaimName": "parts"}],
+            },
+        )
+        init, _, main = run(node.api, name, both).log.partition("\n\n")
+        seen[name] = len(UUID.findall(init)), len(UUID.findall(main))
+    assert seen == {"by-limit": (2, 2), "by-claim": (1, 2)}, driver.log()
 
 
 def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubelet(

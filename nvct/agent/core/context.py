@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, TypeVar
 
 from nvct.agent.core.logs import Log
 from nvct.paths import AGENT_DIR
+from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def node_name(env: Mapping[str, str]) -> str:
     return env.get("NODE_NAME") or os.uname().nodename
 
 
-@dataclass
+@dataclass()
 class Shared:
     """What the tasks of one process share.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from nvct.agent.core.task import KeptTask
@@ -18,6 +17,7 @@ from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
 from nvct.oci.jsontext import Json
+from nvct.typed import dataclass
 from nvct.version import __version__
 
 Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
@@ -30,7 +30,7 @@ ON_THE_NODE = "on the node, nvct agent --status says why"
 """In place of a reason, on the port."""
 
 
-@dataclass
+@dataclass()
 class Status:
     """The state of the agent and its tasks.
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from nvct.agent.web.exposition import Family, family
+from nvct.typed import dataclass
 
 PerResource: TypeAlias = Counter[str]
 
 PREFIX = "nvct_device_plugin"
 
 
-@dataclass
+@dataclass()
 class Counts:
     """Counters by the name of a resource, since the start of the program."""
 

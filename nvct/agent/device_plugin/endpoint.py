@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
@@ -179,7 +179,7 @@ class Endpoint(Sockets):
                     container.devices_ids,
                     content.settings,
                     content.node,
-                    str(uuid.uuid4()),
+                    os.urandom(16).hex(),
                 )
             )
         return response

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nvct.agent.core.context import Context
@@ -26,6 +25,7 @@ from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
 from nvct.oci.jsontext import Json
+from nvct.typed import dataclass
 
 IGNORED = frozenset({"cdi-cri"})
 """Strategies that nothing but the engine reads."""

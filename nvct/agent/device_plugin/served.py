@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nvct import typed
 from nvct.agent.core.logs import Log
@@ -29,6 +29,7 @@ from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError
+from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ HAND_OVER_S = 20.0
 """How long another instance may take until it serves: NVML answers it already."""
 
 
-@dataclass
+@dataclass()
 class Entry:
     """A registration, the folder of its socket, the tasks that run it and that end it."""
 

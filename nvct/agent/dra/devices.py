@@ -8,7 +8,7 @@ Contract: pure functions of values. Names, attributes and capacities are those o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple, TypeAlias
 
 from nvct.agent.labels.gpus import family
@@ -16,6 +16,7 @@ from nvct.agent.machine.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
+from nvct.typed import dataclass
 
 Value: TypeAlias = "str | int | bool | Version"
 Attributes: TypeAlias = Mapping[str, Value]
@@ -96,13 +97,13 @@ class Offer:
                 and the ids of instances.
             drops: leave out the devices that have one.
         """
-        marked = (  # each second: a copy of all takes ten times as long
+        marked = tuple(  # each second: a copy of all takes ten times as long
             device if (why := problem(device.gpu, device.instance)) == device.unhealthy
             else replace(device, unhealthy=why)
             for device in self.devices
         )  # fmt: skip
-        kept = tuple(device for device in marked if not (drops and device.unhealthy))
-        return replace(self, devices=kept)
+        kept = tuple(device for device in marked if not device.unhealthy) if drops else marked
+        return self if kept == self.devices else replace(self, devices=kept)
 
     def of_gpus(self, gpus: Collection[str]) -> Offer:
         """Return the part of some GPUs, by their UUIDs."""

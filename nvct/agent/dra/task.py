@@ -135,7 +135,7 @@ class DraDriver(Task):
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
-        offered = self._offered
+        offered, unhealthy = self._offered, self._unhealthy()
         others = [
             publisher.problem.text if publisher else "", self._mode.problem if self._mode else "",
         ]  # fmt: skip
@@ -145,10 +145,10 @@ class DraDriver(Task):
                 "state": self._state,
                 "reason": next(filter(None, (self._rejected, self.problem.text, *others)), ""),
                 "devices": len(offered.devices),
-                "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
+                "unhealthy": {one.uuid or one.name: one.unhealthy for one in unhealthy},
                 "withheld": [
                     one.uuid or one.name
-                    for one in self._unhealthy()
+                    for one in unhealthy
                     if self._health.is_passing(one.gpu, one.instance)
                 ],
                 "mode": self._mode.mode if self._mode else resources_mode.DRA,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+from nvct.typed import dataclass
 
 Instance: TypeAlias = tuple[str, int]
 """UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""
@@ -23,7 +24,7 @@ RATED = ("nvlink_tx", "nvlink_rx")
 """Totals of which the rate is shown."""
 
 
-@dataclass
+@dataclass()
 class History:
     """The counts since this process started.
 

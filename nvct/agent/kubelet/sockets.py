@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -59,7 +58,7 @@ class Sockets:
         await self.stop()
         folders = [os.path.dirname(path) for path in self.paths]
         # Not by the pid: those of two containers may be equal.
-        temporary = [f"{folder}/.nvct-{uuid.uuid4().hex[:8]}" for folder in folders]
+        temporary = [f"{folder}/.nvct-{os.urandom(4).hex()}" for folder in folders]
         try:
             self._server = make(temporary)
             await asyncio.shield(self._server.start())  # as in `stop`

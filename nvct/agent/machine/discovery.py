@@ -18,7 +18,7 @@ from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import gpus, nodes, pci
-from nvct.host.gpu.nodes import NodeStat, StatNode, mig_instances
+from nvct.host.gpu.nodes import NodeStat, StatNode
 from nvct.host.model import Findings, Mode
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.model import GpuLink, NvmlReport
@@ -76,12 +76,13 @@ class Discovery:
         with contextlib.suppress(NvctError):  # those before, until somebody answers again
             self._names = await self.host.ask(NodeNames(), tuple[str, ...])
         roots = self.roots
-        names = procfs.list_directory(f"{roots.proc}/driver/nvidia/capabilities")
-        minors = [int(n[3:]) for n in names if n.startswith("gpu") and n[3:].isdigit()]
+        capabilities = f"{roots.proc}/driver/nvidia/capabilities"
+        gpus = [f"{capabilities}/{name}/mig" for name in procfs.list_directory(capabilities)]
+        instances = [f"{gpu}/{name}" for gpu in gpus for name in procfs.list_directory(gpu)]
         return (
             procfs.driver_version(roots),
             *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
-            *(str(mig_instances(roots, minor)) for minor in minors),
+            *((instance, *procfs.list_directory(instance)) for instance in instances),
             *self._names,
         )
 

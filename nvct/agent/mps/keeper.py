@@ -20,7 +20,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 
 from nvct import typed
@@ -30,6 +29,7 @@ from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
+from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from nvct.typed import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
