@@ -80,6 +80,11 @@ class FakeEngine:
             assert answer.more == synchronize.more
         return events
 
+    def answer_registration(self, answer: api.Answer) -> None:
+        """Answer the whole of the plugin's first message."""
+        stream, _ = self._message(RUNTIME)
+        self.send(RUNTIME, stream, RESPONSE, answer.SerializeToString())
+
     def ask(self, method: str, request: Message, answer: type[Answer]) -> Answer:
         """Call a method of the plugin."""
         self._stream += 2

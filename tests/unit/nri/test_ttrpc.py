@@ -150,7 +150,6 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 def test_a_refused_registration_is_told() -> None:
     problems: list[NvctError] = []
     with connected(plugin(), problems) as engine:
-        engine.sock.recv(1)  # it has sent its own message
         refusal = api.Answer(status=api.Status(code=2, message="invalid plugin index"))
-        engine.send(RUNTIME, 1, RESPONSE, refusal.SerializeToString())
+        engine.answer_registration(refusal)
     assert "invalid plugin index" in problems[0].message
