@@ -19,10 +19,13 @@ from nvct.oci.bundle import mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nvct.linux.mountinfo import Mount
     from nvct.oci.bundle import Bundle
+
+    Source = tuple[str, list[object], list[str]]
+    """A real path, the options of its mount, and what others cover below it."""
 
 PROC = "/proc"
 LIMIT = 16 << 20
@@ -49,21 +52,31 @@ def leaves_cgroup(bundle: Bundle) -> bool:
         mounts = _mounts()
         if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
             return True
-        sees_processes = _shares(bundle, "pid")
-        for source, options, covered in _sources(bundle):
-            for mount in mounts:
-                is_below = _holds(source, mount.target) and source != mount.target
-                if not is_below and not _holds(mount.target, source):
-                    continue
-                if any(_holds(source + target, mount.target) for target in covered):
-                    continue
-                sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
-                is_held = "rro" in options or (_is_read_only(options) and not is_below)
-                if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
-                    return True
-        return sees_processes and not bundle.has_user_namespace()
+        leaves, sees_processes = shown(_sources(bundle), mounts)
+        sees_processes |= _shares(bundle, "pid")
+        return leaves or (sees_processes and not bundle.has_user_namespace())
     except (OSError, ValueError, DocumentError):
         return True
+
+
+def shown(sources: Iterable[Source], mounts: list[Mount]) -> tuple[bool, bool]:
+    """Return whether sources let root leave its control group, and whether they show processes.
+
+    `mounts` are those of what the kernel shows.
+    """
+    sees_processes = False
+    for source, options, covered in sources:
+        for mount in mounts:
+            is_below = _holds(source, mount.target) and source != mount.target
+            if not is_below and not _holds(mount.target, source):
+                continue
+            if any(_holds(source + target, mount.target) for target in covered):
+                continue
+            sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
+            is_held = "rro" in options or (_is_read_only(options) and not is_below)
+            if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
+                return True, sees_processes
+    return False, sees_processes
 
 
 def _maps_root(bundle: Bundle) -> bool:
@@ -133,7 +146,7 @@ def _shares(bundle: Bundle, kind: str) -> bool:
     return True
 
 
-def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
+def _sources(bundle: Bundle) -> Iterator[Source]:
     """Yield the real paths of what is mounted into a container, with options, and of its root.
 
     The third value is what other mounts of the container cover below the path.

@@ -85,10 +85,13 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
         NvctError: the engine refuses the plugin, or does not speak the protocol.
     """
     with connect() as sock:
-        connection = Connection(sock, plugin.methods)
+        connection = Connection(sock, plugin.methods, plugin.answered)
         request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
-        connection.call("RegisterPlugin", request.SerializeToString())
-        connection.serve()
+        try:
+            connection.call("RegisterPlugin", request.SerializeToString())
+            connection.serve()
+        finally:
+            plugin.lost()
 
 
 def _connect(path: str) -> socket.socket:
@@ -155,6 +158,7 @@ def program(
         rule=rule,  # type: ignore[arg-type]  # a choice
         exempt=[] if os.environ.get(EXEMPT_ENV) == "" else _words(exempt),
         kubelet=kubelet_dir,
+        sockets=os.path.dirname(os.path.abspath(nri_socket)),
         record=record,
     )
     if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):

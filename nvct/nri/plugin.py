@@ -21,6 +21,7 @@ from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
 from nvct.nri.accounts import Accounts
 from nvct.nri.host import KnownHost
+from nvct.nri.mounts import Node
 from nvct.nri.ttrpc import Methods, sentence
 from nvct.oci.bundle import Bundle
 from nvct.paths import NRI_DIR
@@ -34,6 +35,7 @@ CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
 """The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, although
 its NRI has the field (server/nri-api.go), so it gets devices and mounts."""
 KUBELET = "/var/lib/kubelet"
+SOCKETS = "/var/run/nri"
 
 Rule = Literal["off", "audit", "enforce"]
 
@@ -48,6 +50,7 @@ class Options:
         takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
         rule: whether a pod has exactly what the kubelet gave it.
         exempt: namespaces that the rule does not hold for.
+        sockets: the folder of the engine's socket for plugins.
         record: the folder that says who has which GPU.
     """
 
@@ -57,6 +60,7 @@ class Options:
     rule: Rule = "off"
     exempt: Sequence[str] = ("kube-system",)
     kubelet: str = KUBELET
+    sockets: str = SOCKETS
     record: str = NRI_DIR
 
 
@@ -88,6 +92,9 @@ class Plugin:
     _accounts: Accounts = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
+    _refused: list[tuple[api.PodSandbox, api.Container, NvctError]] = field(
+        default_factory=list, init=False
+    )
 
     def __post_init__(self) -> None:
         self._accounts = Accounts(self.options.record, self._names, self.say)
@@ -165,7 +172,8 @@ class Plugin:
             if not self.validates:
                 self._judge(pod, made, adjust)
         except NvctError as error:
-            raise self._refusal(pod, made, error) from error
+            self._refused.append((pod, made, error))
+            raise
         return api.CreateContainerResponse(adjust=adjust).SerializeToString()
 
     def validate(self, payload: bytes) -> bytes:
@@ -175,7 +183,7 @@ class Plugin:
         try:
             self._judge(request.pod, request.container, request.adjust)
         except NvctError as error:
-            self._refusal(request.pod, request.container, error)
+            self._refused.append((request.pod, request.container, error))
             answer.reject, answer.reason = True, sentence(error)
         return answer.SerializeToString()
 
@@ -206,10 +214,19 @@ class Plugin:
             self.say(f"the GPUs of a container are not recorded: {error.message}")
             return {}
 
-    def _refusal(self, pod: api.PodSandbox, made: api.Container, error: NvctError) -> NvctError:
-        self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
-        self._accounts.refuse(pod, made, error)
-        return error
+    def answered(self) -> None:
+        """Log and record the refusal in the last answer, which has been sent."""
+        for pod, made, error in self._refused:
+            self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
+            self._accounts.refuse(pod, made, error)
+        self._refused.clear()
+
+    def lost(self) -> None:
+        """Log a refusal that could not be sent: engines go on without a plugin that is late."""
+        for pod, made, error in self._refused:
+            why = "the engine had closed the connection before the answer"
+            self.say(f"not refused: {container.name_of(pod, made)}: {why}: {error.message}")
+        self._refused.clear()
 
     def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
         settings, trouble, host = self._in_force()
@@ -255,10 +272,12 @@ class Plugin:
             return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
+        node = Node(self.options.kubelet, self.options.sockets)
+
         def check(policy: Config, trouble: NvctError | None) -> None:
             request = requests.named([*names], "CDI names")
             nodes = adjustments.nodes(requests.edits_of(request, settings, host)) if names else ()
-            bundle = container.bundle(pod, made, adjust, nodes, self.options.kubelet)
+            bundle = container.bundle(pod, made, adjust, nodes, node)
             _check(bundle, policy, host, trouble)
 
         if is_checked:

@@ -47,10 +47,13 @@ class Connection:
 
     Args:
         methods: of the service Plugin.
+        answered: is called once an answer has been sent.
     """
 
-    def __init__(self, sock: socket, methods: Methods) -> None:
-        self._sock = sock
+    def __init__(
+        self, sock: socket, methods: Methods, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        self._sock, self._answered = sock, answered
         self._methods = methods
         self._received = {PLUGIN: bytearray(), RUNTIME: bytearray()}
         self._stream = -1
@@ -119,6 +122,7 @@ class Connection:
             if connection == PLUGIN and kind == REQUEST:
                 answer = self._answer(api.Call.FromString(content))
                 self._send(PLUGIN, stream, RESPONSE, answer.SerializeToString())
+                self._answered()
             elif connection == RUNTIME and kind == RESPONSE and stream == self._stream:
                 self._answers[stream] = api.Answer.FromString(content)
             else:
