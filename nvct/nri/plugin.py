@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
-from nvct.container import engine_devices
+from nvct.container import engine_devices, plan_devices
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
@@ -26,7 +26,7 @@ from nvct.nri.ttrpc import Methods, sentence
 from nvct.oci.bundle import Bundle
 from nvct.paths import NRI_DIR
 
-CREATED, POST_CREATED, STOPPED, REMOVED, VALIDATE = 4, 5, 10, 11, 14
+CREATED, POST_CREATED, POST_STARTED, STOPPED, REMOVED, VALIDATE = 4, 5, 7, 10, 11, 14
 """Events of nri/pkg/api."""
 ENDED = 4
 """A container's state."""
@@ -74,7 +74,8 @@ class Plugin:
         unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
             verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
         validates: whether the engine asks for a verdict of its own.
-        is_known: whether the engine has accepted the plugin's events.
+        is_configured: whether the engine has asked for the plugin's events.
+        is_known: whether the engine has accepted them.
         resolves: whether the engine takes CDI names.
     """
 
@@ -84,6 +85,7 @@ class Plugin:
     say: Callable[[str], None]
     unasked: set[tuple[str, str]] = field(default_factory=set)
     validates: bool = False
+    is_configured: bool = False
     is_known: bool = False
     resolves: bool = False
     _engine: tuple[str, str] = field(default=("", ""), init=False)
@@ -108,6 +110,7 @@ class Plugin:
             "CreateContainer": self.create,
             "ValidateContainerAdjustment": self.validate,
             "PostCreateContainer": self.made,
+            "PostStartContainer": self.started,
             "StopContainer": self.ended,
             "RemoveContainer": self.ended,
             "StateChange": self.changed,
@@ -119,10 +122,11 @@ class Plugin:
         request = api.ConfigureRequest.FromString(payload)
         self._engine = request.runtime_name, request.runtime_version
         self.validates = self._engine not in self.unasked
-        self.is_known = False
+        self.is_configured, self.is_known = True, False
         self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
         self._pods, self._running = {}, []
-        events = [CREATED, POST_CREATED, STOPPED, REMOVED, *([VALIDATE] if self.validates else [])]
+        events = [CREATED, POST_CREATED, POST_STARTED, STOPPED, REMOVED]
+        events += [VALIDATE] if self.validates else []
         return api.ConfigureResponse(
             events=sum(1 << (event - 1) for event in events)
         ).SerializeToString()
@@ -193,6 +197,11 @@ class Plugin:
         self._accounts.add(request.pod, request.container)
         return b""
 
+    def started(self, payload: bytes) -> bytes:
+        """Answer PostStartContainer."""
+        self._accounts.start(api.CreateContainerRequest.FromString(payload).container)
+        return b""
+
     def ended(self, payload: bytes) -> bytes:
         """Answer StopContainer, which engines also call when a container ends, and Remove."""
         self._accounts.remove(api.CreateContainerRequest.FromString(payload).container)
@@ -203,6 +212,8 @@ class Plugin:
         change = api.StateChangeEvent.FromString(payload)
         if change.event == POST_CREATED:
             self._accounts.add(change.pod, change.container)
+        elif change.event == POST_STARTED:
+            self._accounts.start(change.container)
         elif change.event in (STOPPED, REMOVED):
             self._accounts.remove(change.container)
         return b""
@@ -278,7 +289,7 @@ class Plugin:
             request = requests.named([*names], "CDI names")
             nodes = adjustments.nodes(requests.edits_of(request, settings, host)) if names else ()
             bundle = container.bundle(pod, made, adjust, nodes, node)
-            _check(bundle, policy, host, trouble)
+            _check(bundle, policy, host, trouble, self.options.kubelet)
 
         if is_checked:
             check(settings, trouble)
@@ -311,17 +322,27 @@ class Plugin:
         return settings, trouble, self._host
 
 
-def _check(bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None) -> None:
+def _check(
+    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None, kubelet: str
+) -> None:
     """Apply the policy of `settings` to the devices of a container.
+
+    A refusal names a record of the kubelet that cannot be read.
 
     Raises:
         NotPermittedError: it denies or ignores them; a plugin cannot take them out.
         NvctError: they are not known.
     """
     notes: list[str] = []
-    removal = engine_devices.check(
-        bundle, settings, host, None, None, devices=[], notes=notes, trouble=trouble
-    )
+    origin = plan_devices.origin_of(bundle, settings, host)
+    try:
+        removal = engine_devices.check(
+            bundle, settings, host, origin, None, devices=[], notes=notes, trouble=trouble
+        )
+    except NotPermittedError as error:
+        why = next((each.why for each in origin.results if f"{kubelet}/" in each.why), "")
+        error.message += f"; {why}" if why else ""
+        raise
     if removal is not None:
         raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from nvct.config.model import Config
 from nvct.errors import NvctError
 from nvct.host import gpu_record
 from nvct.nri import nri_pb2 as api
-from nvct.nri.main import Settings
+from nvct.nri.main import Settings, say
 from nvct.nri.plugin import Options, Plugin
 from tests.support.kubelet_records import CONTAINER, UID, Given, write
 from tests.support.policy_lab import nodes
@@ -307,6 +308,29 @@ def test_a_device_rule_of_another_plugin_counts(case: Case) -> None:
                 "ValidateContainerAdjustment", request, api.ValidateContainerAdjustmentResponse
             )
         assert verdict.reject == is_refused
+
+
+def test_a_record_of_the_kubelet_that_cannot_be_read_is_named(case: Case) -> None:
+    case.options = {"rule": "enforce"}
+    path = case.lab.home / "kubelet/device-plugins/kubelet_internal_checkpoint"
+    path.parent.mkdir(parents=True)
+    for text in ("{}", "{", "[]"):
+        path.write_text(text)
+        with pytest.raises(RefusedError, match=re.escape(str(path))):
+            case.create(linux=device(1))
+    assert any(str(path) in line for line in case.said)
+
+
+def test_names_of_any_length_are_cut_in_events_and_in_the_log(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        case.create(annotations={POD: f"nvidia.com/gpu={'x' * 200_000}"})
+    assert "has no device 'xxx" in str(caught.value)
+    assert len(str(caught.value)) < 1500
+    say(f"refused: {'y' * 200_000}\nforged")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 1100
 
 
 def test_a_refusal_that_the_engine_did_not_take_is_not_logged_as_one(case: Case) -> None:
