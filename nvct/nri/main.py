@@ -166,8 +166,7 @@ def program(
         sockets=os.path.dirname(os.path.abspath(nri_socket)),
         record=record,
     )
-    if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):
-        raise HostError(f"{kubelet_dir}/{FOLDER} does not exist", hint="see --kubelet-dir")
+    _check_kubelet(rule, kubelet_dir)
     signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
@@ -179,6 +178,24 @@ def program(
         serve(lambda: socket.socket(fileno=fd), plugin, index, name)
         return
     serve_always(lambda: serve(lambda: _connect(nri_socket), plugin, index, name), plugin)
+
+
+def check(options: Sequence[str]) -> None:
+    """Check options and variables of the program, before an installer changes anything for it.
+
+    Raises:
+        NvctError: the program would end with it.
+    """
+    try:
+        values = program.make_context(f"{NAME}-nri", [*options]).params
+    except click.ClickException as error:
+        raise UsageError(f"{NAME}-nri: {error.format_message()}") from error
+    _check_kubelet(values["rule"], values["kubelet_dir"])
+
+
+def _check_kubelet(rule: str, folder: str) -> None:
+    if rule != "off" and not os.path.isdir(f"{folder}/{FOLDER}"):
+        raise HostError(f"{folder}/{FOLDER} does not exist", hint="see --kubelet-dir")
 
 
 def serve_always(
