@@ -29,6 +29,7 @@ LIMIT = 16 << 20
 CGROUP_TYPES = ("cgroup", "cgroup2")
 KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
 SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
+"""Kinds of mounts that show the host, and have no device nodes."""
 UNIFIED = "/sys/fs/cgroup"
 FOLDERS = 512
 """So many are searched for nodes below each mount."""
@@ -52,6 +53,8 @@ def leaves_cgroup(bundle: Bundle) -> bool:
         if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
             return True
         for _, options, mount, is_below in _shared(bundle, mounts):
+            if mount.fstype not in SHOWN_TYPES:
+                continue
             is_held = "rro" in options or (_is_read_only(options) and not is_below)
             if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
                 return True
@@ -69,8 +72,7 @@ def sees_processes(bundle: Bundle) -> bool:
     namespaces = bundle.objects(("linux", "namespaces"))
     has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
     try:
-        processes = [mount for mount in _mounts() if mount.fstype == "proc"]
-        is_mounted = bool(list(_shared(bundle, processes)))
+        is_mounted = "proc" in [mount.fstype for _, _, mount, _ in _shared(bundle, _mounts())]
         return (is_mounted or _shares(bundle, "pid")) and not has_own_users
     except (OSError, ValueError, DocumentError):
         return True
@@ -82,10 +84,10 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
     They are in the sources of its mounts, in its root, and in what is mounted below them.
     """
     try:
-        mounts = [mount for mount in _mounts(shown=False) if "nodev" not in mount.options]
         folders = [(source, source, covered) for source, _, covered in _sources(bundle)]
-        for source, _, mount, is_below in _shared(bundle, mounts):
-            if is_below:
+        for source, _, mount, is_below in _shared(bundle, _mounts()):
+            has_nodes = "nodev" not in mount.options and mount.fstype not in SHOWN_TYPES
+            if is_below and has_nodes:
                 folders.append((source, mount.target, []))
     except (OSError, ValueError, DocumentError):
         return  # the same counts in sees_processes
@@ -151,14 +153,8 @@ def _writes_settings(bundle: Bundle) -> bool:
     return False
 
 
-def _mounts(*, shown: bool = True) -> list[Mount]:
-    """Return the mounts of what the kernel shows, or all others."""
-    text = read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
-    lines = [
-        line for line in text.split("\n")
-        if (line.partition(" - ")[2].split(" ")[0] in SHOWN_TYPES) == shown
-    ]  # fmt: skip
-    mounts = parse("\n".join(lines))
+def _mounts() -> list[Mount]:
+    mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")
     return mounts
@@ -172,12 +168,22 @@ def _shared(
     The last value says whether the mount is below the source.
     """
     for source, options, covered in _sources(bundle):
+        for mount in _holders(source, mounts):
+            yield source, options, mount, False
         for mount in mounts:
-            is_below = _holds(source, mount.target) and source != mount.target
-            if not is_below and not _holds(mount.target, source):
-                continue
-            if not any(_holds(source + target, mount.target) for target in covered):
-                yield source, options, mount, is_below
+            is_covered = any(_holds(source + target, mount.target) for target in covered)
+            if _holds(source, mount.target) and source != mount.target and not is_covered:
+                yield source, options, mount, True
+
+
+def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
+    """Return the mount in which a path is, and later ones above it, which may cover it."""
+    holders: list[Mount] = []
+    for mount in mounts:
+        if _holds(mount.target, path):
+            is_outer = bool(holders) and len(mount.target) < len(holders[0].target)
+            holders = [*holders, mount] if is_outer else [mount]
+    return holders
 
 
 def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:

@@ -196,6 +196,11 @@ def test_sysfs_is_held_only_read_only(machine: Machine) -> None:
     for source in (system, system / "kernel", system / "kernel/mm", system / "class"):
         assert leaves(bind(source)), source
     assert not leaves(bind(system / "kernel", "ro"))
+    (system / "fs/other").mkdir(parents=True)
+    machine.mount(OTHER, system / "fs/other")
+    assert not leaves(bind(system / "fs/other"))  # such as bpf
+    machine.mount(KERNEL % "sysfs", system)
+    assert leaves(bind(system / "fs/other"))  # it is covered
     part = machine.mount(KERNEL % "sysfs", machine.folder("volume"), root="/module")
     assert leaves(bind(part))
     own = {"destination": "/sys", "type": "sysfs", "source": "sysfs"}

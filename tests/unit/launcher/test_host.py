@@ -119,20 +119,21 @@ def test_what_a_user_writes_is_no_namespace(kind: str, checked: Lab) -> None:
     others = [namespace for namespace in PRIVATE if namespace["type"] != kind]
     said = json.dumps({"type": kind}, separators=(",", ":"))
     listed = f'"namespaces":[{said}]'
-    for more in (
+    options: list[dict[str, Any]] = [
         {"annotations": {"type": kind}},
         {"annotations": {listed: listed, "namespaces": f"[{said}]", said: said}},
         {"hostname": listed, "process": {"args": [said, listed], "env": [f"namespaces=[{said}]"]}},
         {"mounts": [{"destination": "/x", "source": "tmpfs", "options": [said, listed]}]},
-    ):
+    ]
+    for more in options:
         assert decided_by(checked, **more) == "bin/runc", more
-        linux = {"namespaces": others}
+        linux: dict[str, Any] = {"namespaces": others}
         assert decided_by(checked, **more, linux=linux) == goes, more
         for member in ("sysctl", "resources"):
             linux = {"namespaces": others, member: {"unified": {"type": kind}, "type": kind}}
             assert decided_by(checked, **more, linux=linux) == goes, more
-    twice = {"x": {"namespaces": PRIVATE}}
-    assert decided_by(checked, **twice, linux={"namespaces": others}) == "python"
+    linux = {"namespaces": others, "x": {"namespaces": PRIVATE}}
+    assert decided_by(checked, linux=linux) == "python"
 
 
 def test_what_a_user_writes_holds_no_setting(checked: Lab) -> None:
