@@ -31,7 +31,7 @@ KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
 SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
 """Kinds of mounts that show the host, and have no device nodes."""
 UNIFIED = "/sys/fs/cgroup"
-FOLDERS = 512
+FOLDERS = 256
 """So many are searched for nodes below each mount."""
 
 
