@@ -59,7 +59,7 @@ def test_docker(docker: Docker) -> None:
 
     full = start("refused", *FREE)
     assert full.returncode != 0
-    assert f"none of {count} is free" in full.stderr, full
+    assert f"with none of {count} free; " in full.stderr, full
     before = users(docker)
 
     assert docker.docker("pause", "free-0").returncode == 0
