@@ -121,7 +121,7 @@ def others_count(work: Path) -> None:
     assert "with none of 7 free; " in none[1], none
     large = start(work, "large", "free:1@memory>=1Ti").communicate()
     assert (
-        "asks for free:1@memory>=1Ti, and 0 GPUs outside MIG mode fit: this host has 7 of 80.0Gi"
+        "asks for free:1@memory>=1Ti, and 0 GPUs outside MIG mode fit: this host has 7 of 79.6Gi"
         in large[1]
     ), large
     for name in ("named", "last"):
