@@ -31,9 +31,8 @@ def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
     result = _copy(values)
     for path, reason in tables["refused"].items():
         if _get(result, path):
-            raise DocumentError(
-                f"{file}: {path}: {reason}", hint=f"remove {path}, or set it to false"
-            )
+            problem, _, remedy = reason.partition("; ")
+            raise DocumentError(f"{file}: {path}: {problem}", hint=remedy or f"remove {path}")
     sentences = _rename(result, tables["renamed"])
     sentences += _drop(result, tables)
     image = result.get("image")
