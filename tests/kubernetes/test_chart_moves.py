@@ -15,7 +15,17 @@ import yaml
 
 from nvct.agent.manifests import convert_values
 from nvct.version import __version__
-from tests.kubernetes.rendering import CHART, agent_of, env_of, helm, notes, objects_of, pod_of
+from tests.kubernetes.rendering import (
+    CHART,
+    WORKER,
+    agent_of,
+    env_of,
+    helm,
+    notes,
+    objects_of,
+    pod_of,
+    rendered,
+)
 
 pytestmark = pytest.mark.slow
 Values = Mapping[str, Any]
@@ -128,6 +138,15 @@ def test_converted_values_render_the_same(objects: dict[str, Any], tmp_path: Pat
     assert umbrella(tmp_path, converted) == objects
     renamed = {"serviceMonitor", "extraEnv", "kubeletPlugin", "gpuResourcesEnabledOverride"}
     assert not renamed & {key for values in converted.values() for key in values}
+
+
+def test_the_page_has_the_values_for_the_exporter_alone() -> None:
+    text = (CHART.parents[2] / "docs/migrate.md").read_text()
+    found = rendered(yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0]))
+    assert env_of(agent_of(pod_of(found)))["NVCT_AGENT_TASKS"] == "exporter"
+    assert "initContainers" not in pod_of(found, WORKER)
+    assert ("ServiceMonitor", "nvct-metrics") in found
+    assert not {kind for kind, _ in found} & {"RuntimeClass", "DeviceClass"}
 
 
 @pytest.mark.parametrize(
