@@ -34,6 +34,8 @@ RUN_BY = {
     "rpm": ("packaging/rpm/build.sh", "tests/integration/test_packages.py"),
     "bundle": ("packaging/bundle/build.py", "tests/support/bundled.py"),
     "image": ("build.py", "tests/support/program_image.py"),
+    "release": ("packaging/release/build.py", "tests/support/released.py"),
+    "wheel": ("hatchling", "tests/integration/test_release.py"),
     "manifests": ("render.py", "tests/kubernetes/test_chart_values.py"),
 }  # fmt: skip
 """What targets run that `make ci-full` does not reach, and what else runs it; "" is a recipe."""
