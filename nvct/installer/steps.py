@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
-from typing_extensions import Self
-
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
@@ -310,7 +308,7 @@ class Instance:
         self._folder, self._name = split(path)
         self._fd = -1
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Instance:
         try:
             with SharedFolder.open(self._folder, create=0o755) as folder:
                 # Another one that ends just now removes the file, and a new one is made.
