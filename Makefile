@@ -187,13 +187,14 @@ image: setup build/image/base.tar build/image/wheels/.ready ## build the image o
 	@$(BIN)/python packaging/image/build.py --base build/image/base.tar --bundle build/image/bundle/nvct-* \
 	  --wheels build/image/wheels --out dist
 
-RELEASE := $(BIN)/python packaging/release/build.py --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
+SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c dpkg-dev gnupg
-	@$(RELEASE) --check
+	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
 	@$(MAKE) --no-print-directory deb rpm bundle wheel image kubernetes
-	@$(RELEASE) --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
+	@$(BIN)/python packaging/release/build.py $(SIGNED) \
+	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh $(TESTED) lintian rpmlint
