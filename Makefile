@@ -192,7 +192,7 @@ release: setup ## all that can be installed, signed by gpg's KEY, for a web serv
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c dpkg-dev gnupg
 	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
-	@$(MAKE) --no-print-directory deb rpm bundle wheel image kubernetes
+	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb rpm bundle wheel image kubernetes
 	@$(BIN)/python packaging/release/build.py $(SIGNED) \
 	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
 

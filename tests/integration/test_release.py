@@ -95,8 +95,9 @@ def of_readme(url: str) -> str:
 def test_the_lines_of_readme_lead_to_a_container(
     release: str, server: str, dist: Path, simulated: SimulatedNode
 ) -> None:
+    more = ("apt",) if release in debian_root.UBUNTU else ()  # its small root has dpkg alone
     try:
-        root = debian_root.root(release)
+        root = debian_root.root(release, *more)
     except ContainerNotPossibleError as error:
         pytest.skip(str(error))
     steps = STEPS.replace("@LINES@", of_readme(server))
