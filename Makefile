@@ -8,7 +8,7 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 # Each worker, and each Python that a test starts, would compile the tests' modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-kubernetes cluster cluster-down test kubernetes crio docker record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle wheel image release manifests ci ci-full clean
+.PHONY: help setup demo demo-kubernetes cluster cluster-down test kubernetes crio docker callers record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle wheel image release manifests ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -71,6 +71,10 @@ crio: setup ## build CRI-O for the tests, with Go 1.26: three minutes, once
 docker: setup ## build Docker for the tests, with Go 1.26: four minutes, once
 	@echo "building Docker, if it is not built: some minutes" >&2
 	@$(BIN)/python -m tests.engines.docker_program
+
+callers: setup ## build BuildKit, nerdctl and cri-dockerd for the tests, with Go 1.26: five minutes, once
+	@echo "building BuildKit, nerdctl and cri-dockerd, if they are not built: some minutes" >&2
+	@$(BIN)/python -m tests.callers.programs
 
 record-peer: kubernetes ## record what NVIDIA's cluster programs in PEER=DIR answer on simulated nodes (as root)
 	@test -n "$(PEER)" || { echo "say where NVIDIA's programs are: make record-peer PEER=DIR; see tests/peer/README.md" >&2; exit 2; }
@@ -201,10 +205,10 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 	@$(MAKE) --no-print-directory static kubernetes
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test PYTEST="tests.support.again --durations=25"
 
-ci-full: crio docker ci test-static ## what takes longer: CRI-O, Docker, many more property examples, and the bench; writes docs/results
+ci-full: crio docker callers ci test-static ## what takes longer: CRI-O, Docker, callers, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines \
+	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
 	    tests/integration/test_packages.py tests/integration/test_release.py \
 	    tests/unit/mig/test_random_plans.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \

@@ -273,11 +273,7 @@ def enter(
 
 
 def make_private(kernel: Kernel = KERNEL) -> None:
-    """Move this process into a mount namespace whose mounts do not propagate.
-
-    Raises:
-        HostError: the kernel refuses the namespace.
-    """
+    """Move this process into a private mount namespace; HostError if the kernel refuses it."""
     try:
         kernel.unshare(CLONE_NEWNS)
         kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -336,23 +332,3 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         except KeyboardInterrupt:  # the terminal signals the program as well
             continue
         return status if status >= 0 else 128 - status
-
-
-def run_in(
-    node: Node,
-    argv: Sequence[str],
-    env: Mapping[str, str] | None = None,
-    *,
-    driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
-    cwd: str | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run a program on a node and return its exit status and output."""
-    process = spawn(
-        argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    out, err = process.communicate()
-    return subprocess.CompletedProcess(
-        list(argv), process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
-    )

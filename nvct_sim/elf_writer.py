@@ -27,20 +27,18 @@ class Machine:
         number: e_machine.
         page: alignment of segments; 64 KiB on aarch64, whose kernels may use such pages.
         triplet: name of Debian's library folder.
-        lib64: name of the library folder in other distributions.
     """
 
     number: int
     bits: int
     page: int
     triplet: str
-    lib64: str
 
 
 MACHINES = {
-    "x86_64": Machine(62, 64, 0x1000, "x86_64-linux-gnu", "lib64"),
-    "aarch64": Machine(183, 64, 0x10000, "aarch64-linux-gnu", "lib64"),
-    "i386": Machine(3, 32, 0x1000, "i386-linux-gnu", "lib"),
+    "x86_64": Machine(62, 64, 0x1000, "x86_64-linux-gnu"),
+    "aarch64": Machine(183, 64, 0x10000, "aarch64-linux-gnu"),
+    "i386": Machine(3, 32, 0x1000, "i386-linux-gnu"),
 }
 
 

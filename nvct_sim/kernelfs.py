@@ -139,9 +139,8 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
         yield DeviceFile(f"nvidia-caps/nvidia-cap{minor}", major["nvidia-caps"], minor, 0o444)
     video, render = groups.get("video", 44), groups.get("render", 105)
     for number in range(len(state.find("gpu"))):
-        card, node = FIRST_CARD + number, FIRST_RENDER + number
-        yield DeviceFile(f"dri/card{card}", major["drm"], card, 0o660, video)
-        yield DeviceFile(f"dri/renderD{node}", major["drm"], node, 0o660, render)
+        for (name, minor), group in zip(drm_nodes(number).items(), (video, render), strict=True):
+            yield DeviceFile(f"dri/{name}", major["drm"], minor, 0o660, group)
     yield from _extra_files(state, major)
 
 
@@ -219,13 +218,10 @@ def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) ->
     by_path.mkdir(parents=True, exist_ok=True)
     for number, gpu in enumerate(state.find("gpu")):
         name = f"pci-{proc_bus(gpu.fields['bus'])}"
-        for kind, target in (
-            ("card", f"../card{FIRST_CARD + number}"),
-            ("render", f"../renderD{FIRST_RENDER + number}"),
-        ):
+        for kind, target in zip(("card", "render"), drm_nodes(number), strict=True):
             link = by_path / f"{name}-{kind}"
             if not link.is_symlink():
-                link.symlink_to(target)
+                link.symlink_to(f"../{target}")
 
 
 def put(path: Path, content: str | bytes, mode: int = 0o444) -> None:

@@ -33,11 +33,7 @@ PERCENTS = ("sm", "mem")
 
 
 def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
-    """Report an XID error by NVML, and in the kernel's messages.
-
-    Args:
-        fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
-    """
+    """Report an XID error of a GPU, or an instance (gi, ci), by NVML and the kernel's messages."""
     _check(fields, EVENT_FIELDS)
     with state.change(node.state_file) as now:
         append_event(now, index, XID_EVENT, xid, fields)
@@ -172,12 +168,6 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
         present.update({**state.energy(present, time.time()), **changed})
 
 
-def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
-    """Add an NVML event of a GPU, by default an XID error with the number `data`."""
-    with state.change(node.state_file) as now:
-        append_event(now, index, kind, data, {})
-
-
 def lose_gpu(node: Node, index: int) -> None:
     """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
     with state.change(node.state_file) as now:
@@ -220,7 +210,7 @@ def upgrade(node: Node, version: str) -> Node:
 def _upgrade(node: Node, version: str) -> Node:
     libraries = node.library_dir
     native = {
-        "nvml": libraries / f"libnvidia-ml.so.{node.installed}",
+        "libnvidia-ml.so": libraries / f"libnvidia-ml.so.{node.installed}",
         "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
         "nvidia-cuda-mps-control": node.driver_root / "usr/bin/nvidia-cuda-mps-control",
         SANDBOX_UTILS: libraries / f"{SANDBOX_UTILS}.{node.installed}",
@@ -239,11 +229,7 @@ def _upgrade(node: Node, version: str) -> Node:
 
 
 def unload_module(node: Node) -> None:
-    """Unload the driver's modules, as rmmod does; `reload_module` loads the installed version.
-
-    Raises:
-        HostError: a process has the driver open.
-    """
+    """Unload the driver's modules, as rmmod does; HostError if a process has the driver open."""
     users = module_users(node)
     folder = node.sys / "module"
     if users:

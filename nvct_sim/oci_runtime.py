@@ -63,11 +63,7 @@ def main() -> NoReturn:
 
 
 def find_runtime(name: str, folders: tuple[str, ...]) -> str:
-    """Return the path of the real runtime.
-
-    Raises:
-        HostError: the runtime is not installed.
-    """
+    """Return the path of the real runtime; HostError if the runtime is not installed."""
     for folder in folders:
         if folder not in ("", PROGRAMS) and os.access(f"{folder}/{name}", os.X_OK):
             return f"{folder}/{name}"

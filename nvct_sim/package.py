@@ -21,6 +21,8 @@ from nvct.linux import ldcache
 from nvct_sim.elf_writer import MACHINES, shared_object
 
 STATE_LIBRARY = "libnvidia-simstate"
+MERGED = ("bin", "sbin", "lib", "lib64")
+"""Folders that are links to those of /usr."""
 
 
 class Library(NamedTuple):
@@ -133,30 +135,26 @@ COMPAT32 = (
     "libGLX_nvidia.so", "vdpau/libvdpau_nvidia.so",
 )
 # fmt: on
-BINARIES = {
-    "nvidia-bug-report.sh": 0o755,
-    "nvidia-cuda-mps-control": 0o755,
-    "nvidia-cuda-mps-server": 0o755,
-    "nvidia-debugdump": 0o755,
-    "nvidia-imex": 0o755,
-    "nvidia-imex-ctl": 0o755,
-    "nvidia-modprobe": 0o4755,
-    "nvidia-ngx-updater": 0o755,
-    "nvidia-pcc": 0o755,
-    "nvidia-persistenced": 0o755,
-    "nvidia-powerd": 0o755,
-    "nvidia-settings": 0o755,
-    "nvidia-sleep.sh": 0o755,
-    "nvidia-smi": 0o755,
-    "nvidia-xconfig": 0o755,
-}
+BINARIES = (
+    "nvidia-bug-report.sh",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-modprobe",
+    "nvidia-ngx-updater",
+    "nvidia-pcc",
+    "nvidia-persistenced",
+    "nvidia-powerd",
+    "nvidia-settings",
+    "nvidia-sleep.sh",
+    "nvidia-smi",
+    "nvidia-xconfig",
+)  # fmt: skip
 EGL_PLATFORMS = (
-    "09_nvidia_wayland2",
-    "10_nvidia_wayland",
-    "15_nvidia_gbm",
-    "20_nvidia_xcb",
-    "20_nvidia_xlib",
-)
+    "09_nvidia_wayland2", "10_nvidia_wayland", "15_nvidia_gbm", "20_nvidia_xcb", "20_nvidia_xlib",
+)  # fmt: skip
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 UCODES = ("ucodes_ga10x.bin", "ucodes_tu10x.bin")
 UCODES_SINCE = 615  # a driver branch, as Library.since
@@ -174,8 +172,8 @@ def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     share = "usr/share"
 
-    def document(content: object) -> str:
-        return json.dumps({"file_format_version": "1.0.0", **_mapping(content)}, indent=4) + "\n"
+    def document(content: Mapping[str, object]) -> str:
+        return json.dumps({"file_format_version": "1.0.0", **content}, indent=4) + "\n"
 
     yield f"{share}/vulkan/icd.d/nvidia_icd.json", document({"ICD": icd})
     yield f"{share}/vulkan/icd.d/nvidia_icd.{arch}.json", document({"ICD": icd})
@@ -198,10 +196,6 @@ def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
     yield "etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n"
 
 
-def _mapping(content: object) -> dict[str, object]:
-    return content if isinstance(content, dict) else {}
-
-
 def library_dir(machine: str) -> str:
     """Return the library folder relative to the driver root, with Debian's name."""
     return f"usr/lib/{MACHINES[machine].triplet}"
@@ -209,19 +203,9 @@ def library_dir(machine: str) -> str:
 
 def skeleton(root: Path) -> None:
     """Make the folders of a driver root, with a merged /usr as in current distributions."""
-    for name in (
-        "usr/bin",
-        "usr/sbin",
-        "usr/lib",
-        "usr/lib64",
-        "etc",
-        "dev",
-        "proc",
-        "run",
-        "sys",
-    ):
+    for name in (*(f"usr/{merged}" for merged in MERGED), "etc", "dev", "proc", "run", "sys"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
+    for name in MERGED:
         (root / name).symlink_to(f"usr/{name}")
     (root / "var").mkdir()
     (root / "var/run").symlink_to("../run")
@@ -234,7 +218,7 @@ def install(
 
     Args:
         state: the node's state file, hard-linked beside the NVML library.
-        native: built files "nvml", programs and libraries by name; None for stand-ins.
+        native: built programs and libraries by name; None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]
@@ -247,13 +231,14 @@ def install(
         for library in (*libraries, nvml):
             if library.name in COMPAT32:
                 _install_library(root / library_dir("i386"), library, version, "i386")
-    data = native["nvml"].read_bytes() if native else None
+    data = native[nvml.name].read_bytes() if native else None
     _install_library(folder, nvml, version, machine, data)
     os.link(state, folder / f"{STATE_LIBRARY}.so.{version}")
     _replace_link(folder / f"{STATE_LIBRARY}.so.1", f"{STATE_LIBRARY}.so.{version}")
     (folder / "gbm").mkdir(exist_ok=True)
     _replace_link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
-    for name, mode in BINARIES.items():
+    for name in BINARIES:
+        mode = 0o4755 if name == "nvidia-modprobe" else 0o755
         built = native.get(name) if native else None
         script = f"#!/bin/sh\necho '{name}: part of a simulated driver {version}'\n"
         data = built.read_bytes() if built else script.encode()

@@ -86,11 +86,7 @@ def read(path: Path) -> tuple[Step, ...]:
 
 
 def check(node: Node, steps: Sequence[Step]) -> None:
-    """Check that the GPUs of all steps exist.
-
-    Raises:
-        DocumentError: one does not.
-    """
+    """Check that the GPUs of all steps exist; DocumentError if one does not."""
     now = node.state()
     for step in steps:
         usage, _ = node_changes.CHANGES[step.change[0]]

@@ -59,7 +59,6 @@ class Model:
     temp: int
     migcapable: int
     vbios: str
-    gsp: str
     kind: int = 0x030200
     bar1: int = 256
     cores: int = 0
@@ -151,11 +150,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Profile:
-    """Return the profile of this name.
-
-    Raises:
-        UsageError: there is no such profile.
-    """
+    """Return the profile of this name; UsageError if there is no such profile."""
     nodes = _data("nodes.toml")
     if name not in nodes:
         raise UsageError(f"unknown profile {name!r}", hint=f"one of {', '.join(nodes)}")

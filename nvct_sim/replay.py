@@ -54,11 +54,7 @@ class RecordedNvml:
     recorded: dict[str, Any]
 
     def report(self) -> NvmlReport:
-        """Return the recorded report.
-
-        Raises:
-            NvmlError: NVML failed on that host, or the snapshot has no report.
-        """
+        """Return the recorded report; NvmlError if NVML failed there, or there is none."""
         if "report" not in self.recorded:
             message, hint = self.recorded.get("error", ("the snapshot has no report of NVML", ""))
             raise NvmlError(str(message), hint=str(hint))

@@ -3,7 +3,8 @@
 
 It holds the usual parts of a GPU image: glibc with its loader and ldconfig, a shell (busybox,
 statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are copied,
-never linked: programs in a container may write to them.
+never linked: programs in a container may write to them. What this host lacks raises
+ContainerNotPossibleError.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
 from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
+from nvct_sim.package import MERGED
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
@@ -30,7 +32,6 @@ LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.s
 USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 GROUPS = "root:x:0:\nvideo:x:44:\nnogroup:x:65534:\n"
 FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "var", "etc/ld.so.conf.d", "usr/local")
-MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | None:
@@ -39,11 +40,7 @@ def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | Non
 
 
 def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
-    """Return a busybox that needs no library.
-
-    Raises:
-        ContainerNotPossibleError: this host has no such busybox.
-    """
+    """Return a busybox that needs no library."""
     hint = "install the package busybox-static"
     path = find_program("busybox", folders)
     if path is None:
@@ -54,11 +51,7 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
 
 
 def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
-    """Build the root file system in a folder, which must be empty or missing.
-
-    Raises:
-        ContainerNotPossibleError: this host lacks a required file.
-    """
+    """Build the root file system in a folder, which must be empty or missing."""
     busybox = static_busybox(programs)
     for name in (*FOLDERS, *(f"usr/{merged}" for merged in MERGED)):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -171,11 +164,7 @@ def can_run_containers(
 
 
 def check(*, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS) -> None:
-    """Check that this machine has what a simulated node and its containers need.
-
-    Raises:
-        ContainerNotPossibleError: a requirement is missing.
-    """
+    """Check that this machine has what a simulated node and its containers need."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     held = int(line.split()[1], 16)

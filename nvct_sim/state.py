@@ -72,11 +72,7 @@ class State:
         return [r for r in self.records if r.kind == kind and r.has(values)]
 
     def gpu(self, index: int) -> Record:
-        """Return the record of one GPU.
-
-        Raises:
-            DocumentError: there is no such GPU.
-        """
+        """Return the record of one GPU; DocumentError if there is no such GPU."""
         for record in self.find("gpu", index=index):
             return record
         count = len(self.find("gpu"))
@@ -209,11 +205,7 @@ PERIOD_US = 1_000_000 * US
 
 
 def value(name: str, text: str) -> str:
-    """Return a field's value as the state has it.
-
-    Raises:
-        UsageError: the text is no value for this field.
-    """
+    """Return a field's value as the state has it; UsageError if the text is none."""
     if name == "recovery":
         if text not in RECOVERY:
             raise UsageError(f"{text!r} is no recovery", hint=f"one of {', '.join(RECOVERY)}")

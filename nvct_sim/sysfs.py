@@ -236,7 +236,7 @@ def pci_devices(state: State) -> dict[str, Device]:
     devices = {
         kernelfs.proc_bus(gpu.fields["bus"]): _gpu(gpu, number) for number, gpu in enumerate(gpus)
     }
-    for number, switch in enumerate(switches(state)):
+    for number, switch in enumerate(state.find("switch")):
         bus, device = switch.fields["bus"], int(switch.fields["device"], 16)
         devices[kernelfs.proc_bus(bus)] = Device(
             device=device >> 16, kind=0x068000, subsystem_vendor=NVIDIA,
@@ -245,11 +245,6 @@ def pci_devices(state: State) -> dict[str, Device]:
             numa=int(switch.fields.get("numa", 0)), bar1=0, generation=4,
         )  # fmt: skip
     return devices
-
-
-def switches(state: State) -> list[Record]:
-    """Return the records of the node's NVSwitches."""
-    return state.find("switch")
 
 
 def _gpu(gpu: Record, number: int) -> Device:

@@ -183,13 +183,7 @@ def _check(name: str, version: str, machine: str, *, native: bool) -> None:
 def _build(cache: Path) -> dict[str, Path]:
     from nvct_sim.native import build  # a compiler is needed only here
 
-    built = build.build(cache)
-    return {
-        "nvml": built.nvml,
-        "nvidia-smi": built.nvidia_smi,
-        "nvidia-cuda-mps-control": built.mps_control,
-        "libnvidia-sandboxutils.so": built.sandbox_utils,
-    }
+    return dict(zip(build.NAMES, build.build(cache), strict=True))
 
 
 def _real_nodes(folder: Path, nodes: Nodes) -> bool:
@@ -229,9 +223,7 @@ def first_state(name: str, node_profile: profile.Profile, version: str, tree: Pa
         first.add("switch", **asdict(switch))
     for index, gpu in enumerate(node_profile.gpus):
         for kind in gpu.model.mig:
-            first.add(
-                "profile", gpu=index, **asdict(kind)
-            )  # fmt: skip
+            first.add("profile", gpu=index, **asdict(kind))
     for index, gpu in enumerate(node_profile.gpus):
         for mig_name in gpu.mig or ():
             mig.add_instance(first, index, mig_name)
@@ -362,11 +354,7 @@ def list_nodes(base: Path) -> list[Node]:
 
 
 def destroy(node: Node) -> None:
-    """Remove a node and all its files.
-
-    Raises:
-        HostError: a file cannot be removed, such as a mount point in this namespace.
-    """
+    """Remove a node and all its files; HostError if one stays, such as a mount point."""
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:
         node.tree.rename(aside)  # no longer a node from here on, even if the rest fails

@@ -121,11 +121,7 @@ class Agent:
             work.reload.set()
 
     async def serve(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Serve this node until it is stopped; stand by while another instance serves it.
-
-        Raises:
-            HostError: another agent does not yield.
-        """
+        """Serve this node until stopped; stand by for an agent; HostError if it does not yield."""
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
             await unless(stopped, self._meet_worker())
@@ -356,11 +352,7 @@ async def _serve(agent: Agent, instance: Instance) -> None:
 
 
 def notify(env: Mapping[str, str], state: str) -> None:
-    """Tell systemd a state, by sd_notify(3) without its library; elsewhere do nothing.
-
-    Args:
-        env: the environment, which names the socket: a path, or an abstract one after `@`.
-    """
+    """Tell systemd a state, as sd_notify(3) does; do nothing without its socket in `env`."""
     path = env.get(NOTIFY_ENV, "")
     if path[:1] not in ("/", "@"):
         return

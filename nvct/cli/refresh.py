@@ -26,6 +26,12 @@ from nvct.farm import of_host
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 OUTPUT_ENV = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+AS_BEFORE = {
+    "device-id": "devices {}, as before; --devices all publishes all",
+    "no-hooks": "no hooks ({}), as before; --no-hooks=off publishes with hooks",
+    "allow-builds": "builds are allowed, as before; --allow-builds=false ends it",
+}
+"""What is said of an option that the former specification was made with."""
 TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during it
 
 
@@ -88,6 +94,12 @@ def _maintain_farm(config: str, folder: str) -> None:
 @words("--devices", "--device-id", env="NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
        text="Only these: indices, UUIDs, all, none.  [default: as before, else all]",
        )  # fmt: skip
+@click.option("--no-hooks", envvar="NVIDIA_CTK_CDI_GENERATE_NO_HOOKS",
+              metavar="[debian|redhat|both|off]",
+              help="As in cdi generate.  [default: as before, else off]")  # fmt: skip
+@click.option("--allow-builds", is_flag=True, default=None,
+              envvar="NVIDIA_CTK_CDI_GENERATE_ALLOW_BUILDS",
+              help="As in cdi generate.  [default: as before, else false]")  # fmt: skip
 @click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
 @click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
 @click.pass_context
@@ -96,6 +108,8 @@ def publish(
     *,
     output: str,
     devices: tuple[tuple[str, ...], ...],
+    no_hooks: str | None,
+    allow_builds: bool | None,
     withdraw: bool,
     staged: str | None,
 ) -> None:
@@ -114,11 +128,16 @@ def publish(
         say(f"removed {output}" if removed else f"{output} does not exist")
         return
     chosen = flat(devices) or published_spec.devices_of_service(published_spec.REFRESH_ENV)
-    if not chosen and (chosen := published_spec.devices_of_file(output)):
-        say(f"devices {','.join(chosen)}, as before; --devices all publishes all")
+    options = {"device-id": ",".join(chosen), "no-hooks": no_hooks or ""}
+    if allow_builds is not None:
+        options["allow-builds"] = str(allow_builds).lower()
+    for name, value in published_spec.options_of_file(output).items():
+        if not options.get(name):
+            options[name] = value
+            say(AS_BEFORE[name].format(value))
     settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
-    argv += [f"--device-id={word}" for word in chosen]
+    argv += [f"--{name}={value}" for name, value in options.items() if value]
     for _ in range(TRIES):
         watched = published_spec.watched_fingerprints(settings)
         try:

@@ -26,6 +26,8 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.config_files import NIXOS_DATA
 from nvct.host.model import Capability, Inventory
 
+WITH_HOOKS = "off"
+"""The value of --no-hooks for hooks, whatever a variable or the former specification says."""
 FORMAT_OF_ENDING = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -58,6 +60,8 @@ class Request:
     hook: str | None = None
     disable_hook: Sequence[str] = ()
     enable_hook: Sequence[str] = ()
+    no_hooks: str | None = None
+    allow_builds: bool = False
     ldconfig_path: str | None = None
     csv_files: Sequence[str] = ()
     csv_ignore: Sequence[str] = ()
@@ -94,7 +98,9 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         request,
         form=store.check_format(request.form) if request.form else None,
         cdi_version_max=downgrade.check_version(limit) if limit else None,
+        no_hooks=None if request.no_hooks == WITH_HOOKS else request.no_hooks,
     )
+    _check_no_hooks(request)
     needs = capability_sets.parse(request.capabilities)
     is_for_engines = is_in_folder_of_engines(request.output, settings.spec_dirs)
     may_be_farm = _may_be_farm(request, settings, is_for_engines=is_for_engines)
@@ -109,6 +115,8 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     _check_libcuda(inventory, needs)
+    if request.no_hooks:
+        inventory = _where_loaders_search(inventory, request.no_hooks)
     if may_be_farm:
         options = replace(options, view=_view(request, settings, whole, inventory, needs))
     spec = generate.generate(inventory, options)
@@ -132,8 +140,37 @@ def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) ->
     layout = request.layout or settings.layout
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r} is unknown", hint=f"use {', '.join(LAYOUTS)}")
+    if request.no_hooks:
+        return False
     # A view is kept only for the files that engines read.
     return request.must_be_farm or (layout != "classic" and is_for_engines)
+
+
+def _check_no_hooks(request: Request) -> None:
+    """Refuse an unknown --no-hooks, and options that contradict it."""
+    if not request.no_hooks:
+        return
+    from nvct.farm import in_folders
+
+    if request.no_hooks not in in_folders.CHOICES:
+        choices = ", ".join([*in_folders.CHOICES, WITH_HOOKS])
+        raise UsageError(f"--no-hooks={request.no_hooks} is unknown", hint=f"use {choices}")
+    if request.must_be_farm:
+        raise UsageError("layout farm needs a hook", hint="leave out --layout, or --no-hooks")
+    if request.enable_hook:
+        names = ", ".join(request.enable_hook)
+        raise UsageError(f"--enable-hook={names} contradicts --no-hooks={request.no_hooks}")
+
+
+def _where_loaders_search(inventory: Inventory, no_hooks: str) -> Inventory:
+    from nvct.farm import in_folders
+
+    if inventory.mode not in ("nvml", "management"):
+        raise UsageError(
+            f"--no-hooks knows no folders for the files of mode {inventory.mode}",
+            hint="--disable-hook=all leaves out hooks, and so links and ld.so.cache",
+        )
+    return in_folders.without_links(inventory, no_hooks)
 
 
 def _discovery_options(
@@ -177,10 +214,11 @@ def _options(
         device_ids=ids,
         all_device=not request.no_all_device,
         hook_path=hook_path,
-        disabled_hooks=request.disable_hook,
+        disabled_hooks=("all",) if request.no_hooks else request.disable_hook,
         enabled_hooks=request.enable_hook,
         node_numbers=request.node_numbers or settings.plain_nodes,
         gid_groups=discovery_options.NO_GIDS not in feature_flags,
+        allow_builds=request.allow_builds,
     )
     return options, [*warnings, *([warning] if warning else [])]
 
@@ -280,7 +318,7 @@ def write(
         for sentence in dropped:
             say(f"warning: CDI {limit}: {sentence}")
         say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's text
-        finished[suffix] = provenance.attach(spec, inventory, only)
+        finished[suffix] = provenance.attach(spec, inventory, only, request.no_hooks or "")
     if output in store.STDOUT:
         return [
             store.dumps(spec, form or "yaml", comment).decode()

@@ -13,6 +13,7 @@ import stat
 import time
 
 from nvct.cdi.make import provenance
+from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.read import load
 from nvct.compile import live_host
 from nvct.config.model import Config
@@ -52,13 +53,19 @@ def devices_of_service(path: str) -> list[str]:
     return values[-1].split(",") if values and values[-1] else []
 
 
-def devices_of_file(path: str) -> list[str]:
-    """Return the devices to which a specification of nvct's was limited; empty if it was not."""
+def options_of_file(path: str) -> dict[str, str]:
+    """Return the options that a specification of nvct's was made with, by name."""
     try:
-        origin = provenance.read(load.load_file(path), path)
+        spec = load.load_file(path)
+        origin = provenance.read(spec, path)
     except (DocumentError, OSError):
-        return []
-    return origin.only.split(",") if origin and origin.only else []
+        return {}
+    options = {
+        "device-id": origin.only if origin else "",
+        "no-hooks": origin.no_hooks if origin else "",
+        "allow-builds": spec.get("annotations", {}).get(ALLOW_BUILDS, "") if origin else "",
+    }
+    return {name: value for name, value in options.items() if value}
 
 
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:

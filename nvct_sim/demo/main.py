@@ -133,11 +133,7 @@ def inner(part: Callable[[], int]) -> int:
 
 
 def program(name: str) -> Path:
-    """Return a program of this installation.
-
-    Raises:
-        HostError: the program is not installed.
-    """
+    """Return a program of this installation; HostError if the program is not installed."""
     found = Path(sys.executable).with_name(name)
     if not os.access(found, os.X_OK):
         raise HostError(

@@ -15,8 +15,8 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nvct.errors import ContainerNotPossibleError, HostError
 
@@ -51,9 +51,8 @@ MODE = 0o755  # a program and a library, as packages install them
 TIMEOUT_S = 120
 
 
-@dataclass(frozen=True)
-class Built:
-    """Paths of the built files; the names have no driver version."""
+class Built(NamedTuple):
+    """Paths of the built files, of NAMES; the names have no driver version."""
 
     nvml: Path
     nvidia_smi: Path

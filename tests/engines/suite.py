@@ -43,6 +43,15 @@ SUITES = {
 """Packages of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;
 Podman 4.3, 5.4, 5.8 and 5.7."""
 UBUNTU = ("resolute",)
+CALLERS = {
+    "podman5": ("trixie", "podman,runc,crun,conmon,catatonit,iptables"),
+    "podman6": ("experimental", "podman,runc,crun,conmon,catatonit,iptables"),
+    "apptainer": ("sid", "apptainer,squashfs-tools"),
+    "buildx": ("forky", "docker.io,docker-cli,docker-buildx,containerd,runc,iptables"),
+    "incus": ("trixie", "incus-base"),
+    "lxc": ("trixie", "lxc,runsc"),
+}
+"""Trees of programs for tests/callers: their release, and their packages."""
 IN_SBIN = ("dockerd",)
 """Programs that Debian has in /usr/sbin, which is searched first."""
 REQUIRED = ("bookworm", "trixie")
@@ -62,14 +71,15 @@ def tree(suite: str) -> Path:
     folder = _cache()
     folder.mkdir(parents=True, exist_ok=True)
     month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
-    packages = hashlib.sha256(SUITES[suite].encode()).hexdigest()[:8]
-    folder_path = folder / f"{suite}-{month}-{packages}"
+    release, packages = CALLERS.get(suite) or (suite, SUITES[suite])
+    digest = hashlib.sha256(packages.encode()).hexdigest()[:8]
+    folder_path = folder / f"{suite}-{month}-{digest}"
     with (folder / f".{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder_path.is_dir():
             aside = folder / f".{suite}"
             shutil.rmtree(aside, ignore_errors=True)
-            _unpack(suite, aside)
+            _unpack(release, packages, aside)
             for old in folder.glob(f"{suite}-*"):
                 if old.stat().st_ctime < time.time() - KEPT_S:
                     shutil.rmtree(old)
@@ -82,18 +92,22 @@ def _cache() -> Path:
     return Path(named) if named else Path.home() / ".cache/nvct-tests/engines"
 
 
-def _unpack(suite: str, folder: Path) -> None:
+def _unpack(suite: str, packages: str, folder: Path) -> None:
     options = [
-        "--variant=extract", f"--hook-dir={MERGED_USR}", f"--include={SUITES[suite]}",
+        "--variant=extract", f"--hook-dir={MERGED_USR}", f"--include={packages}",
         # Mirrors of a release that still changes may be older than its Valid-Until.
         "--aptopt=Acquire::Check-Valid-Until false",
     ]  # fmt: skip
     of = "ubuntu" if suite in UBUNTU else "debian"
     if of == "ubuntu":
         options.append(f"--keyring={ubuntu_keyring()}")
+    more: tuple[str, ...] = ()
+    if suite == "experimental":  # is no whole release
+        options.append(f'--aptopt=APT::Default-Release "{suite}"')
+        suite, more = "sid", (suite,)
     mmdebstrap.make(
         suite, folder, options, mirror=mirror(of), components=COMPONENTS[of],
-        timeout_s=UNPACK_TIMEOUT_S,
+        timeout_s=UNPACK_TIMEOUT_S, more=more,
     )  # fmt: skip
     _finish(folder)
 

@@ -11,8 +11,9 @@ from typing import TypeAlias
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct_sim import attach, rootfs, tree
+from nvct_sim import rootfs, tree
 from tests.support import debian_root
+from tests.support.on_node import run_in
 
 Part: TypeAlias = Callable[[Path], None]
 """A module-level function that runs inside a node; it gets the work folder."""
@@ -46,7 +47,7 @@ class SimulatedNode:
         )
         programs = str(Path(sys.executable).parent)
         full = {"PATH": ":".join([programs, *DEFAULT_PATH_DIRS]), **(env or {})}
-        done = attach.run_in(self.node, [sys.executable, "-c", code, str(self.work)], full)
+        done = run_in(self.node, [sys.executable, "-c", code, str(self.work)], full)
         if done.stderr.startswith("SKIP: "):
             pytest.skip(done.stderr.removeprefix("SKIP: ").strip())
         assert done.returncode == 0, f"{name} failed inside the node:\n{done.stdout}{done.stderr}"

@@ -9,6 +9,7 @@ copy-on-write layer.
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
@@ -68,8 +69,8 @@ enter sh /lab/after
 """
 
 
-def tree(release: str = "bookworm") -> Path:
-    """Return a Debian, or Ubuntu, that boots.
+def tree(release: str = "bookworm", *more: str) -> Path:
+    """Return a Debian, or Ubuntu, that boots, with more packages.
 
     Raises:
         ContainerNotPossibleError: there is none, or nothing to boot it with.
@@ -78,7 +79,7 @@ def tree(release: str = "bookworm") -> Path:
         raise ContainerNotPossibleError("only root boots a machine")
     if not (os.environ.get(NSPAWN_ENV) or shutil.which("systemd-nspawn")):
         raise ContainerNotPossibleError("no systemd-nspawn", hint="install systemd-container")
-    return debian_root.root(release, "systemd-sysv", "dbus", "udev")
+    return debian_root.root(release, "systemd-sysv", "dbus", "udev", *more)
 
 
 def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> list[str]:
@@ -96,11 +97,31 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
     if nspawn:
         env["PATH"] = f"{nspawn}/usr/bin:{env['PATH']}"
         env["LD_LIBRARY_PATH"] = f"{nspawn}/usr/lib/{os.uname().machine}-linux-gnu/systemd"
-    done = captured(
+    try:
+        done = _captured(lab, tree, cgroups, env)
+    finally:
+        _remove_groups()
+    return (done.stdout + done.stderr).splitlines()
+
+
+def _captured(
+    lab: Path, tree: Path, cgroups: str, env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return captured(
         ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
          "--propagation", "private", "sh", str(lab / "box"), cgroups, str(lab), str(tree),
          str(REPOSITORY)],
         env=env, timeout=380,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return (done.stdout + done.stderr).splitlines()
+
+
+def _remove_groups() -> None:
+    """Remove the machine's control groups: nspawn starts no other one in a group that delegates."""
+    for top in ("/sys/fs/cgroup/payload", "/sys/fs/cgroup/unified/payload"):
+        events = Path(top, "cgroup.events")
+        if not events.exists() or "populated 1" in events.read_text(encoding="ascii"):
+            continue  # of another machine that runs
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)

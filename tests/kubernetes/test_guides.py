@@ -260,7 +260,7 @@ def test_d_xid_errors_are_ignored_if_the_plugin_and_not_a_pod_has_the_variable(
         try:
             assert wait(lambda: _phase(node, "workload") == "Running", TIMEOUT_S)
             assert where == "plugin" or wait(lambda: WATCHED in logs(node), TIMEOUT_S)
-            node_changes.add_event(simulated(node), 0, data=79)
+            node_changes.add_xid(simulated(node), 0, 79, {})
             if where == "plugin":
                 time.sleep(SETTLED_S)
                 assert kubelet(node) == GPUS, logs(node)

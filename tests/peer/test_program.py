@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
-from nvct_sim import attach, tree
+from nvct_sim import tree
 from tests.peer import plugin
 from tests.peer.__main__ import RECORDED, REPOSITORY
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
+from tests.support.on_node import run_in
 
 pytestmark = pytest.mark.engine
 NODE = "v100-8"
@@ -51,7 +52,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             target = work / "recorded"
             words = [sys.executable, "-c", RECORD, str(work), NODE, str(target), str(work)]
             env = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
-            done = attach.run_in(node, words, env, driver_root="/", cwd=str(REPOSITORY))
+            done = run_in(node, words, env, driver_root="/", cwd=str(REPOSITORY))
             assert done.returncode == 0, done
             yield target
             tree.destroy(node)

@@ -25,8 +25,9 @@ def make(
     timeout_s: float,
     components: str = "main",
     pockets: Sequence[str] = ("",),
+    more: Sequence[str] = (),
 ) -> None:
-    """Unpack a release into a new folder.
+    """Unpack a release into a new folder; packages may also be of `more` releases.
 
     Raises:
         ContainerNotPossibleError: mmdebstrap cannot run here, fails, or runs into the limit.
@@ -42,6 +43,7 @@ def make(
     command = [
         program, "--quiet", "--aptopt=APT::Install-Recommends false", *options, release,
         str(folder), *(f"deb {mirror} {release}{pocket} {components}" for pocket in pockets),
+        *(f"deb {mirror} {other} {components}" for other in more),
     ]  # fmt: skip
     try:
         done = subprocess.run(

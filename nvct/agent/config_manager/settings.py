@@ -19,11 +19,7 @@ configuration."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings.
-
-    Attributes:
-        fallbacks: of STRATEGIES, tried in order.
-    """
+    """The settings; `fallbacks` are of STRATEGIES, tried in order."""
 
     oneshot: bool = option(False, "Write the file once, and end")
     kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")

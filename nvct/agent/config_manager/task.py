@@ -153,7 +153,6 @@ class ConfigManager(Task):
 
 
 def _checked(path: str) -> bytes:
-    """Return the content of a config file that the programs accept."""
     data = _read(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")
@@ -173,11 +172,7 @@ def _read(path: str) -> bytes | None:
 
 
 def files(folder: str) -> list[str]:
-    """Return the config files of a folder; those of a ConfigMap's volume are links.
-
-    Raises:
-        HostError: the folder cannot be read.
-    """
+    """Return a folder's config files, a ConfigMap's links too; HostError if it cannot be read."""
     try:
         found = sorted(os.listdir(folder))
     except OSError as error:

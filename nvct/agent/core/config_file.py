@@ -216,11 +216,7 @@ def load(path: str, program: Program) -> Document:
 
 
 def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> None:
-    """Refuse a value of another type, also of a key that another program uses.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse a value of another type by UsageError, also of a key of another program."""
     for key, value in document.items():
         name = f"{prefix}{key}"
         if value is None:

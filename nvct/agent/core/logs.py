@@ -93,11 +93,7 @@ class Log:
 
 
 class Problem:
-    """Why something does not work now; it is logged once, until it is another.
-
-    Attributes:
-        text: "" while it works.
-    """
+    """Why something does not work now, "" while it works; logged once, until it is another."""
 
     def __init__(self, log: Log, *, is_error: bool = False) -> None:
         self.text = ""
@@ -121,11 +117,7 @@ def sentence(error: NvctError) -> str:
 
 
 def from_environment(env: Mapping[str, str]) -> Log:
-    """Return the log that NVCT_LOG_LEVEL and NVCT_LOG_FORMAT describe.
-
-    Raises:
-        UsageError: a value is unknown.
-    """
+    """Return the log of NVCT_LOG_LEVEL and NVCT_LOG_FORMAT; UsageError if a value is unknown."""
     form_env = FORMAT_ENV if FORMAT_ENV in env else EXPORTER_FORMAT_ENV
     for name, choices in ((LEVEL_ENV, LEVELS), (form_env, FORMATS)):
         if env.get(name, choices[0]) not in choices:

@@ -228,11 +228,7 @@ GRACE_S = 30
 
 
 def grace_s(env: Mapping[str, str]) -> int:
-    """Return how long this pod may take to end, in seconds.
-
-    Raises:
-        UsageError: the variable is no number.
-    """
+    """Return the seconds this pod may take to end; UsageError if the variable is no number."""
     text = env.get(GRACE_ENV, "") or str(GRACE_S)
     if not text.isdecimal() or not text.isascii():
         raise UsageError(f"{GRACE_ENV}={text!r} is no number of seconds", hint="as 30")

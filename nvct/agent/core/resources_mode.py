@@ -103,11 +103,7 @@ class ResourcesMode:
             return False, frozenset()
 
     def grant(self, gpus: Collection[str]) -> None:
-        """Give GPUs to a container by the device plugin.
-
-        Raises:
-            RequestError: the Node offers them by DRA now, or a claim has one.
-        """
+        """Give GPUs to a container; RequestError if the Node or a claim has them in DRA."""
         offers, taken = self.plugin_state()
         held = sorted(taken.intersection(gpus))
         if held or not offers:

@@ -232,11 +232,7 @@ def _parsed(option: Option, text: str, name: str) -> Any:  # noqa: ANN401 - by t
 
 
 def typed(kind: Kind, value: object, name: str) -> Any:  # noqa: ANN401 - same
-    """Return a value of a config file.
-
-    Raises:
-        UsageError: it has another type.
-    """
+    """Return a value of a config file; UsageError if it has another type."""
     if kind == "duration" and type(value) in (int, float):
         return f"{int(cast('float', value))}ns"
     if kind == "words" and isinstance(value, str):

@@ -108,11 +108,7 @@ class KeptTask:
     restarts: int = 0
 
     async def keep(self, journal: Log) -> None:
-        """Run the task until this is canceled.
-
-        Raises:
-            SupervisorEndedError: the agent has to end.
-        """
+        """Run the task until this is canceled; SupervisorEndedError if the agent has to end."""
         backoff = Backoff()
         try:
             while True:

@@ -61,11 +61,7 @@ def tick(period_s: float) -> float:
 
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:
-    """Return the result of some work, which is canceled when the limit has passed.
-
-    Raises:
-        TimeoutError: of asyncio; the limit has passed.
-    """
+    """Return the result of some work; after the limit, cancel it and raise TimeoutError."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)
@@ -99,11 +95,7 @@ async def together(*works: Awaitable[None]) -> None:
 
 
 async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
-    """Wait until the work ends or an event is set, and then cancel the other one.
-
-    Raises:
-        Exception: that of the work.
-    """
+    """Wait until the work ends or an event is set; cancel the other, raise what the work has."""
     task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
     try:
         done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)

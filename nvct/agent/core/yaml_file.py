@@ -50,11 +50,7 @@ def load(path: str, what: str) -> object:
 def load_all(
     path: str, what: str, loader: type[Loader], size_limit: int = SIZE_LIMIT
 ) -> list[object]:
-    """Return the documents in a file, without empty ones.
-
-    Args:
-        size_limit: in bytes.
-    """
+    """Return the documents in a file of at most so many bytes, without empty ones."""
     found = _parsed(path, what, lambda text: list(yaml.load_all(text, loader)), size_limit)
     return [document for document in found if document is not None]
 
@@ -65,11 +61,7 @@ def tag_of(value: str) -> str:
 
 
 def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
-    """Return the bytes of a file as they are.
-
-    Raises:
-        DocumentError: it cannot be read, or is too large.
-    """
+    """Return the bytes of a file; DocumentError if it cannot be read, or is too large."""
     try:
         with open(path, "rb") as file:
             data = file.read(size_limit + 1)
@@ -81,7 +73,6 @@ def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
 
 
 def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
-    """Return what a file's text is parsed to."""
     data = read(path, what, size_limit)
     try:
         return parse(data.decode("utf-8-sig"))

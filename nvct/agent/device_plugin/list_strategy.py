@@ -55,11 +55,7 @@ AskEngine: TypeAlias = Callable[[Settings], Awaitable[Engine | str]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The strategies that are in force, and why.
-
-    Attributes:
-        problem: why pods would get nothing by them, "" unless that is known.
-    """
+    """The strategies in force, why, and why pods would get nothing by them, if that is known."""
 
     strategies: tuple[str, ...]
     reason: str
@@ -85,11 +81,7 @@ async def choose(settings: Settings, ask: AskEngine) -> Choice:
 
 
 def check(choice: Choice) -> None:
-    """Refuse a strategy by which pods would get nothing.
-
-    Raises:
-        EngineError: the engine does not read it.
-    """
+    """Refuse by EngineError a strategy that the engine does not read: pods would get nothing."""
     if choice.problem:
         raise EngineError(choice.problem, hint="enable its CDI, or use another strategy")
 

@@ -75,11 +75,7 @@ ONLY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A resource that the kubelet offers to pods.
-
-    Attributes:
-        devices: by id, in the order of the machine.
-    """
+    """A resource that the kubelet offers to pods; devices by id, in the order of the machine."""
 
     name: str
     devices: Mapping[str, Device]

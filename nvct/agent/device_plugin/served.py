@@ -125,11 +125,7 @@ class ServedResources:
         yield family(f"{PREFIX}_listed", help_text, listed)
 
     async def watch(self) -> None:
-        """Notice changes of the sockets until canceled.
-
-        Raises:
-            Exception: that of a registration that has failed.
-        """
+        """Notice changes of the sockets until canceled; raise what a registration has raised."""
         with FolderWatch() as changes:
             while True:
                 for entry in list(self._entries.values()):
@@ -195,11 +191,7 @@ def load() -> None:
 
 
 async def canceled(task: asyncio.Task[None]) -> None:
-    """Cancel a task, and wait for its end.
-
-    Raises:
-        Exception: the one by which the task had ended.
-    """
+    """Cancel a task and wait for its end; raise the exception by which it had ended."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -208,11 +200,7 @@ async def canceled(task: asyncio.Task[None]) -> None:
 async def watch_kubelet(
     kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
 ) -> None:
-    """Compare until canceled; nothing is compared where the kubelet's folder is not mounted.
-
-    Args:
-        kubelet: path of the kubelet's socket for device plugins, "" without registration.
-    """
+    """Compare until canceled, unless the kubelet's folder is not mounted, or `kubelet` is ""."""
     folder = os.path.dirname(os.path.dirname(kubelet))
     asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
     problem = ""

@@ -35,11 +35,7 @@ RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings.
-
-    Attributes:
-        mps: whether replicas are shared by MPS, else by time.
-    """
+    """The settings; `mps` shares replicas by MPS, else they are shared by time."""
 
     mig_strategy: str = option(
         "none", "How MIG devices are offered", key="flags.migStrategy", choices=MIG_STRATEGIES

@@ -28,11 +28,7 @@ PROC = "/proc"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that listens on a socket.
-
-    Attributes:
-        pid: 0 if it is in a PID namespace that this process cannot see.
-    """
+    """A process that listens on a socket; pid 0 if its PID namespace cannot be seen here."""
 
     pid: int
     program: str

@@ -101,11 +101,7 @@ class PluginFiles:
 
 
 def request_of(settings: Settings, imex_channels: Sequence[int]) -> PluginSpecs:
-    """Return the request for the specifications of settings.
-
-    Raises:
-        UsageError: a hook is unknown.
-    """
+    """Return the request for the specifications of settings; UsageError if a hook is unknown."""
     known, _ = discovery_options.parse(settings.cdi_feature_flags)
     words = {
         "ids": settings.device_id_strategy,

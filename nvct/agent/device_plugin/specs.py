@@ -104,7 +104,6 @@ def _published(place: Place, request: PluginSpecs, driver_version: str) -> Publi
 def _write(
     mode: str, place: Place, discovery: DiscoveryOptions, options: Options
 ) -> tuple[str, ...]:
-    """Write one specification; return the warnings of the discovery."""
     inventory = modes.discover(mode, place.roots, discovery)
     _save(generate(inventory, options), place, options.cls)
     return inventory.warnings

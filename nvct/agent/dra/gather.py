@@ -10,11 +10,7 @@ from nvct.host.nvml.mig_model import MigGpu
 
 
 async def machine(discovery: Discovery) -> Machine:
-    """Return this machine.
-
-    Raises:
-        DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
-    """
+    """Return this machine; DriverNotFoundError or NvmlError if no driver answers."""
     inventory = await discovery.inventory()
     if not inventory.gpus:
         return Machine(inventory=inventory)

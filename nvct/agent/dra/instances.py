@@ -49,11 +49,7 @@ class Instances:
         self._seen: tuple[int, Uuids] = 0, {}
 
     async def make(self, gpu: str, place: Place) -> None:
-        """Make the MIG device at a place if it is missing.
-
-        Raises:
-            NvctError: the GPU is not there or not in MIG mode, or NVML refuses.
-        """
+        """Make the MIG device at a place if it is missing, on a GPU in MIG mode."""
         state = await self._state(gpu)
         if state is None or not state.enabled:
             raise HostError(
@@ -119,11 +115,7 @@ def key(gpu: str, place: Place) -> Key:
 
 
 def with_uuids(claim: Prepared, there: Uuids) -> Prepared:
-    """Return a claim with the UUIDs of its MIG devices.
-
-    Raises:
-        HostError: one is not there.
-    """
+    """Return a claim with the UUIDs of its MIG devices; HostError if one is not there."""
     return replace(claim, entries=tuple(_with_uuid(entry, there) for entry in claim.entries))
 
 
@@ -140,11 +132,7 @@ def _with_uuid(entry: Entry, there: Uuids) -> Entry:
 
 
 async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
-    """Make the device nodes of MIG devices that lack one, here or in the container with NVML.
-
-    Raises:
-        NvctError: they cannot be made.
-    """
+    """Make device nodes that MIG devices lack, here or where NVML is; NvctError if that fails."""
     if nvml.chooses_library:
         await asyncio.to_thread(mig_verbs.make_nodes, roots)
     else:

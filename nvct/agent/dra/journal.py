@@ -132,11 +132,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims, which nobody else changes meanwhile; see `save`.
-
-        Args:
-            why: what is done, for others who wait.
-        """
+        """Yield the claims, which nobody else changes meanwhile, see `save`; others read `why`."""
         async with self._lock(LOCK, why):
             yield self.load()
 
@@ -187,11 +183,7 @@ class Journal:
         return self._parsed(document)
 
     def places(self, before: Mapping[str, Iterable[Place]] | None = None) -> Places:
-        """Return where MIG devices were made for claims, by the UUID of the GPU.
-
-        Args:
-            before: of an earlier call; those places are in the result, too.
-        """
+        """Return where MIG devices were made for claims, now and `before`, by UUID of the GPU."""
         places: Places = {gpu: [*known] for gpu, known in (before or {}).items()}
         for claim in self.load().values():
             for entry in claim.entries:
@@ -247,11 +239,7 @@ class UnpreparedError(HostError):
 
 
 def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
-    """Refuse a claim that the journal does not have any more.
-
-    Raises:
-        UnpreparedError: so it is.
-    """
+    """Refuse by UnpreparedError a claim that the journal does not have any more."""
     if known.get(claim.uid) != claim:
         raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
 

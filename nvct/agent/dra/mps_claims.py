@@ -42,11 +42,7 @@ class ClaimDaemons:
         self._wanted = {daemon.resource: daemon for daemon in daemons}
 
     async def ensure(self, daemon: Daemon) -> None:
-        """Want a daemon, and wait until its limits have been read back.
-
-        Raises:
-            NvctError: it is not ready in time.
-        """
+        """Want a daemon and wait until its limits are read back; NvctError if that is too late."""
         name = daemon.resource
         self._wanted[name] = daemon
         end = time.monotonic() + LIMIT_S
@@ -61,11 +57,7 @@ class ClaimDaemons:
         self.problems[name] = ""
 
     async def release(self, daemon: Daemon) -> None:
-        """Want a daemon no more, and wait until it has ended.
-
-        Raises:
-            NvctError: it has not ended in time.
-        """
+        """Want a daemon no more, and wait until it has ended; NvctError if that is too late."""
         name = daemon.resource
         # A keeper stops what it knows: one that was started a moment ago may not know it yet.
         await self._ask({**self._wanted, name: daemon})

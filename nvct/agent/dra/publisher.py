@@ -120,7 +120,6 @@ class Publisher:
         self._since = found.version
 
     async def _apply(self, version: str, manifest: Object) -> Object:
-        """Write a slice, and return it."""
         has_counters = "sharedCounters" in manifest["spec"]
         try:
             applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
@@ -141,11 +140,7 @@ class Publisher:
         return applied
 
     async def find_version(self) -> str:
-        """Return the newest version of the API that the server has.
-
-        Raises:
-            ClusterError: it has none, or does not answer.
-        """
+        """Return the newest version of the API; ClusterError if the server does not tell one."""
         if self.version:
             return self.version
         for version in slices.VERSIONS:
@@ -165,11 +160,7 @@ class Publisher:
         )
 
     async def check_version(self, version: str) -> None:
-        """Look whether the server still has a version of the API.
-
-        Raises:
-            ClusterError: it has not, or does not answer.
-        """
+        """Raise ClusterError if the server has a version of the API no more, or is silent."""
         try:
             await self._cluster.list(slices.kind(version), fields=self._fields())
         except ClusterError as error:

@@ -55,11 +55,7 @@ class Config(NamedTuple):
 
 
 def configs(claim: Object, requests: Collection[str]) -> list[Config]:
-    """Return the configurations of a claim; a later one takes the place of an earlier one.
-
-    Args:
-        requests: names of its requests that have devices of this driver.
-    """
+    """Return a claim's configurations of these requests; a later one replaces an earlier one."""
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
     found = []
     # The claim's own take the place of its class's.
@@ -135,7 +131,6 @@ def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
-    """Return the configuration of a device."""
     is_mig = entry.place is not None or entry.uuid.startswith(MIG)
     kind = MIG_CONFIG if is_mig else GPU_CONFIG
     for config in reversed(found):

@@ -217,7 +217,6 @@ class DraDriver(Task):
             self._log.info(f"Registered DRA driver {DRIVER} with the kubelet")
 
     async def _follow(self) -> None:
-        """Offer what there is, again after each change."""
         signature: object = None
         due = ask_at = 0.0
         while True:

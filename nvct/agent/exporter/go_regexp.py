@@ -38,11 +38,7 @@ NOTHING = "(?!)"
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """Return an expression of Go for Python's `re`.
-
-    Raises:
-        re.error: it is malformed.
-    """
+    """Return an expression of Go for Python's `re`; re.error if it is malformed."""
     if found := NOT_GO.search(text):
         raise re.error(f"Go does not know {found[0]!r}")
     return re.compile(_translated(text), re.ASCII)

@@ -219,7 +219,6 @@ def _numbers(entity: Entity, wanted: Iterable[str]) -> Iterator[tuple[str, str]]
 
 
 def _brand(number: str) -> str:
-    """Return the text of NVML's number."""
     if not number.isdigit():
         return ""
     return counters.BRANDS[int(number) if int(number) < len(counters.BRANDS) else 0]

@@ -228,11 +228,8 @@ class Exporter(Task):
 
     async def _collect(self) -> None:
         """Take a sample; one that fails keeps the sample before it."""
-        if self.reload.is_set():
-            self.reload.clear()
-            await self._read_settings()
-        elif _signature(self._settings.collectors) != self._signature:
-            self._read_changed_counters()
+        if self.reload.is_set() or _signature(self._settings.collectors) != self._signature:
+            await self._read_again()
         began = time.monotonic()
         try:
             if self._client.chooses_library and (self._has_failed or not self._client.library):
@@ -279,27 +276,21 @@ class Exporter(Task):
         """Wait for the next sample; a reload ends the wait."""
         await until_set(self.reload, seconds)
 
-    async def _read_settings(self) -> None:
-        """Read settings and counter file again; those before stay if they are wrong."""
+    async def _read_again(self) -> None:
+        """Read the counter file, and on a reload the settings; those before stay if wrong."""
+        is_reload = self.reload.is_set()
+        self.reload.clear()
         try:
-            known = self._load()
+            known = self._load() if is_reload else self._settings
             counters = self._read_counters(known)
         except NvctError as error:
             self._log.error(f"{error.message}: the former counters stay in force")
             return
-        await self._pods.close()
-        self._settings, self._pods = known, self._pods_of(known)
-        self._counters = counters
+        if is_reload:
+            await self._pods.close()
+            self._pods = self._pods_of(known)
+        self._settings, self._counters = known, counters
         self._log.info("read the counter file again")
-
-    def _read_changed_counters(self) -> None:
-        """Read the counter file, which has changed; the counters stay if it is wrong."""
-        try:
-            self._counters = self._read_counters(self._settings)
-        except NvctError as error:
-            self._log.error(f"{error.message}: the former counters stay in force")
-        else:
-            self._log.info("read the counter file again")
 
     def _read_counters(self, known: Settings) -> tuple[Counter, ...]:
         """Return the counters of the file, after warnings are logged."""

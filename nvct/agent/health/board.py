@@ -35,11 +35,7 @@ the last value that a value below tells of that."""
 
 
 class Key(NamedTuple):
-    """A GPU, or an instance of it.
-
-    Attributes:
-        gi, ci: the ids of GPU instance and compute instance, WHOLE for all.
-    """
+    """A GPU, or an instance of it by its two ids, which are WHOLE for all."""
 
     gpu: str
     gi: int = WHOLE
@@ -62,11 +58,7 @@ class GpuLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A device whose state or action has changed.
-
-    Attributes:
-        devices: the UUIDs of the GPU and its MIG devices, or of the MIG devices of the instance.
-    """
+    """A device whose state or action has changed, with the UUIDs of all that it concerns."""
 
     key: Key
     before: Health
@@ -135,11 +127,7 @@ class Board:
         return {"devices": [{**k._asdict(), **typed.dump(health)} for k, health in states]}
 
     def load(self, document: Json) -> None:
-        """Take over states that `to_dict` returned.
-
-        Raises:
-            MalformedError: the data is none of it.
-        """
+        """Take over states that `to_dict` returned; MalformedError for other data."""
         devices = document.get("devices") if isinstance(document, dict) else None
         states = {}
         for values in typed.load(tuple[dict[str, object], ...], devices, "devices"):

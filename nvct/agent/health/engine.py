@@ -112,11 +112,7 @@ class HealthEngine:
         return next(iter(self._problems.values()), "")
 
     def problem(self, gpu: str, instance: Instance | None = None) -> str:
-        """Return why pods cannot have a device, "" if they can.
-
-        Args:
-            instance: the ids of GPU instance and compute instance; None for a whole GPU.
-        """
+        """Return why pods cannot have a GPU, or an instance by its two ids; "" if they can."""
         if self.nvml_problem:
             return self.nvml_problem
         health = self._board.of(gpu, instance)

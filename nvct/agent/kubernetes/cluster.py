@@ -43,11 +43,7 @@ ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)")
 
 
 class Kind(NamedTuple):
-    """A kind of objects.
-
-    Attributes:
-        group: "" for the core group.
-    """
+    """A kind of objects; the core group is ""."""
 
     group: str
     version: str
@@ -80,10 +76,10 @@ class ClusterError(HostError):
 
 
 class Cluster:
-    """The API server of one cluster. Each request raises ClusterError as `find` does.
+    """The API server of one cluster.
 
-    Raises:
-        ClusterError: the configuration does not work.
+    A configuration that does not work raises ClusterError, and a request that the server refuses
+    or does not answer.
     """
 
     def __init__(self, config: KubeConfig) -> None:
@@ -101,11 +97,7 @@ class Cluster:
         return self._users > 0
 
     async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """Return an object, None if there is none.
-
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-        """
+        """Return an object, None if there is none."""
         found: Any = None
         with self._told("get", kind, name, may_be_gone=True):
             found = await self._client.get(_resource(kind), name, namespace=namespace or None)
@@ -134,11 +126,7 @@ class Cluster:
             return Listing(objects, found.resourceVersion)
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
-        """Create an object of a namespace, and return it.
-
-        Raises:
-            ClusterError: as `find`; status 409 if there is one of that name.
-        """
+        """Create an object of a namespace, and return it; status 409 if its name is in use."""
         metadata = manifest["metadata"]
         with self._told("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
@@ -160,11 +148,7 @@ class Cluster:
         return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
     async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
-        """Merge fields into an object (JSON merge patch), and return what it is then.
-
-        Raises:
-            ClusterError: as `find`; status 409 if the manifest has an older resourceVersion.
-        """
+        """Apply a JSON merge patch; return the object; status 409 for an older resourceVersion."""
         return await self._patch(kind, manifest, PatchType.MERGE, manager)
 
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
@@ -174,11 +158,7 @@ class Cluster:
             await client.delete(_resource(kind), name, namespace=namespace or None)
 
     async def evict(self, namespace: str, name: str) -> None:
-        """Evict a pod; one that is gone is no error.
-
-        Raises:
-            ClusterError: as `find`; status 429 if a budget for disruptions does not allow it.
-        """
+        """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it."""
         resource: Any = _eviction()
         metadata = {"name": name, "namespace": namespace}
         with self._told("create", POD_EVICTION, name, may_be_gone=True):
@@ -267,11 +247,7 @@ class Cluster:
                 raise failure from error
 
     def _failure(self, error: Exception, verb: str, kind: Kind, name: str) -> ClusterError:
-        """Return the sentence for a failed request.
-
-        Raises:
-            Exception: the error itself, if it is none of a request.
-        """
+        """Return the sentence for a failed request; raise an error that is none of a request."""
         if isinstance(error, ApiError):
             return refusal(error.response.status_code, str(error), verb, kind, name)
         if isinstance(error, httpx2.HTTPStatusError):  # of a stream, or not Kubernetes's

@@ -64,11 +64,7 @@ class GpuNode(NamedTuple):
 
 
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
-    """Return the GPU nodes, sorted by name.
-
-    Raises:
-        ClusterError: the API server refuses, or does not answer.
-    """
+    """Return the GPU nodes by name; ClusterError if the API server does not tell them."""
     pods = _by_node(await cluster.find_all(POD, namespace, AGENT))
     workers = _by_node(await cluster.find_all(POD, namespace, WORKER))
     reasons = warnings(await cluster.find_all(EVENT, namespace, {}))

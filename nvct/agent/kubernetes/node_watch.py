@@ -14,11 +14,7 @@ from nvct.errors import NvctError
 
 
 async def find_node(cluster: Cluster, name: str) -> Object:
-    """Return a Node.
-
-    Raises:
-        ClusterError: as `Cluster.find`, or there is no such Node.
-    """
+    """Return a Node; ClusterError if there is none, or no answer."""
     node = await cluster.find(NODE, name)
     if node is None:
         raise no_node(name)

@@ -203,11 +203,7 @@ ALLOWED = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
 
 
 def load(path: str) -> Labels:
-    """Read a file of labels.
-
-    Raises:
-        DocumentError: it cannot be read, or has a key or value that Kubernetes does not accept.
-    """
+    """Read a file of labels; DocumentError if it is none, or Kubernetes would refuse one."""
     from nvct.agent.core import yaml_file  # 2 MB
 
     document = yaml_file.load(path, "labels file")

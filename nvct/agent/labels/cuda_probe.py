@@ -23,11 +23,7 @@ class CudaError(Exception):
 
 
 def probe(cuda: Any) -> dict[str, Any]:  # noqa: ANN401 - a library
-    """Return the version of CUDA and its GPUs.
-
-    Raises:
-        CudaError: a call fails.
-    """
+    """Return the version of CUDA and its GPUs; CudaError if a call fails."""
 
     def call(name: str, *arguments: object) -> None:
         result = getattr(cuda, name)(*arguments)

@@ -178,11 +178,7 @@ KILL_S = 2.0
 
 
 async def facts_of_tegra() -> Facts:
-    """Return the facts of the GPUs that CUDA sees from this container.
-
-    Raises:
-        DriverNotFoundError: CUDA is not there, or does not answer.
-    """
+    """Return the facts of the GPUs that CUDA sees here; DriverNotFoundError if it is silent."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, *CUDA_PROBE, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -198,11 +194,7 @@ async def facts_of_tegra() -> Facts:
 
 
 def of_probe(output: bytes) -> Facts:
-    """Return facts from the output of `cuda_probe`.
-
-    Raises:
-        DriverNotFoundError: it has failed.
-    """
+    """Return facts from the output of `cuda_probe`; DriverNotFoundError if it has failed."""
     try:
         answer = json.loads(output)
         if "error" in answer:

@@ -137,11 +137,7 @@ def sharing_labels(
 
 
 def capability(facts: Facts, sharing: Sharing | None) -> Labels:
-    """Return the label that says whether GPUs are shared by MPS.
-
-    Raises:
-        HostError: they are, and one of them is in MIG mode.
-    """
+    """Return the label of sharing by MPS; HostError if it shares a GPU in MIG mode."""
     uses_mps = sharing is not None and sharing.strategy == MPS
     if uses_mps and any(gpu.mig_enabled for gpu in facts.gpus):
         raise HostError(

@@ -22,11 +22,7 @@ class Output(ABC):
 
     @abstractmethod
     async def write(self, labels: Labels) -> None:
-        """Replace the labels there.
-
-        Raises:
-            HostError: this fails.
-        """
+        """Replace the labels there; HostError if this fails."""
 
     def lacks(self, _labels: Labels) -> bool:
         """Return whether it is known that somebody has removed or changed labels there."""

@@ -111,7 +111,6 @@ class NodeLabels(Task):
             await output.close()
 
     async def _follow(self, output: Output) -> None:
-        """Label, again after each change, until the settings are read again."""
         self._is_first = self.labels is None
         await self._follow_machine(
             self._discovery.signature, partial(self._try_label, output),

@@ -87,11 +87,7 @@ class Discovery:
         )
 
     async def machine(self) -> Machine:
-        """Return what is to be seen of the machine in /dev and in its root.
-
-        Raises:
-            NvctError: nobody answers.
-        """
+        """Return what is seen of the machine in /dev and its root; NvctError if nobody answers."""
         seen = await self.host.ask(Look(), Machine)
         return replace(seen, mode=self._mode or seen.mode)
 

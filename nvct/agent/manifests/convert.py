@@ -197,7 +197,6 @@ def _expression(key: str, operator: str, values: list[str]) -> Object:
 
 
 def _string(value: object) -> str:
-    """Return a value as a label has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

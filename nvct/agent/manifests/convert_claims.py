@@ -186,7 +186,6 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str
 
 
 def _count(what: str, resource: str, value: object) -> int:
-    """Return the number of devices of a limit."""
     try:
         return int(str(value))
     except ValueError as error:

@@ -68,7 +68,6 @@ GO_BOOLS = ("y", "Y", "n", "N")
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Write a script line by line."""
     style = "|" if "\n" in text else None
     return dumper.represent_scalar(yaml_file.STR, text, style)
 

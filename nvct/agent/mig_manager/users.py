@@ -76,11 +76,7 @@ class Pods:
         return [each for each in found if (each.namespace, each.pod) not in ended]
 
     async def evict(self, pods: Iterable[PodDevice]) -> None:
-        """Evict pods; a budget for disruptions is respected.
-
-        Raises:
-            ClusterError: one is not to be evicted.
-        """
+        """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
         for namespace, name in sorted({(each.namespace, each.pod) for each in pods}):
             await self._cluster.evict(namespace, name)
 
@@ -227,7 +223,6 @@ class HostServices:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[SharedFolder]:
-        """Open the folder of the file."""
         try:
             with SharedFolder.open(self._folder) as folder:
                 yield folder

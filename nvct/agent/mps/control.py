@@ -156,7 +156,6 @@ class Control:
             self.end_child()
 
     def _say(self, command: str) -> str:
-        """Return the daemon's answer to a command."""
         return self._run(PROGRAM, command=command)
 
     def _environment(self) -> dict[str, str]:

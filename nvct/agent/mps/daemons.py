@@ -79,11 +79,7 @@ class Wanted:
 
 
 def check(daemon: Daemon) -> None:
-    """Refuse a daemon whose fields could name other folders or devices, or add commands.
-
-    Raises:
-        ValueError: it is no daemon.
-    """
+    """Refuse, by ValueError, fields that could name other folders or devices, or add commands."""
     if (
         not RESOURCE.fullmatch(daemon.resource)
         or ".." in daemon.resource
@@ -94,11 +90,7 @@ def check(daemon: Daemon) -> None:
 
 
 def from_json(value: object) -> Daemon:
-    """Return a daemon from JSON data.
-
-    Raises:
-        ValueError: it is not that of a daemon.
-    """
+    """Return a daemon from JSON data; ValueError if it is none."""
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon

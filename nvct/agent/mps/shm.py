@@ -73,11 +73,7 @@ def make_folders(place: Place, daemon: Daemon) -> str:
 
 
 def unmount(path: str) -> None:
-    """Take a mount away from new pods; those that run keep it.
-
-    Raises:
-        OSError: nothing is mounted there, or that is not permitted.
-    """
+    """Take a mount away from new pods, while those that run keep it; OSError if that fails."""
     from nvct.kernel.calls import KERNEL
 
     KERNEL.umount2(path, MNT_DETACH)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
-from nvct.agent.core.task import Task
-from nvct.agent.core.waiting import tick, together, until_set
+from nvct.agent.core.task import PERIOD_S, Task
+from nvct.agent.core.waiting import together
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import Settings
@@ -26,8 +25,6 @@ from nvct.agent.mps import place, settings
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError
 
-LOOK_S = 1.0
-PERIOD_S = 30.0
 RETRY_S = 5.0
 STARTED, READY = ".started", ".ready"
 
@@ -71,19 +68,12 @@ class MpsDaemons(Task):
             self._remove_files(())
 
     async def _follow(self) -> None:
-        due, signature = 0.0, None
         while True:
-            if self.reload.is_set():
-                self._settings = self._loaded_again(self._load, self._settings)
-                due = 0.0
-            current = await self._discovery.signature()
-            if current != signature or time.monotonic() > due:
-                signature = current
-                due = time.monotonic() + (PERIOD_S if await self._want() else RETRY_S)
-            await until_set(self.reload, tick(LOOK_S))
+            await self._follow_machine(self._discovery.signature, self._want)
+            self._settings = self._loaded_again(self._load, self._settings)
 
-    async def _want(self) -> bool:
-        """Want the daemons of the resources that there are; return whether they are known."""
+    async def _want(self, _is_change: bool) -> float:  # noqa: FBT001
+        """Want the daemons of the resources there are; return the seconds until that is due."""
         try:
             inventory = await self._discovery.inventory()
             found, _ = resources(inventory, self._settings)
@@ -93,14 +83,14 @@ class MpsDaemons(Task):
             raise
         except NvctError as error:
             self.problem.tell(error)
-            return False
+            return RETRY_S
         nothing = "" if self._watch.problems else "no device is shared by MPS; waiting for one"
         if nothing != (self.problem.text or self._nothing):
             self._log.info(nothing or "there are devices shared by MPS")
         self._nothing = nothing
         self.problem.clear()
         self._tell()
-        return True
+        return PERIOD_S
 
     def _tell(self) -> None:
         """Make the files that say what is ready, and remove the others."""

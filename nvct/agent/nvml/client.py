@@ -93,11 +93,7 @@ class NvmlClient:
         self._properties: dict[str, GpuProperties] = {}
 
     def check(self) -> None:
-        """Refuse what needs the driver while that is being replaced.
-
-        Raises:
-            ReleasedError: it is.
-        """
+        """Raise ReleasedError while the driver is being replaced."""
         if self.refusal and not _ends.get():
             raise ReleasedError(
                 self.refusal,

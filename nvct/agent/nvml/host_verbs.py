@@ -81,11 +81,7 @@ class DriverSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDevice:
-    """A device of a claim.
-
-    Attributes:
-        uuid: of the GPU or MIG device, which has to be on this machine.
-    """
+    """A GPU or MIG device of a claim, which has to be on this machine."""
 
     name: str
     uuid: str

@@ -84,11 +84,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """The call of HOLDERS.
-
-    Attributes:
-        instances: only these; None is the whole GPUs and all of them.
-    """
+    """The call of HOLDERS: these instances only; None is the whole GPUs and all of them."""
 
     gpus: tuple[str, ...]
     instances: tuple[Instance, ...] | None = None
@@ -157,11 +153,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
 
 
 def make_nodes(roots: Roots) -> None:
-    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
-
-    Raises:
-        HostError: they cannot be made.
-    """
+    """Make the device nodes that MIG devices lack, without setuid; HostError if that fails."""
     from nvct.host import device_nodes
     from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL

@@ -90,11 +90,7 @@ def start() -> WorkerProcess:
 
 
 def serve(connection: socket) -> None:
-    """Answer requests until the agent closes the connection, or ends.
-
-    Raises:
-        MalformedMessageError: the agent sends no messages.
-    """
+    """Answer requests until the connection is closed; MalformedMessageError for what is none."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=engine_asker(os.environ))
     try:
@@ -128,11 +124,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a worker says of itself.
-
-    Attributes:
-        release: what it was installed with, see `RELEASE_ENV`.
-    """
+    """What a worker says of itself: the release it was installed with, see `RELEASE_ENV`."""
 
     protocol: int
     release: str

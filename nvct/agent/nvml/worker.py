@@ -109,11 +109,7 @@ class Worker:
             signal.alarm(max(1, self._end_s - SUCCESSOR_S))
 
     def serve(self) -> None:
-        """Serve until it is ended, or a signal's handler raises.
-
-        Raises:
-            SystemExit: by `end`.
-        """
+        """Serve until `end` raises SystemExit, or the handler of a signal raises."""
         try:
             while True:
                 for key, _ in self._selector.select():

@@ -200,7 +200,6 @@ def _restrict(context: ssl.SSLContext, tls: Mapping[str, Any], path: str) -> Non
 
 
 def _openssl_suite(name: str, path: str) -> str:
-    """Return OpenSSL's name of a cipher suite of Go's."""
     match = SUITE.fullmatch(name)
     if not match:
         raise DocumentError(f"{WHAT} {path}: unknown cipher suite {name!r}")

@@ -34,11 +34,7 @@ CACHED = 100
 
 
 class WebGuard:
-    """Protects one server.
-
-    Raises:
-        DocumentError: it is wrong.
-    """
+    """Protects one server; a configuration that is wrong raises DocumentError."""
 
     def __init__(self, path: str, journal: Log) -> None:
         self._path, self._log = path, journal

@@ -226,11 +226,7 @@ def parse(data: bytes) -> Request | None:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT; the host may be missing or in brackets.
-
-    Raises:
-        UsageError: the text is no such address.
-    """
+    """Return host and port of HOST:PORT, [HOST]:PORT or :PORT; UsageError for another text."""
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise UsageError(f"address {text!r} has no port", hint="as :9400 or 127.0.0.1:9400")
@@ -241,11 +237,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 async def ask(path: str, method: str, target: str) -> tuple[int, str]:
-    """Return status and body of the answer on a Unix socket.
-
-    Raises:
-        OSError: nobody answers there.
-    """
+    """Return status and body of the answer on a Unix socket; OSError if nobody answers there."""
     folder, name = split(path)
     try:
         with SharedFolder.open(folder) as opened, opened.socket_path(name) as file:

@@ -83,6 +83,7 @@ def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
         disabled_hooks=() if hooks else ("all",),
         node_numbers=any("major" in node for node in nodes),
         gid_groups=any(edit.get("additionalGids") for edit in edits),
+        allow_builds=generate.ALLOW_BUILDS in spec.get("annotations", {}),
     )
 
 

@@ -27,6 +27,8 @@ from nvct.errors import RequestError, UsageError
 from nvct.host.model import DriverFile, Inventory
 
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
+ALLOW_BUILDS = "org.mobyproject.buildkit.device.autoallow"
+"""BuildKit's annotation (its solver/llbsolver/cdidevices): no build needs --allow device."""
 COHERENT_KEY = "gpu.nvidia.com/coherent"
 COHERENT_PARTS = {"true": "coherent", "false": "noncoherent"}
 
@@ -44,6 +46,7 @@ class Options:
         node_numbers: write type, major and minor of device nodes, for engines that cannot look
             at the host's nodes; such a spec is wrong after the next boot.
         gid_groups: add the groups of nodes that are not world-accessible to containers.
+        allow_builds: have BuildKit give the devices to every build.
         host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
             in a container and used on its host.
         view: the driver's files as one mount; None for a mount per file.
@@ -59,6 +62,7 @@ class Options:
     enabled_hooks: Sequence[str] = ()
     node_numbers: bool = False
     gid_groups: bool = True
+    allow_builds: bool = False
     host_roots: Sequence[tuple[str, str]] = ()
     view: MountedView | None = None
 
@@ -130,6 +134,8 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
         "devices": sorted(entries, key=lambda entry: str(entry["name"])),
         "containerEdits": tidy(common, {}),
     }
+    if options.allow_builds:
+        spec["annotations"] = {ALLOW_BUILDS: "true"}
     for source, target in options.host_roots:
         spec = cdi_edits.move_root(spec, source, target)
     # Until here edits are plain dicts, which can be moved and compared.

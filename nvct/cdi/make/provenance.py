@@ -31,7 +31,7 @@ DOMAIN = "nvct/"
 COMMENT = "# nvct: "
 ANNOTATIONS_SINCE = "0.6.0"
 FILES = "files"
-TEXTS = ("generator", "driver", "module", "mode", "inputs", "only")
+TEXTS = ("generator", "driver", "module", "mode", "inputs", "only", "no_hooks")
 # A daemon makes its socket again at each start, and a directory's times change with its content.
 CHANGING = ("socket", "directory")
 SPEC_LIMIT = 16 << 20
@@ -45,6 +45,7 @@ class Provenance:
         driver: version of the driver whose files the spec gives, "" if it gives none.
         inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
         only: the devices that were chosen, as words with commas, "" for all.
+        no_hooks: the value of --no-hooks, "" if the spec may have hooks.
         files: container path -> identity of the host's file.
     """
 
@@ -54,10 +55,11 @@ class Provenance:
     mode: str = ""
     inputs: str = ""
     only: str = ""
+    no_hooks: str = ""
     files: Mapping[str, Identity] = field(default_factory=dict)
 
 
-def of(inventory: Inventory, only: str = "") -> Provenance:
+def of(inventory: Inventory, only: str = "", no_hooks: str = "") -> Provenance:
     """Return the provenance of a spec that is made of an inventory now."""
     driver = inventory.driver_version
     return Provenance(
@@ -67,16 +69,19 @@ def of(inventory: Inventory, only: str = "") -> Provenance:
         mode=inventory.mode,
         inputs=inputs_hash(inventory),
         only=only,
+        no_hooks=no_hooks,
         files=_files(inventory),
     )
 
 
-def attach(spec: Spec, inventory: Inventory, only: str = "") -> tuple[Spec, str]:
+def attach(
+    spec: Spec, inventory: Inventory, only: str = "", no_hooks: str = ""
+) -> tuple[Spec, str]:
     """Return a spec with its provenance as annotations, and the line to write before its YAML.
 
     A spec of a version without annotations is unchanged; the line of another spec is "".
     """
-    origin = of(inventory, only)
+    origin = of(inventory, only, no_hooks)
     if versions.is_older(versions.minimum_version(spec), ANNOTATIONS_SINCE):
         text = json.dumps(_table(origin), separators=(",", ":"))
         # JSON permits DEL in a string, YAML does not permit it even in a comment.

@@ -13,7 +13,7 @@ import click
 from nvct import paths
 from nvct.cdi.check import compare, engines
 from nvct.cdi.check.drift import Report
-from nvct.cdi.make import edits, store
+from nvct.cdi.make import edits, provenance, store
 from nvct.cdi.make.generate import generate as make_spec
 from nvct.cdi.read import load
 from nvct.cdi.types import Spec
@@ -25,6 +25,7 @@ from nvct.compile import live_host
 from nvct.compile.publish import is_in_folder_of_engines
 from nvct.doctor.model import count
 from nvct.errors import NvctError, UsageError, line, printable
+from nvct.farm import in_folders
 
 LIVE = "live"
 STDIN = "-"
@@ -110,8 +111,8 @@ def diff(
         raise UsageError(f"{old} is compared with itself", hint="name a file")
     specs = {word: _spec_of(word) for word in (old, new) if word != LIVE}
     if LIVE in (old, new):
-        template = specs[new if old == LIVE else old]
-        specs[LIVE] = _live(template, mode, driver_root, dev_root)
+        path = new if old == LIVE else old
+        specs[LIVE] = _live(specs[path], path, mode, driver_root, dev_root)
     differences = compare.differences(specs[old], specs[new])
     rows = [{"where": where, "differences": lines} for where, lines in differences]
     texts = (text for where, lines in differences for text in (where, *(f"  {x}" for x in lines)))
@@ -121,12 +122,17 @@ def diff(
     sys.exit(1 if differences else 0)
 
 
-def _live(template: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
+def _live(
+    template: Spec, path: str, mode: str, driver_root: str | None, dev_root: str | None
+) -> Spec:
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
     settings = settings_in_force(None, driver_root, dev_root)
     inventory = live_host.discover(settings, mode=mode.lower())
     for warning in inventory.warnings:
         say(f"warning: {warning}")
+    origin = provenance.read(template, path)
+    if origin and origin.no_hooks in in_folders.CHOICES:
+        inventory = in_folders.without_links(inventory, origin.no_hooks)
     return make_spec(
         inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))
     )
@@ -260,6 +266,12 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
        text="Hooks to leave out, or all.")  # fmt: skip
 @words("--enable-hook", "--enable-hooks", env=f"{ENV}ENABLED_HOOKS",
        text="Hooks to put in, whatever --disable-hook says.")  # fmt: skip
+@click.option("--no-hooks", envvar=f"{ENV}NO_HOOKS", metavar="[debian|redhat|both|off]",
+              help="For callers without hooks: libraries in folders that the loaders of these "
+              "images search.")  # fmt: skip
+@click.option("--allow-builds", is_flag=True, envvar=f"{ENV}ALLOW_BUILDS",
+              help="Let RUN --device of BuildKit have the devices without --allow device.",
+              )  # fmt: skip
 @click.option("--ldconfig-path", envvar=f"{ENV}LDCONFIG_PATH",
               help="Without effect: the hook writes ld.so.cache itself.")  # fmt: skip
 @words("--csv.file", "csv_files", env=f"{ENV}CSV_FILES", text="Tegra: the CSV files to read.")

@@ -5,11 +5,14 @@
  * A handle is an entry of a table and is never freed. Every call looks up in the current state
  * what the handle refers to, so that a handle of a destroyed instance is an error and not a crash.
  */
+#include <dirent.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "simulation.h"
 
@@ -53,21 +56,45 @@ static int find_library_file(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
+/* Set library_version from the name of the file at path: its own, or that of the same file beside
+ * it, as a mount may have a name without a version. */
+static nvmlReturn_t find_version(const char *path)
+{
+    static const char stem[] = "libnvidia-ml.so.";
+    const char *base = strrchr(path, '/') + 1;
+    char beside[PATH_MAX + NAME_MAX + 2];
+    struct statx own, other; /* stat is of glibc 2.33 */
+    if (strncmp(base, stem, sizeof(stem) - 1) != 0 || statx(AT_FDCWD, path, 0, STATX_INO, &own) != 0)
+        return NVML_ERROR_UNKNOWN;
+    snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
+    snprintf(beside, sizeof(beside), "%.*s", (int)(base - path), path);
+    DIR *folder = strchr(library_version, '.') ? NULL : opendir(beside);
+    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+        snprintf(beside, sizeof(beside), "%.*s%s", (int)(base - path), path, entry->d_name);
+        if (strncmp(entry->d_name, stem, sizeof(stem) - 1) == 0 &&
+            strchr(entry->d_name + sizeof(stem) - 1, '.') &&
+            statx(AT_FDCWD, beside, 0, STATX_INO, &other) == 0 && other.stx_ino == own.stx_ino &&
+            other.stx_dev_major == own.stx_dev_major && other.stx_dev_minor == own.stx_dev_minor)
+            snprintf(library_version, sizeof(library_version), "%s",
+                     entry->d_name + sizeof(stem) - 1);
+    }
+    if (folder)
+        closedir(folder);
+    return NVML_SUCCESS;
+}
+
 /* Set library_version and the path of the state file, which is in the library's folder. dladdr is
  * not used: before glibc 2.34 it needs libdl, which a small container may lack. */
 static nvmlReturn_t find_state_file(char *state, size_t size)
 {
-    static const char stem[] = "libnvidia-ml.so.";
     char path[PATH_MAX];
     struct library_file file = {(ElfW(Addr))&init_count, NULL};
     dl_iterate_phdr(find_library_file, &file);
     if (!file.name || !realpath(file.name, path))
         return NVML_ERROR_UNKNOWN;
-    char *base = strrchr(path, '/') + 1;
-    if (strncmp(base, stem, sizeof(stem) - 1) != 0)
+    if (find_version(path) != NVML_SUCCESS)
         return NVML_ERROR_UNKNOWN;
-    snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
-    *base = '\0';
+    strrchr(path, '/')[1] = '\0';
     int n = snprintf(state, size, "%slibnvidia-simstate.so.%s", path, library_version);
     return n < 0 || (size_t)n >= size ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nvct_sim import attach, tree
 from tests.golden.incumbent.reduce import reduce
+from tests.support.on_node import run_in
 
 RECORDED = "nvidia-container-toolkit 1.20.0 on a simulated node, reduced by reduce.py"
 NODE = "incumbent"
@@ -34,7 +35,7 @@ def record(program: str, profile: str, mode: str) -> dict[str, object]:
             program, "--quiet", "cdi", "generate", "--format", "json", "--mode", mode,
             "--driver-root", attach.DRIVER_ROOT, "--dev-root", "/",
         ]  # fmt: skip
-        done = attach.run_in(node, argv, {"PATH": "/usr/bin:/bin"}, driver_root=attach.DRIVER_ROOT)
+        done = run_in(node, argv, {"PATH": "/usr/bin:/bin"}, driver_root=attach.DRIVER_ROOT)
         if done.returncode:
             raise SystemExit(done.stderr)
         gids = tree.groups()

@@ -14,6 +14,7 @@ from nvct.errors import HostError, UsageError
 from nvct.kernel.calls import KERNEL
 from nvct_sim import attach, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
+from tests.support.on_node import run_in
 
 REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
@@ -29,7 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
 
 
 def shell(node: tree.Node, script: str, *, driver_root: str = attach.DRIVER_ROOT) -> str:
-    done = attach.run_in(node, ["/bin/sh", "-ec", script], driver_root=driver_root)
+    done = run_in(node, ["/bin/sh", "-ec", script], driver_root=driver_root)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -177,15 +178,15 @@ def test_a_container_that_allows_no_nodes_of_the_driver_is_told_by_the_check(
     assert "device nodes of the driver cannot be made: Operation not permitted" in reason
     assert not tree.create("plain", "t4", tmp_path, native=False).real_nodes
     with pytest.raises(HostError) as caught:
-        attach.run_in(node, ["true"])
+        run_in(node, ["true"])
     assert caught.value.hint == "see `nvct sim check`"
 
 
 def test_an_empty_run_is_possible_and_only_the_given_environment_is_passed(
     node: tree.Node,
 ) -> None:
-    done = attach.run_in(node, ["ls", "/run"], host_run=False)
-    only = attach.run_in(node, ["/usr/bin/env"], {"ONLY": "this"})
+    done = run_in(node, ["ls", "/run"], host_run=False)
+    only = run_in(node, ["/usr/bin/env"], {"ONLY": "this"})
 
     assert done.stdout.split() == ["cdi", "lock", "nvct", "nvct-sim", "nvidia"]
     assert only.stdout == "ONLY=this\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nvct.linux import elf
-from nvct_sim import attach, kernelfs, node_changes, package, profile, rootfs, tree
+from nvct_sim import kernelfs, node_changes, package, profile, rootfs, tree
+from tests.support.on_node import run_in
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_devices_other_than_gpus_are_visible_on_the_node(tmp_path: Path) -> None
         " /sys/module/nvidia_fs/initstate"
     )
 
-    done = attach.run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
+    done = run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
 
     assert done.returncode == 0, done.stderr
 
@@ -155,7 +156,7 @@ def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path
         f"{look}; kill $!"
     )
 
-    done = attach.run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
+    done = run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
 
     assert done.stdout.splitlines() == [
         "4 NVSwitches, and no process nv-fabricmanager",

@@ -106,7 +106,7 @@ def test_a_lost_gpu_is_marked_and_has_an_event(plain_node: tree.Node) -> None:
 
 def test_events_are_numbered(plain_node: tree.Node) -> None:
     for data in (31, 48):
-        node_changes.add_event(plain_node, 0, data=data)
+        node_changes.add_xid(plain_node, 0, data, {})
 
     events = plain_node.state().find("event")
     assert [(e.fields["seq"], e.fields["data"]) for e in events] == [("1", "31"), ("2", "48")]

@@ -119,8 +119,8 @@ async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not
     async with lab.running() as plugin:
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
         await asyncio.sleep(1.5)  # the watch has begun
-        node_changes.add_event(lab.node, 1, data=31)
-        node_changes.add_event(lab.node, 2, data=79)
+        node_changes.add_xid(lab.node, 1, 31, {})
+        node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
         await until(lambda: "XID 31 of" in lab.log.getvalue())
         metrics = {family.name: family for family in plugin.metrics()}
@@ -169,7 +169,7 @@ async def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab
     async with lab.running() as plugin:
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
         await asyncio.sleep(1.5)  # the watch has begun
-        node_changes.add_event(lab.node, 2, data=79)
+        node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
         for version in ("v1", "v2"):
             lab.config = {"version": version}

@@ -17,7 +17,7 @@ from nvct.agent.device_plugin import mps_watch
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.mps import settings as options
-from nvct.agent.mps import shm, task
+from nvct.agent.mps import shm
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.task import MpsDaemons
 from nvct.errors import NvctError
@@ -68,7 +68,7 @@ def settings(folder: Path, text: str) -> list[str]:
 
 async def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps_watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(task, "LOOK_S", 0.01)
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.01)
     words = settings(tmp_path, "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
     nvml, mps, log = Nvml({GPU: "it does not start"}), tmp_path / "mps", io.StringIO()
     (mps / GPU).mkdir(parents=True)

@@ -66,11 +66,11 @@ def test_the_links_of_each_pair_are_those_of_the_profile(
 def test_an_xid_is_reported_once_and_after_the_start_of_the_watch(
     node: tree.Node, session: NvmlSession
 ) -> None:
-    node_changes.add_event(node, 1, data=48)
+    node_changes.add_xid(node, 1, 48, {})
     first = session.ask("events", NvmlEvents)
     assert (first.events, first.unwatched) == ((), {})
 
-    node_changes.add_event(node, 2, data=79)
+    node_changes.add_xid(node, 2, 79, {})
 
     assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 2), xid=79),)
     time.sleep(0.1)
@@ -110,7 +110,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
     found = session.ask("events", NvmlEvents)
     assert time.monotonic() - began < 4.0  # 0.8 s, and what a busy machine needs
     assert found.unanswered == {"2": "no answer within 0.8 s"}
-    node_changes.add_event(node, 3, data=79)
+    node_changes.add_xid(node, 3, 79, {})
     assert wait_for_events(session).events == (XidEvent(uuid=uuids[3], xid=79),)
     report = session.ask("report", NvmlReport)
     assert [gpu.index for gpu in report.gpus] == [0, 1, 3, 4, 5, 6, 7]
@@ -124,7 +124,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
 
     node_changes.apply(node, "gpu", ["2", "hang=0"])
     until(lambda: not session.ask("events", NvmlEvents).unanswered)
-    node_changes.add_event(node, 2, data=48)
+    node_changes.add_xid(node, 2, 48, {})
     assert wait_for_events(session).events == (XidEvent(uuid=uuids[2], xid=48),)
     assert len(session.ask("report", NvmlReport).gpus) == 8
 
