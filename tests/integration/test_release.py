@@ -55,7 +55,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.unlink()
     for path in debian_root.packages(tmp_path_factory).glob("*.deb"):
         shutil.copy(path, folder)
-    build = [sys.executable, "-m", "hatchling", "build", "--directory", folder]
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     captured(build, check=True, cwd=released.REPOSITORY)
     return folder
 

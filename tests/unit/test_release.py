@@ -5,8 +5,10 @@ import gzip
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,20 +110,24 @@ def of_another(folder: Path, env: dict[str, str]) -> None:
             "gpg",
             "--batch",
             "--output",
-            suite / "InRelease",
+            f"{suite}/InRelease",
             "--clearsign",
-            suite / "Release",
+            f"{suite}/Release",
         ]
         captured(words, env=other, check=True)
 
 
-REFUSED: dict[str, Callable[[Path, dict[str, str]], None]] = {
-    "an index": lambda folder, _: [changed(p) for p in folder.glob("apt/dists/*/main/*/Packages*")] and None,
-    "the Release": lambda folder, _: (folder / "apt/dists/stable/InRelease").write_text(
-        (folder / "apt/dists/stable/InRelease").read_text().replace("Label: nvct", "Label: nvcu")
-    ) and None,
-    "the signature": of_another,
-}  # fmt: skip
+def of_another_index(folder: Path, _: dict[str, str]) -> None:
+    for path in folder.glob("apt/dists/*/main/*/Packages*"):
+        changed(path)
+
+
+def of_another_label(folder: Path, _: dict[str, str]) -> None:
+    path = folder / "apt/dists/stable/InRelease"
+    path.write_text(path.read_text().replace("Label: nvct", "Label: nvcu"))
+
+
+REFUSED = {"index": of_another_index, "Release": of_another_label, "signature": of_another}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -175,7 +181,7 @@ def test_pip_takes_the_wheel(release: tuple[Path, str], tmp_path: Path, dist: Pa
     _, url = release
     name = f"nvct-{version}-py3-none-any.whl"
     words = ("download", "--no-deps", "--no-index", "--find-links", f"{url}/python/", "nvct")
-    pip = [released.sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     done = captured([*pip, *words], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / name).read_bytes() == (dist / name).read_bytes()
@@ -214,7 +220,7 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     next(short.glob("nvct-sim-*.rpm")).unlink()
     (tmp_path / "there").mkdir()
     out = tmp_path / "out/release"
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         'release: gpg has no secret key of the name "nobody"': {"key": "nobody"},
         'release: gpg has no secret key of the name ""': {"key": ""},
         f"release: {short} has no nvct-sim-{version}-*.rpm: run make rpm": {"dist": short},
@@ -224,7 +230,7 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
         "release: /no/helm is not installed": {"helm": "/no/helm"},
     }
     for sentence, given in wrong.items():
-        done = released.assembled(**{"dist": dist, "out": out, "env": env, **given})  # type: ignore[arg-type]
+        done = released.assembled(**{"dist": dist, "out": out, "env": env, **given})
         assert done.returncode == 1, sentence
         assert done.stderr.startswith(sentence), done.stderr
         assert done.stderr.count("\n") == 1
