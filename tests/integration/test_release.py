@@ -125,3 +125,14 @@ def test_pip_installs_the_wheel_and_its_programs_run(server: str, tmp_path: Path
         [tmp_path / "venv/bin/python", "-I", "-c", "import nvct; print(nvct.__path__)"]
     )
     assert str(tmp_path) in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
+def test_two_builds_of_the_rpms_are_equal(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        script = released.REPOSITORY / "packaging/rpm/build.sh"
+        captured(["sh", script, tmp_path / name], check=True)
+    built = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert len(built) == 5
+    assert [name for name in built if built[name] != (tmp_path / "two" / name).read_bytes()] == []
