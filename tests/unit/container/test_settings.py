@@ -244,7 +244,7 @@ def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store)
     [
         ('engine-device = "checked"', "checked"),
         ('engine_devices = "checked"', "checked"),
-        ('engine-devices = "checkedd"', "checked"),
+        ('engine-devices = "check"', "checked"),
         ('default = "allowed"', "unchecked"),
     ],
 )
