@@ -51,15 +51,18 @@ def test_gpus(value: str, count: int, podman: Podman) -> None:
     has_gpus(podman.run(SCRIPT, f"--gpus={value}"), count)
 
 
-def test_a_pod_of_a_manifest(podman: Podman) -> None:
-    podman.box.write("/run/pod.yaml", POD)
-    group = ("--cgroup-parent", f"/{podman.box.cgroup}")
-    done = podman.podman("kube", "play", "--network=none", *group[:0], "/run/pod.yaml")
+@pytest.mark.parametrize(("limit", "count"), [("nvidia.com/gpu=0", 1), ("nvidia.com/gpu", 0)])
+def test_a_pod_of_a_manifest(limit: str, count: int, podman: Podman) -> None:
+    podman.box.write("/run/pod.yaml", POD.replace("nvidia.com/gpu=0", limit))
+    done = podman.podman("kube", "play", "--network=none", "/run/pod.yaml")
     assert done.returncode == 0, done
     podman.podman("wait", "gpu-asks")
     logs = podman.podman("logs", "gpu-asks")
     podman.podman("kube", "down", "/run/pod.yaml")
-    has_gpus(logs)
+    if count:
+        has_gpus(logs)
+    else:
+        assert logs.stdout.splitlines()[0] == "0", logs
     assert not podman.podman("ps", "--all", "--quiet").stdout
 
 
