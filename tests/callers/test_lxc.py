@@ -66,7 +66,7 @@ def test_the_hook_brings_what_the_container_asks_for(devices: str, count: int, b
         "lxc.environment = NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
     has_gpus(done, count, f"/usr/lib/{TRIPLET}/libcuda.so.1")
-    left = box.call(*"find /run/image -newer /run/before -type f -size +0".split())
+    left = box.call("find", "/run/image", "-newer", "/run/before", "-type", "f", "-size", "+0")
     assert set(left.stdout.split()) == {f"/run/image/{path}" for path in LEFT}, left
 
 
@@ -82,4 +82,3 @@ def test_the_sentence_of_nvct_is_in_the_log_of_level_debug(box: Box) -> None:
 
 def test_without_the_hook_there_is_no_gpu(box: Box) -> None:
     assert run(box).stdout.splitlines()[0] == "0"
-
