@@ -148,3 +148,15 @@ def test_mig_is_applied_at_boot_only_if_a_drop_in_names_it(
     called = [line.split()[1] for line in log.splitlines() if line.startswith("nvidia-mig-parted")]
     assert called == calls
     assert ("nvidia-ctk" in log) == (bool(calls) and status == 0)
+
+
+def test_only_the_type_checker_reads_typing_extensions() -> None:
+    """No package of ours depends on it."""
+    found = [
+        str(path)
+        for folder in ("nvct", "nvct_sim")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.ImportFrom) and node.module == "typing_extensions"
+    ]
+    assert found == []
