@@ -8,7 +8,7 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 # Each worker, and each Python that a test starts, would compile the tests' modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-kubernetes cluster cluster-down test kubernetes crio docker callers record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle image manifests ci ci-full clean
+.PHONY: help setup demo demo-kubernetes cluster cluster-down test kubernetes crio docker callers record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle wheel image release manifests ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -51,7 +51,7 @@ cluster-down: ## end what `make cluster` has started
 
 PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
-  systemd-container prometheus $(PACKAGED)
+  systemd-container prometheus createrepo-c gnupg $(PACKAGED)
 
 PYTEST := pytest
 # In the order that tests/conftest.py gives: a random one, but files with slow tests first.
@@ -162,6 +162,9 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 	@$(STATIC_IF_POSSIBLE)
 	@$(BIN)/python packaging/bundle/build.py --out dist
 
+wheel: setup ## build the wheel and the sources for pip into dist/
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --directory dist
+
 # Only these two need the network, once: copy build/image to a machine without it.
 build/image/base.tar: packaging/image/base.sh
 	@bash tests/support/packages.sh mmdebstrap uidmap
@@ -188,6 +191,15 @@ image: setup build/image/base.tar build/image/wheels/.ready ## build the image o
 	@$(BIN)/python packaging/image/build.py --base build/image/base.tar --bundle build/image/bundle/nvct-* \
 	  --wheels build/image/wheels --out dist
 
+SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
+release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
+	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
+	@bash tests/support/packages.sh createrepo-c dpkg-dev gnupg
+	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
+	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb rpm bundle wheel image kubernetes
+	@$(BIN)/python packaging/release/build.py $(SIGNED) \
+	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
+
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh $(TESTED) lintian rpmlint
 	@$(MAKE) --no-print-directory static kubernetes
@@ -197,7 +209,8 @@ ci-full: crio docker callers ci test-static ## what takes longer: CRI-O, Docker,
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
 	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
-	    tests/integration/test_packages.py tests/unit/mig/test_random_plans.py tests/kubernetes && \
+	    tests/integration/test_packages.py tests/integration/test_release.py \
+	    tests/unit/mig/test_random_plans.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \
 	  $(BIN)/python -m tests.bench; } 2>&1 | tee docs/results/$$(date -u +%F).txt; exit $${PIPESTATUS[0]}
 

@@ -283,22 +283,36 @@ def _more(found: list[Any], what: str) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("words", nargs=-1, required=True, metavar="[values] FILE")
 @click.option("--claims", is_flag=True,
               help="Ask by ResourceClaims (DRA) in place of limits.")  # fmt: skip
-def convert(*, file: str, claims: bool) -> None:
+def convert(*, words: Sequence[str], claims: bool) -> None:
     """Turn manifests of NVIDIA's Kubernetes 1.9 into manifests of today; explain each change.
 
     FILE has pods, or objects that make pods; - is stdin. The manifests go to stdout, without
     their comments; what was changed goes to stderr. With --claims, limits of nvidia.com/gpu and
     nvidia.com/mig-* become ResourceClaims, and conditions on labels of GPUs conditions of these.
 
+    With values, FILE has Helm values for NVIDIA's GPU operator, device plugin, dcgm-exporter or
+    DRA driver. Those of nvct's chart go to stdout; what has another name or no effect, to stderr.
+
     Example: nvct convert gpu-pod.yml | kubectl create -f -
     """
     from nvct.agent.manifests import convert as manifests
-    from nvct.agent.manifests import convert_claims, manifest_file
+    from nvct.agent.manifests import convert_claims, convert_values, manifest_file
 
+    file = words[-1]
+    if words[:-1] not in ((), ("values",)) or (claims and len(words) > 1):
+        raise click.UsageError("give FILE, or the word values and FILE, without --claims")
     documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
+    if len(words) > 1:
+        merged, sentences = convert_values.convert(
+            documents[0] if len(documents) == 1 else None, file
+        )
+        for sentence in sentences:
+            say(sentence)
+        click.echo(manifest_file.dump_all([merged]), nl=False)
+        return
     templates = convert_claims.Templates(documents)
     converted = []
     for document in documents:

@@ -187,7 +187,7 @@ def _refuse_mixture(
 ) -> None:
     """Refuse a command line that names more than one thing to explain, or none."""
     given = sum((config_json is not None, bundle is not None, words))
-    if given != 1 or (privileged and not words):
+    if given != 1 or "" in (config_json, bundle) or (privileged and not words):
         raise UsageError(
             "explain takes one thing: a file, container, pod, message, reason, bundle or request",
             hint="for example nvct explain --env NVIDIA_VISIBLE_DEVICES=0",

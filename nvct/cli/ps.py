@@ -21,7 +21,8 @@ from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER", "SINCE")
 """The last one only where the NRI plugin has recorded it."""
-FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "UUID", "USED BY")
+FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "IN USE", "UUID", "USED BY")
+NOT_ROOT = "Only root sees everything: run it with sudo."
 PAUSE_S = 2.0
 
 
@@ -79,12 +80,15 @@ def _show_free(roots: Roots, form: str) -> None:
             one.device.instance or "-",
             one.profile or "-",
             f"{one.memory >> 20} MiB",
+            f"{one.used >> 20} MiB",
             one.uuid,
             ", ".join(one.users) or "free",
         )
         for one in found
     ]
     click.echo("\n".join(screen.table([FREE_HEADER, *rows], screen.columns())))
+    if os.geteuid():
+        click.echo(NOT_ROOT)
 
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
@@ -95,7 +99,7 @@ def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
     lines = [*screen.table(rows, screen.columns())]
     if not uses:
         lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
-    return lines if is_root else [*lines, "Only root sees everything: run it with sudo."]
+    return lines if is_root else [*lines, NOT_ROOT]
 
 
 def _row(use: Use) -> tuple[str, ...]:

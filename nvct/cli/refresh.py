@@ -16,6 +16,7 @@ from nvct.cli.options import driver_release, words
 from nvct.compile import live_host, published_spec
 from nvct.compile import mode_plans as extras
 from nvct.compile import refresh as compiled
+from nvct.compile.published_spec import CHOICES
 from nvct.config.load import load, path_from
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
@@ -32,6 +33,7 @@ AS_BEFORE = {
     "allow-builds": "builds are allowed, as before; --allow-builds=false ends it",
 }
 """What is said of an option that the former specification was made with."""
+NOT_KEPT = "--{} holds until {} is removed; for good: {} in {}"
 TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during it
 
 
@@ -91,15 +93,15 @@ def _maintain_farm(config: str, folder: str) -> None:
 @click.command(cls=GoStyle)
 @click.option("--output", envvar=OUTPUT_ENV, default=OUTPUT,
               show_default=True, help="The specification.")  # fmt: skip
-@words("--devices", "--device-id", env="NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
+@words("--devices", "--device-id", env=CHOICES["device-id"][0],
        text="Only these: indices, UUIDs, all, none.  [default: as before, else all]",
        )  # fmt: skip
-@click.option("--no-hooks", envvar="NVIDIA_CTK_CDI_GENERATE_NO_HOOKS",
-              metavar="[debian|redhat|both|off]",
-              help="As in cdi generate.  [default: as before, else off]")  # fmt: skip
-@click.option("--allow-builds", is_flag=True, default=None,
-              envvar="NVIDIA_CTK_CDI_GENERATE_ALLOW_BUILDS",
-              help="As in cdi generate.  [default: as before, else false]")  # fmt: skip
+@click.option("--no-hooks", envvar=CHOICES["no-hooks"][0], metavar="[debian|redhat|both|off]",
+              help="For callers without hooks: libraries in folders that the loaders of these "
+              "images search.  [default: as before, else off]")  # fmt: skip
+@click.option("--allow-builds", is_flag=True, default=None, envvar=CHOICES["allow-builds"][0],
+              help="Let RUN --device of BuildKit have the devices without --allow device.  "
+              "[default: as before, else false]")  # fmt: skip
 @click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
 @click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
 @click.pass_context
@@ -127,14 +129,10 @@ def publish(
         removed = published_spec.withdraw(output)
         say(f"removed {output}" if removed else f"{output} does not exist")
         return
-    chosen = flat(devices) or published_spec.devices_of_service(published_spec.REFRESH_ENV)
-    options = {"device-id": ",".join(chosen), "no-hooks": no_hooks or ""}
+    given = {"device-id": ",".join(flat(devices)), "no-hooks": no_hooks or ""}
     if allow_builds is not None:
-        options["allow-builds"] = str(allow_builds).lower()
-    for name, value in published_spec.options_of_file(output).items():
-        if not options.get(name):
-            options[name] = value
-            say(AS_BEFORE[name].format(value))
+        given["allow-builds"] = str(allow_builds).lower()
+    options = _chosen(output, given)
     settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
     argv += [f"--{name}={value}" for name, value in options.items() if value]
@@ -149,6 +147,24 @@ def publish(
         if fingerprints.broken(watched) is None:
             return
         time.sleep(PAUSE_S)
+
+
+def _chosen(output: str, given: dict[str, str]) -> dict[str, str]:
+    """Return the options in force: given ones, else the service's, else those of the file."""
+    service = published_spec.choices_of_service(published_spec.REFRESH_ENV)
+    if "allow-builds" in service:
+        service["allow-builds"] = str(click.BOOL(service["allow-builds"])).lower()
+    before = published_spec.options_of_file(output)
+    options = {}
+    for name, (variable, default) in CHOICES.items():
+        chosen = given.get(name) or service.get(name)
+        options[name] = value = chosen or before.get(name, "")
+        if value and not chosen:
+            say(AS_BEFORE[name].format(value))
+        elif value and value != service.get(name, default):
+            kept = f"{variable}={value}"
+            say(NOT_KEPT.format(f"{name}={value}", output, kept, published_spec.REFRESH_ENV))
+    return options
 
 
 def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:

@@ -16,6 +16,7 @@ from nvct.cdi.make import provenance
 from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.read import load
 from nvct.compile import live_host
+from nvct.compile.publish import WITH_HOOKS
 from nvct.config.model import Config
 from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
@@ -28,16 +29,21 @@ from nvct.paths import GPU_KIND
 BEGINS = re.compile(
     rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
 )
-DEVICES_ENV = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
+CHOICES = {
+    "device-id": ("NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS", "all"),
+    "no-hooks": ("NVIDIA_CTK_CDI_GENERATE_NO_HOOKS", WITH_HOOKS),
+    "allow-builds": ("NVIDIA_CTK_CDI_GENERATE_ALLOW_BUILDS", "false"),
+}
+"""The options that hold until others are chosen: the variable and the default of each."""
 HEAD = 1 << 16  # bytes
 REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 """What nvidia-cdi-refresh.service sets for `nvct publish`."""
 
 
-def devices_of_service(path: str) -> list[str]:
-    """Return the devices to which the service's variables limit it; empty if they do not.
+def choices_of_service(path: str) -> dict[str, str]:
+    """Return the CHOICES that the service's variables make, by option.
 
-    A call by hand, or by doctor --fix, publishes no more than these.
+    A call by hand, or by doctor --fix, publishes what the service does.
 
     Raises:
         HostError: the file is there and cannot be read.
@@ -45,12 +51,13 @@ def devices_of_service(path: str) -> list[str]:
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
-        return []
+        return {}
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror}") from error
     pairs = (line.strip().partition("=") for line in lines)
-    values = [value.strip("\"' ") for name, _, value in pairs if name == DEVICES_ENV]
-    return values[-1].split(",") if values and values[-1] else []
+    values = {name: value.strip("\"' ") for name, _, value in pairs}
+    found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
+    return {option: value for option, value in found.items() if value}
 
 
 def options_of_file(path: str) -> dict[str, str]:

@@ -9,9 +9,7 @@ that it sees. Contract: what cannot be understood counts as a device.
 
 from __future__ import annotations
 
-import posix
-
-from nvct.container.host_view import leaves_cgroup
+from nvct.container.host_view import leaves_cgroup, seen_nodes, sees_processes
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
@@ -81,7 +79,8 @@ class Access:
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
-        self.is_wide |= has_driver and not is_rootless and leaves_cgroup(bundle)
+        reaches_host = sees_processes if is_rootless else leaves_cgroup
+        self.is_wide |= has_driver and reaches_host(bundle)
         self._add_rules(has_driver=has_driver)
 
     def _add_rules(self, *, has_driver: bool) -> None:
@@ -105,14 +104,16 @@ class Access:
                 self.nodes.setdefault(kept, path)
 
     def _add_mounts(self, bundle: Bundle) -> None:
+        seen: dict[str, Nodes] = {}
         for mount in bundle.mounts:
             source = mount.get("source")
-            if not isinstance(source, str) or source[:1] != "/":
-                continue
-            nodes: Nodes = {}
-            device_numbers.add_mounted(nodes, source, device_numbers.DEV_DEPTH)
-            for path in _special_files(source):  # /dev under another name
-                device_numbers.add_mounted(nodes, path, 0)
+            if isinstance(source, str) and source[:1] == "/":
+                device_numbers.add_mounted(
+                    seen.setdefault(source, {}), source, device_numbers.DEV_DEPTH
+                )
+        for source, path in seen_nodes(bundle):  # /dev under another name
+            device_numbers.add_mounted(seen.setdefault(source or "/", {}), path, 0)
+        for source, nodes in seen.items():
             known = set(self.nodes)
             for number, path in nodes.items():
                 self._add(number, path)
@@ -137,16 +138,6 @@ class Access:
             if not is_gpu(number) or number in known or number in self._exact
         }
         self.nodes = kept or self.nodes
-
-
-def _special_files(folder: str) -> list[str]:
-    """Return the paths in a folder that are neither files nor folders."""
-    try:
-        with posix.scandir(folder) as entries:
-            special = [e for e in entries if not e.is_file(follow_symlinks=False)]
-    except (OSError, ValueError):
-        return []
-    return [entry.path for entry in special if not entry.is_dir(follow_symlinks=False)]
 
 
 class EngineCase(Case):

@@ -8,7 +8,7 @@ import time
 
 from nvct import paths
 from nvct.config.model import path_from
-from nvct.errors import NvctError, RequestError
+from nvct.errors import HostError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class Host:
         And the path of the program of hooks.
 
         Raises:
-            RequestError: too few are free; who has the others.
-            HostError: they cannot be looked for, or no lease can be made.
+            HostError: too few are free, and who has the others; or they cannot be looked for, or
+                no lease can be made.
         """
         from nvct.container import leases
 
@@ -100,8 +100,8 @@ class Host:
         And the path of the program of hooks.
 
         Raises:
-            RequestError: they are fewer than wanted; who uses the others.
-            HostError: the cold side does not answer.
+            HostError: they are fewer than wanted, and who uses the others; or the cold side does
+                not answer.
         """
         from nvct.container import cold_process, leases
 
@@ -113,11 +113,12 @@ class Host:
         asks = f"{source} asks for {want.word}"
         if len(devices) >= want.count:
             return devices, str(answer["hook"])
-        if not answer["fitting"]:
-            kind = "MIG device" if want.profile else "GPU"
-            raise RequestError(f"{asks}, and no {kind} fits", hint=leases.HINT)
-        free = f"{len(devices) or 'none'} of {answer['fitting']} is free"
-        raise RequestError(f"{asks}, and {free}: {'; '.join(used)}", hint=leases.HINT)
+        fitting: int = answer["fitting"]  # type: ignore[assignment]
+        if fitting < want.count:
+            kind = "MIG devices" if want.profile else "GPUs outside MIG mode"
+            raise HostError(f"{asks}, and {fitting} {kind} fit: {answer['there']}")
+        free = f"{len(devices) or 'none'} of {fitting} free"
+        raise HostError(f"{asks}, with {free}; {'; '.join(used)}", hint=leases.HINT)
 
     def give_back(self) -> None:
         """End the leases of `keeper`."""

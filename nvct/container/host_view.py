@@ -32,7 +32,10 @@ LIMIT = 16 << 20
 CGROUP_TYPES = ("cgroup", "cgroup2")
 KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
 SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
+"""Kinds of mounts that show the host, and have no device nodes."""
 UNIFIED = "/sys/fs/cgroup"
+FOLDERS = 256
+"""So many are searched for nodes below each mount."""
 
 
 def leaves_cgroup(bundle: Bundle) -> bool:
@@ -41,8 +44,8 @@ def leaves_cgroup(bundle: Bundle) -> bool:
     Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
     version 2 with a read-only one, too (clone3 with CLONE_INTO_CGROUP asks for no write access);
     with files that name a program for the kernel to start (sys/kernel/core_pattern in /proc,
-    kernel/uevent_helper in /sys, binfmt_misc); and by /proc/PID/root of a host process: of its own
-    user or, after a change of fsuid, of any other. All these files are of the host's root.
+    kernel/uevent_helper in /sys, binfmt_misc) or bind drivers to devices (the rest of /sys); and
+    by the host's processes. All these files are of the host's root.
     """
     if bundle.has_user_namespace() and not _maps_root(bundle):
         return False
@@ -52,31 +55,86 @@ def leaves_cgroup(bundle: Bundle) -> bool:
         mounts = _mounts()
         if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
             return True
-        leaves, sees_processes = shown(_sources(bundle), mounts)
-        sees_processes |= _shares(bundle, "pid")
-        return leaves or (sees_processes and not bundle.has_user_namespace())
+        return gives_settings(_sources(bundle), mounts) or sees_processes(bundle)
     except (OSError, ValueError, DocumentError):
         return True
 
 
-def shown(sources: Iterable[Source], mounts: list[Mount]) -> tuple[bool, bool]:
-    """Return whether sources let root leave its control group, and whether they show processes.
-
-    `mounts` are those of what the kernel shows.
-    """
-    sees_processes = False
-    for source, options, covered in sources:
-        for mount in mounts:
-            is_below = _holds(source, mount.target) and source != mount.target
-            if not is_below and not _holds(mount.target, source):
-                continue
-            if any(_holds(source + target, mount.target) for target in covered):
-                continue
-            sees_processes |= mount.fstype == "proc"  # its links lead out of a read-only mount
+def gives_settings(sources: Iterable[Source], mounts: list[Mount]) -> bool:
+    """Report whether sources have control groups or settings of the kernel that can be written."""
+    for _, options, mount, is_below in shared(sources, mounts):
+        if mount.fstype in SHOWN_TYPES:
             is_held = "rro" in options or (_is_read_only(options) and not is_below)
             if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
-                return True, sees_processes
-    return False, sees_processes
+                return True
+    return False
+
+
+def sees_processes(bundle: Bundle) -> bool:
+    """Report whether a container sees processes of the host, so that it may enter their files.
+
+    /proc/PID/root leads out of a read-only mount, too: for processes of its own user or, after a
+    change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
+    """
+    namespaces = bundle.objects(("linux", "namespaces"))
+    has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
+    try:
+        is_mounted = "proc" in [
+            mount.fstype for _, _, mount, _ in shared(_sources(bundle), _mounts())
+        ]
+        return (is_mounted or _shares(bundle, "pid")) and not has_own_users
+    except (OSError, ValueError, DocumentError):
+        return True
+
+
+def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    """Yield the special files of the host that a container sees, each after its mount's source.
+
+    They are in the sources of its mounts, in its root, and in what is mounted below them.
+    """
+    try:
+        folders = [(source, source, covered) for source, _, covered in _sources(bundle)]
+        for source, _, mount, is_below in shared(_sources(bundle), _mounts()):
+            has_nodes = "nodev" not in mount.options and mount.fstype not in SHOWN_TYPES
+            if is_below and has_nodes:
+                folders.append((source, mount.target, []))
+    except (OSError, ValueError, DocumentError):
+        return  # the same counts in sees_processes
+    for source, folder, covered in folders:
+        for path in _special_files(folder):
+            if not any(_holds(source + target, path) for target in covered):
+                yield source, path
+
+
+def _special_files(top: str) -> list[str]:
+    """Return the paths below a folder that are neither files nor folders, or a file itself.
+
+    The caller's own folders are not entered, nor other file systems: a rootless engine makes no
+    nodes, and mounts are looked at one by one. Folders called "dev" come first, with theirs.
+    """
+    special: list[str] = []
+    waiting, entered = [top], 0
+    while waiting and entered < FOLDERS:
+        folder = waiting.pop(0)
+        entered += 1
+        try:
+            with posix.scandir(folder or "/") as entries:
+                others = [
+                    e for e in entries if not (e.is_file(follow_symlinks=False) or e.is_symlink())
+                ]
+            device = posix.stat(folder or "/").st_dev
+            for entry in others:
+                status = entry.stat(follow_symlinks=False)
+                if not entry.is_dir(follow_symlinks=False):
+                    special.append(entry.path)
+                elif status.st_uid != posix.geteuid() and status.st_dev == device:
+                    is_of_dev = "/dev/" in f"{entry.path[len(top) :]}/"
+                    waiting.insert(0 if is_of_dev else len(waiting), entry.path)
+        except NotADirectoryError:
+            special.append(folder)
+        except (OSError, ValueError):
+            continue  # what the caller may not read, its containers may not either
+    return special
 
 
 def _maps_root(bundle: Bundle) -> bool:
@@ -94,6 +152,8 @@ def _writes_settings(bundle: Bundle) -> bool:
     for mount in bundle.mounts:
         if mount.get("type") in KERNEL_TYPES:
             return True
+        if mount.get("type") == "sysfs" and not _is_read_only(_options(mount)):
+            return True
         if mount.get("type") == "proc" and (
             mount_target(str(mount.get("destination"))) != "/proc"
             or not (is_held or _is_read_only(_options(mount)))
@@ -103,16 +163,36 @@ def _writes_settings(bundle: Bundle) -> bool:
 
 
 def _mounts() -> list[Mount]:
-    """Return the mounts of what the kernel shows; of sysfs, the folder with its settings."""
-    text = read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
-    lines = text.split("\n")
-    mounts = parse(
-        "\n".join([s for s in lines if s.partition(" - ")[2].split(" ")[0] in SHOWN_TYPES])
-    )
+    mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
-        if mount.fstype == "sysfs" and mount.root == "/":
-            mount.target += "/kernel"
+        mount.target = mount.target.rstrip("/")
     return mounts
+
+
+def shared(
+    sources: Iterable[Source], mounts: list[Mount]
+) -> Iterator[tuple[str, list[object], Mount, bool]]:
+    """Yield mounts that sources have a part of: by which source, with which options of it.
+
+    The last value says whether the mount is below the source.
+    """
+    for source, options, covered in sources:
+        for mount in _holders(source, mounts):
+            yield source, options, mount, False
+        for mount in mounts:
+            is_covered = any(_holds(source + target, mount.target) for target in covered)
+            if _holds(source, mount.target) and source != mount.target and not is_covered:
+                yield source, options, mount, True
+
+
+def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
+    """Return the mount in which a path is, and later ones above it, which may cover it."""
+    holders: list[Mount] = []
+    for mount in mounts:
+        if _holds(mount.target, path):
+            is_outer = bool(holders) and len(mount.target) < len(holders[0].target)
+            holders = [*holders, mount] if is_outer else [mount]
+    return holders
 
 
 def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:

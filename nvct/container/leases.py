@@ -2,26 +2,28 @@
 """Leases of GPUs: which devices containers hold that asked for any free one (free:N).
 
 Hot; loaded only for that word. A lease is an empty file in a sticky folder in which every user can
-make files: DEVICE.PID.START, the device's UUID, a process and its start time in clock ticks since
-boot (field 22 of proc_pid_stat(5)). It counts while that process lives, if the process belongs to
-the owner of the file; root's files are believed. So a lease ends with its process, nobody can
-remove or rename that of another user, and none can be made for another's process.
+make files: DEVICE.PID.START.NONCE, the device's UUID, a process and its start time in clock ticks
+since boot (field 22 of proc_pid_stat(5)). It counts while a thread of that process lives, if the
+process belongs to the owner of the file; root's files are believed. So a lease ends with its
+process, nobody can remove or rename that of another user, and none can be made for another's
+process. Nobody can make a name in the way: the nonce is random.
 
 There is no lock, which a user could keep. Whoever wants a device makes the file, then looks: if
 another lease of the device counts, he removes his own and goes on to the next device. So two never
 keep one device; if they meet, both may give way, and both try again after a random time.
 
-In a user namespace owners outside of it have no number. Then a lease counts while its process
+In a user namespace owners outside of it have no number. Such a lease counts while its process
 lives. Without a view of a process (hidepid of proc(5)) a lease counts while its number is in use.
 """
 
 from __future__ import annotations
 
 import posix
+import sys
 import time
 
 from nvct import paths
-from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.errors import HostError, UnsafePathError
 from nvct.linux.walk import names_in
 from nvct.oci import jsontext
 
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 
 PROC = "/proc"
 NAMES = 4096
+CLEANED = 16 * NAMES
 MODE = 0o1777
 S_IFMT, S_IFREG = 0o170000, 0o100000
 ALL_IDS = 1 << 32
+NOBODY = 65534
+"""The owner of what has no owner in a user namespace."""
+NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 RETRY_S = 1.0
 PAUSE_S = 0.05
 ENDED = (b"Z", b"X")
@@ -83,11 +89,17 @@ def open_folder(path: str, *, create: bool = True) -> int:
         fd = posix.open(path, flags)
     except FileNotFoundError as error:
         if not create:
-            raise HostError(f"{path} is missing") from error
+            raise HostError(
+                f"{path}, where leases of free GPUs are, is missing",
+                hint=f"as root: install -d -m 1777 {path}",
+            ) from error
         fd = _made(path, flags)
     except OSError as error:
         raise UnsafePathError(f"{path} is no folder: {error.strerror}") from error
     status = posix.fstat(fd)
+    if create and status.st_uid == posix.geteuid() == 0 and not status.st_mode & 0o022:
+        posix.fchmod(fd, MODE)  # what systemd leaves where it has unmounted the folder
+        status = posix.fstat(fd)
     if status.st_mode & MODE != MODE or not _is_roots(status):
         posix.close(fd)
         raise UnsafePathError(
@@ -132,6 +144,9 @@ def all_in(fd: int) -> list[Lease]:
     leases: dict[str, Lease] = {}
     for _ in range(2):
         names = names_in(fd, NAMES)
+        if names is None and posix.geteuid() == 0:
+            _clean(fd, inside=inside)
+            names = names_in(fd, NAMES)
         if names is None:
             raise UnsafePathError(
                 f"the folder of leases has more than {NAMES} files",
@@ -144,9 +159,17 @@ def all_in(fd: int) -> list[Lease]:
     return list(leases.values())
 
 
+def _clean(fd: int, *, inside: bool) -> None:
+    """Remove what is no lease that counts, after somebody has filled the folder."""
+    for name in names_in(fd, CLEANED) or ():
+        lease = _lease(fd, name, inside=inside)
+        if lease is None or not lease.counts:
+            _remove(fd, name)
+
+
 def _lease(fd: int, name: str, *, inside: bool) -> Lease | None:
     parts = name.split(".")
-    if len(parts) != 3 or not (parts[1].isdigit() and len(parts[1]) < 10 and parts[1].isascii()):
+    if len(parts) != 4 or not (parts[1].isdigit() and len(parts[1]) < 10 and parts[1].isascii()):
         return None
     device, pid, start = parts[0], int(parts[1]), parts[2]
     try:
@@ -155,7 +178,8 @@ def _lease(fd: int, name: str, *, inside: bool) -> Lease | None:
         return None
     if status.st_mode & S_IFMT != S_IFREG:
         return None
-    counts = pid > 0 and _lives(pid, start) and (inside or _owns(status.st_uid, pid))
+    is_unknown = inside and status.st_uid == NOBODY
+    counts = pid > 0 and _lives(pid, start) and (is_unknown or _owns(status.st_uid, pid))
     return Lease(name, device, pid, status.st_uid, counts=counts)
 
 
@@ -184,7 +208,9 @@ def start_of(pid: int) -> str:
         fields = read_bytes(f"{PROC}/{pid}/stat", 1 << 16).rpartition(b")")[2].split()
     except OSError:
         return ""
-    return fields[19].decode() if len(fields) > 19 and fields[0] not in ENDED else ""
+    if len(fields) < 20 or (fields[0] in ENDED and fields[17] in (b"0", b"1")):
+        return ""  # a first thread that has ended waits for the others
+    return fields[19].decode()
 
 
 def _owns(uid: int, pid: int) -> bool:
@@ -196,7 +222,34 @@ def _owns(uid: int, pid: int) -> bool:
             return True
     except OSError:
         return True  # hidden
-    return any(first <= uid < first + count < ALL_IDS - 1 for _, first, count in _ids(pid))
+    ids = _ids(pid)
+    if any(first <= uid < first + count < ALL_IDS - 1 for _, first, count in ids):
+        return True
+    return ids != [[0, 0, ALL_IDS - 1]] and _made_namespace(uid, pid)
+
+
+def _made_namespace(uid: int, pid: int) -> bool:
+    """Report whether a user made the user namespace of a process, or one around it.
+
+    Who may not look, as another user, believes it.
+    """
+    import fcntl
+
+    try:
+        fd = posix.open(f"{PROC}/{pid}/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        while True:  # ioctl_ns(2)
+            owner = fcntl.ioctl(fd, NS_GET_OWNER_UID, bytes(4))
+            if int.from_bytes(owner, sys.byteorder) == uid:
+                return True
+            inner, fd = fd, fcntl.ioctl(fd, NS_GET_PARENT)
+            posix.close(inner)
+    except OSError:  # it is the outermost that we may see
+        return False
+    finally:
+        posix.close(fd)
 
 
 def _ids(process: int | str) -> list[list[int]]:
@@ -220,10 +273,16 @@ def counted(fd: int) -> set[str]:
 
 
 def _remove(fd: int, name: str) -> None:
-    try:
-        posix.unlink(name, dir_fd=fd)
-    except OSError:
-        pass
+    for remove in (posix.unlink, posix.rmdir):
+        try:
+            remove(name, dir_fd=fd)
+        except OSError:
+            continue
+        return
+
+
+def _name(device: str, pid: int, start: str) -> str:
+    return f"{device}.{pid}.{start}.{posix.urandom(8).hex()}"
 
 
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
@@ -233,8 +292,8 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
         devices: UUIDs of those that nobody uses, the best first.
 
     Raises:
-        RequestError: others have taken too many of them meanwhile.
-        HostError: the process has ended, or no lease can be made.
+        HostError: others have taken too many of them meanwhile, the process has ended, or no lease
+            can be made.
         UnsafePathError: as `open_folder`, `all_in`.
     """
     start = start_of(pid)
@@ -244,13 +303,13 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
     deadline = time.monotonic() + RETRY_S
     try:
         while True:
-            held = _try(fd, want.count, devices, f"{pid}.{start}", folder)
+            held = _try(fd, want.count, devices, pid, start)
             if len(held) == want.count:
-                return held
-            for device in held:
-                _remove(fd, f"{device}.{pid}.{start}")
+                return list(held)
+            for name in held.values():
+                _remove(fd, name)
             if len(devices) < want.count or time.monotonic() > deadline:
-                raise RequestError(
+                raise HostError(
                     f"other containers have just got the GPUs that {want.word} would have got",
                     hint=HINT,
                 )
@@ -259,25 +318,28 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
         posix.close(fd)
 
 
-def _try(fd: int, count: int, devices: list[str], holder: str, folder: str) -> list[str]:
-    """Make leases until there are enough; return their devices."""
+def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[str, str]:
+    """Make leases until there are enough; return their names by device."""
     taken = counted(fd)
-    held: list[str] = []
+    held: dict[str, str] = {}
     for device in devices:
         if len(held) == count:
             break
         if device in taken:
             continue
-        name = f"{device}.{holder}"
+        name = _name(device, pid, start)
         flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
         try:
             posix.close(posix.open(name, flags, 0o644, dir_fd=fd))
         except OSError as error:
-            raise HostError(f"no lease can be made in {folder}: {error.strerror}") from error
+            raise HostError(
+                f"no lease can be made in {paths.LEASE_DIR}: {error.strerror}",
+                hint="as root: ls -lR shows whose files fill it; remove them",
+            ) from error
         if any(o.counts and o.device == device and o.name != name for o in all_in(fd)):
             _remove(fd, name)
         else:
-            held.append(device)
+            held[device] = name
     return held
 
 
@@ -290,7 +352,7 @@ def release(folder: str, pid: int) -> None:
     fd = open_folder(folder)
     try:
         for lease in all_in(fd):
-            if lease.pid == pid:
+            if lease.pid == pid and lease.uid == posix.geteuid():
                 _remove(fd, lease.name)
     finally:
         posix.close(fd)
@@ -298,13 +360,13 @@ def release(folder: str, pid: int) -> None:
 
 def add_hook(bundle: Bundle, folder: str, program: str, devices: list[str]) -> None:
     """Add the hook that gives the leases of this process to the container's first one."""
-    former = f"{posix.getpid()}.{start_of(posix.getpid())}"
-    args = [program.rpartition("/")[2], HOOK, f"--folder={folder}", f"--holder={former}"]
+    holder = f"{posix.getpid()}.{start_of(posix.getpid())}"
+    args = [program.rpartition("/")[2], HOOK, f"--folder={folder}", f"--holder={holder}"]
     entry = {"path": program, "args": args + [f"--device={device}" for device in devices]}
     bundle.document.append(("hooks", "createRuntime"), [jsontext.dumps(entry)])
 
 
-def hand_over(folder: str, devices: list[str], former: str, pid: int) -> None:
+def hand_over(folder: str, devices: list[str], holder: str, pid: int) -> None:
     """Give leases of a process, PID.START, to the container's first process.
 
     Raises:
@@ -315,12 +377,15 @@ def hand_over(folder: str, devices: list[str], former: str, pid: int) -> None:
         raise HostError(f"process {pid} of the container has ended", hint="start it again")
     fd = open_folder(folder)
     try:
+        own = {
+            lease.device: lease.name
+            for lease in all_in(fd)
+            if lease.uid == posix.geteuid() and lease.name.startswith(f"{lease.device}.{holder}.")
+        }
         for device in devices:
-            names = f"{device}.{former}", f"{device}.{pid}.{start}"
-            try:
-                posix.rename(*names, src_dir_fd=fd, dst_dir_fd=fd)
-            except OSError as error:
-                text = f"the lease of {device} is gone: {error.strerror}"
-                raise HostError(text, hint="start it again") from error
+            if device not in own:
+                raise HostError(f"the lease of {device} is gone", hint="start it again")
+            name = _name(device, pid, start)
+            posix.rename(own[device], name, src_dir_fd=fd, dst_dir_fd=fd)
     finally:
         posix.close(fd)

@@ -105,7 +105,7 @@ def _about(decision: Decision) -> dict[str, str]:
     """Return what was asked, what the policy's rules said, and what was found for it."""
     request, origin, fields = decision.request, decision.origin, {}
     if request is not None:
-        fields["asked"] = f"{request.source}: {', '.join(request.ids) or 'the driver alone'}"
+        fields["asked"] = f"{request.source}: {request.asked}"
         fields["mode"] = request.mode
         if request.capabilities is not None:
             fields["capabilities"] = ",".join(request.capabilities)

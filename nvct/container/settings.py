@@ -69,7 +69,8 @@ def default_for(path: str) -> Config:
     from nvct.linux.files import read_bytes
 
     try:
-        is_checked = b"engine-devices" in read_bytes(path, CONFIG_LIMIT)
+        text = read_bytes(path, CONFIG_LIMIT)  # the key or its value may be misspelt
+        is_checked = b"engine-device" in text or b"checked" in text
     except OSError:
         is_checked = False
     except DocumentError:  # too large, or no file

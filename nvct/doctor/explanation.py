@@ -9,6 +9,8 @@ config.json is edited only in memory.
 from __future__ import annotations
 
 import json
+import os
+import posix
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from nvct import paths
 from nvct.compile import live_host
 from nvct.config import load
 from nvct.config.model import Config
+from nvct.container import leases
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan import model
@@ -110,9 +113,11 @@ class Reader(Host):
         """Return the devices that the shim would choose now; nothing is leased.
 
         Raises:
-            RequestError: too few are free.
-            HostError: they cannot be looked for.
+            HostError: too few are free, or they cannot be looked for.
         """
+        if os.geteuid():
+            posix.close(leases.open_folder(leases.folder_of(self.env), create=False))
+            self.notes.append("without root, containers of other users are seen if they compute")
         before = self.clock.end(then="free GPUs")
         try:
             found, program = self.free(want, source)

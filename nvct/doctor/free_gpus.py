@@ -8,8 +8,11 @@ only watches one. Without root, containers of other users that do not compute ar
 
 from __future__ import annotations
 
+import os
 import posix
+import pwd
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,8 +104,14 @@ def _who(pid: int, containers: Containers) -> str:
     """Return the container of a process, or the process."""
     if name := containers.name_of_process(pid):
         return f"container {name}"
-    command = (procfs.read_text(f"/proc/{pid}/comm") or "").strip()
-    return f"process {pid} ({command})" if command else f"process {pid}"
+    command = procfs.command("/proc", pid)
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+        user = pwd.getpwuid(uid).pw_name
+    except (OSError, KeyError):
+        user = ""
+    about = " of ".join(filter(None, (command, user)))
+    return f"process {pid} ({about})" if about else f"process {pid}"
 
 
 def candidates(
@@ -164,7 +173,18 @@ def used_by(found: Sequence[Candidate]) -> list[str]:
     devices: dict[tuple[str, ...], list[str]] = {}
     for one in found:
         devices.setdefault(one.users, []).append(one.name)
-    return [f"{' and '.join(users)} has {_names(names)}" for users, names in devices.items()]
+    return [f"{_names(names)}: {' and '.join(users)}" for users, names in devices.items()]
+
+
+def there(found: Sequence[Candidate], profile: str) -> str:
+    """Return which devices this host has, for a request that none or too few fit."""
+    kinds = Counter(
+        one.profile if profile else f"{one.memory / (1 << 30):.1f}Gi"
+        for one in found
+        if bool(one.profile) == bool(profile)
+    )
+    text = ", ".join(f"{number} of {kind}" for kind, number in sorted(kinds.items()))
+    return f"this host has {text or 'none'}"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -181,12 +201,14 @@ def answer(args: list[str]) -> dict[str, object]:
     match args:
         case ["free", path, folder, memory, profile]:
             settings = load.load(path)
-            fits = fitting(of_host(live_host.roots_of(settings), folder), int(memory), profile)
+            found = of_host(live_host.roots_of(settings), folder)
+            fits = fitting(found, int(memory), profile)
             return {
                 "devices": [c.uuid for c in fits if not c.users],
                 "hook": live_host.hook_path(settings),
                 "used": used_by([c for c in fits if c.users]),
                 "fitting": len(fits),
+                "there": there(found, profile),
             }
     raise UsageError(f"nvct.doctor.free_gpus does not know {' '.join(args)!r}")
 

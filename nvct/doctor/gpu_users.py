@@ -145,10 +145,23 @@ def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
     return total
 
 
+def _is_hosts(root: str, roots: Roots) -> bool:
+    try:
+        return any(os.path.samefile(root, one) for one in ("/", f"{roots.proc}/1/root"))
+    except OSError:  # of another user
+        return False
+
+
 def _nodes(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the driver's nodes in the /dev of a process."""
+    """Yield the numbers of the driver's nodes in the /dev of a container's process.
+
+    A container that is being made has the host's root until its own is mounted.
+    """
+    root = f"{procfs.folder_of_live_thread(roots.proc, pid)}/root"
+    if _is_hosts(root, roots):
+        return
     for folder in FOLDERS:
-        path = f"{roots.proc}/{pid}/root/{folder}"
+        path = f"{root}/{folder}"
         for name in procfs.list_directory(path):
             if not name.startswith("nvidia"):
                 continue

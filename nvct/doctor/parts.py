@@ -133,7 +133,7 @@ def specs(settings: Config, report: Report) -> Part:
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     names = [name.partition(" (")[0] for name in report.held_back]
     text = f"held back, as `nvct publish --devices` says: {listed(names, NAMED)}"
-    held = [text] if names else []
+    held = [*([text] if names else []), *report.choices]
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")

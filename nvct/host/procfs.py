@@ -61,6 +61,22 @@ def processes(proc: str) -> list[int]:
     return sorted(int(name) for name in list_directory(proc) if name.isdecimal())
 
 
+def folder_of_live_thread(proc: str, pid: int) -> str:
+    """Return the folder of a process; of another thread of it if the first one has ended.
+
+    The folder of a first thread that has ended shows neither root nor open files.
+    """
+    folder = f"{proc}/{pid}"
+    try:
+        os.readlink(f"{folder}/cwd")
+    except FileNotFoundError:
+        tasks = (f"{folder}/task/{tid}" for tid in list_directory(f"{folder}/task"))
+        return next((task for task in tasks if os.path.exists(f"{task}/cwd")), folder)
+    except OSError:  # of another user
+        pass
+    return folder
+
+
 def command(proc: str, pid: int) -> str:
     """Return the name of a process, as the kernel has it; "" if it has ended."""
     return (read_text(f"{proc}/{pid}/comm") or "").strip()

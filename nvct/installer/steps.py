@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import os
 import shutil
@@ -13,10 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TypeAlias
-
-from typing_extensions import Self
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
@@ -27,14 +25,13 @@ from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.model import Findings, Inventory
-from nvct.host.nvml.process import PR_SET_PDEATHSIG
 from nvct.host.roots import Roots
 from nvct.installer import engine, programs, publication, ready, settings
 from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 from nvct.installer.request import LOW_LEVEL, RESTART, SOCKETS, Request
-from nvct.kernel.calls import KERNEL, Kernel
+from nvct.kernel.calls import KERNEL, Kernel, end_with_parent
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 from nvct.paths import AGENT_DIR, NRI_DIR
@@ -123,15 +120,9 @@ def run_plugin(options: Sequence[str], config: str) -> None:
         Stopped: the signal.
     """
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
-    prctl, installer = ctypes.CDLL(None).prctl, os.getpid()
-
-    def end_with_installer() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != installer:
-            os._exit(1)
-
     env = {**os.environ, paths.CONFIG_ENV: config}
-    plugin = subprocess.Popen(argv, env=env, preexec_fn=end_with_installer)  # noqa: PLW1509
+    end = partial(end_with_parent, os.getpid())
+    plugin = subprocess.Popen(argv, env=env, preexec_fn=end)  # noqa: PLW1509  no threads
     try:
         status = plugin.wait()
     finally:
@@ -348,7 +339,7 @@ class Instance:
         self._folder, self._name = split(path)
         self._fd = -1
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Instance:
         try:
             with SharedFolder.open(self._folder, create=0o755) as folder:
                 # Another one that ends just now removes the file, and a new one is made.

@@ -483,14 +483,21 @@ static int has_odd_rule(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether an engine says that /proc/sys is read-only, in an array of strings. */
-static int holds_settings(const char *text, size_t size)
+/* Whether an array of config.json has an item. Only an engine writes the key of an array: what a user says is in
+ * strings, where quotes are escaped, and in maps of strings, such as annotations. In doubt it has not. */
+static int array_has(const char *text, size_t size, const char *key, const char *item)
 {
-	static const char key[] = "\"readonlyPaths\":[", path[] = "\"/proc/sys\"";
-	const char *array = memmem(text, size, key, sizeof key - 1), *end;
-	end = array ? memchr(array, ']', size - (size_t)(array - text)) : NULL;
-	return end && memmem(array, (size_t)(end - array), path, sizeof path - 1);
+	const char *array = memmem(text, size, key, strlen(key)), *end = text + size, *close;
+	if (!array)
+		return 0;
+	array += strlen(key);
+	if (memmem(array, (size_t)(end - array), key, strlen(key)))
+		return 0;
+	close = memchr(array, ']', (size_t)(end - array));
+	return close && memmem(array, (size_t)(close - array), item, strlen(item));
 }
+
+#define NAMESPACES "\"namespaces\":["
 
 /* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
  * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
@@ -501,12 +508,12 @@ static int sees_host(const char *text, size_t size)
 	struct statfs fs;
 	int count = 0;
 	const char *proc = memmem(text, size, PROC_MOUNT, sizeof PROC_MOUNT - 1);
-	if (!holds_settings(text, size) || has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
+	if (!array_has(text, size, "\"readonlyPaths\":[", "\"/proc/sys\"") || has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
 	    has_long_number(text, size, "\"minor\":", 8) ||
 	    (proc && memmem(proc + 1, size - (size_t)(proc + 1 - text), PROC_MOUNT, sizeof PROC_MOUNT - 1)))
 		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */
-	if (!memmem(text, size, "{\"type\":\"pid\"}", 14) ||
-	    (!memmem(text, size, "{\"type\":\"cgroup\"}", 17) && !statfs("/sys/fs/cgroup", &fs) &&
+	if (!array_has(text, size, NAMESPACES, "{\"type\":\"pid\"}") ||
+	    (!array_has(text, size, NAMESPACES, "{\"type\":\"cgroup\"}") && !statfs("/sys/fs/cgroup", &fs) &&
 	     fs.f_type == CGROUP2_MAGIC))
 		return 1;
 	for (int key = 0; key < 2; key++) {

@@ -119,7 +119,7 @@ def device_numbers(
 
 
 def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
-    folder = f"{roots.proc}/{pid}/fd"
+    folder = f"{procfs.folder_of_live_thread(roots.proc, pid)}/fd"
     for name in procfs.list_directory(folder):
         try:
             status = os.stat(f"{folder}/{name}")

@@ -47,7 +47,7 @@ OF_KERNEL = {
 SHOWN = [
     Mount(f"1 1 0:1 / {target} rw - {kind} none rw")
     for kind, target in (
-        ("proc", "/proc"), ("sysfs", "/sys/kernel"), ("cgroup2", host_view.UNIFIED)
+        ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", host_view.UNIFIED)
     )
 ]  # fmt: skip
 
@@ -154,7 +154,11 @@ class Node:
         shown: list[host_view.Source] = [
             (source.rstrip("/"), options[key], []) for key, source in sources.items()
         ]
-        is_wide = any(map(self.gives, sources.values())) or any(host_view.shown(shown, SHOWN))
+        is_wide = (
+            any(map(self.gives, sources.values()))
+            or host_view.gives_settings(shown, SHOWN)
+            or "proc" in [mount.fstype for _, _, mount, _ in host_view.shared(shown, SHOWN)]
+        )
         return list(dict.fromkeys(sources.values())), is_wide
 
 

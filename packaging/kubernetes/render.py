@@ -17,6 +17,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CHART = HERE.parent / "helm/nvct"
+TABLES = HERE.parents[1] / "nvct/agent/manifests/chart_values.yaml"
+"""Of values of NVIDIA's charts; the chart has a copy."""
 NAME = "nvct"
 """Of the release and of the namespace."""
 OF_HELM = re.compile(r"^ +(app.kubernetes.io/managed-by|helm.sh/\S+): .*\n", re.MULTILINE)
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--helm", required=True, help="the program")
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write into")
     options = parser.parse_args()
+    (CHART / TABLES.name).write_bytes(TABLES.read_bytes())
     texts = {name: render(options.helm, words) for name, words in SETTINGS.items()}
     texts["nvct.yaml"] = NAMESPACE + texts["nvct.yaml"]
     for name, text in texts.items():

@@ -10,7 +10,7 @@ import pytest
 
 from tests.callers.checks import SCRIPT, TRIPLET, has_gpus, publish
 from tests.engines import suite
-from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
+from tests.engines.box import DRIVER_ROOT, Box
 
 pytestmark = pytest.mark.slow
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -26,11 +26,6 @@ class Apptainer:
         self.box = box
         publish(box)  # writes config.toml, where nvidia-container-cli finds the driver
         box.call("cp", "-a", f"{suite.tree('apptainer')}/etc/apptainer", "/etc")
-        conf = box.read("/etc/apptainer/apptainer.conf")
-        box.write(
-            "/etc/apptainer/apptainer.conf",
-            f"{conf}nvidia-container-cli path = {PROGRAMS}/nvidia-container-cli\n",
-        )
         box.call("cp", "-a", f"{box.work}/rootfs", "/run/image")
         box.call("chown", "-R", "65534:65534", "/run/image")  # --nvccli needs folders of the user
         box.call("mkdir", "-p", "/var/lib/apptainer/mnt/session")

@@ -85,6 +85,10 @@ def test_an_allowed_build_gets_its_devices(buildkit: BuildKit) -> None:
     has_gpus(buildkit.build(ONE, "--allow=device"))
     has_gpus(buildkit.build("--device=nvidia.com/gpu=all", "--allow=device"), 8)
     has_gpus(buildkit.build(ONE, "--allow=device=nvidia.com/gpu=0"))
+    has_gpus(buildkit.build(f"{ONE},required", "--allow=device"))
+    refused = buildkit.build("--device=nvidia.com/gpu=99,required", "--allow=device")
+    assert 'required device "nvidia.com/gpu=99" is not registered' in refused.stderr, refused
+    assert buildkit.build("--device=nvidia.com/gpu=99", script="true").returncode == 0
     without = buildkit.build("", script="ls /dev | grep -c nvidia || echo none")
     assert "none" in without.stderr, without
 

@@ -13,6 +13,10 @@ from tests.engines.box import Box
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 HOOK = "/usr/share/lxc/hooks/nvidia"
+NO_DEVICE = "nvidia-container-cli: nvidia.com/gpu has no device '99'"
+PROFILE = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
+LEFT = ["output", PROFILE, "etc/ld.so.cache"]
+"""Files with content that were written in the image: `output` is the test's own."""
 FIRST_ID = 100000
 """The host's id of root in the container: the hook serves unprivileged containers only."""
 CONF = f"""\
@@ -34,19 +38,20 @@ def box(machine_of: Callable[[str], Box]) -> Box:
     box.call("cp", "-a", f"{box.work}/rootfs", "/run/image")
     box.write("/run/image/script", f"{{ {SCRIPT}; }} > /output 2>&1\n")
     box.call("chown", "-R", f"{FIRST_ID}:{FIRST_ID}", "/run/image")
+    box.write("/run/before", "")
     for name in ("subuid", "subgid"):
         box.write(f"/etc/{name}", f"root:{FIRST_ID}:65536\n")
     box.call("mkdir", "/run/containers-of-lxc")
     return box
 
 
-def run(box: Box, *lines: str) -> subprocess.CompletedProcess[str]:
+def run(box: Box, *lines: str, priority: str = "ERROR") -> subprocess.CompletedProcess[str]:
     """Run SCRIPT in a container with more lines of configuration; return its output."""
     text = "\n".join([CONF, f"lxc.cgroup.dir = {box.cgroup}/lxc", *lines, ""])
     box.write("/run/lxc.conf", text)
     done = box.call(
         "lxc-start", "--foreground", "--name=gpu", "--lxcpath=/run/containers-of-lxc",
-        "--rcfile=/run/lxc.conf", "--logfile=/run/lxc.log", "--", "/bin/sh", "/script",
+        "--rcfile=/run/lxc.conf", "--logfile=/run/lxc.log", f"--logpriority={priority}", "--", "/bin/sh", "/script",
     )  # fmt: skip
     done.stdout += box.read("/run/image/output")
     return done
@@ -61,8 +66,18 @@ def test_the_hook_brings_what_the_container_asks_for(devices: str, count: int, b
         "lxc.environment = NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
     has_gpus(done, count, f"/usr/lib/{TRIPLET}/libcuda.so.1")
-    left = box.call("find", "/run/image", "-name", "*cuda*", "-size", "+0", "-type", "f")
-    assert left.stdout == "", left
+    left = box.call("find", "/run/image", "-newer", "/run/before", "-type", "f", "-size", "+0")
+    assert set(left.stdout.split()) == {f"/run/image/{path}" for path in LEFT}, left
+
+
+def test_the_sentence_of_nvct_is_in_the_log_of_level_debug(box: Box) -> None:
+    lines = (f"lxc.hook.mount = {HOOK}", "lxc.environment = NVIDIA_VISIBLE_DEVICES=99")
+    assert run(box, *lines, priority="ERROR").returncode
+    assert NO_DEVICE not in box.read("/run/lxc.log")
+    refused = run(box, *lines, priority="DEBUG")
+    box.call("rm", "/run/image/nvidia.log")  # the hook asks for it at this level
+    assert "Failed to run mount hooks" in refused.stderr
+    assert NO_DEVICE in box.read("/run/lxc.log")
 
 
 def test_without_the_hook_there_is_no_gpu(box: Box) -> None:

@@ -31,13 +31,14 @@ PREPARE = f"""\
 set -e
 echo 'user:x:{UID}:{UID}::{STATE}:/bin/sh' >> /etc/passwd
 echo 'user:100000:65536' | tee /etc/subuid > /etc/subgid
-mkdir -p {RUN} {STATE}/links
+mkdir -p {RUN} {STATE}/links {STATE}/home/a/b/c/deep
 ln -s /dev {STATE}/links/folder
 ln -s /dev/nvidia1 {STATE}/links/node
 chown -R {UID}:{UID} {RUN} {STATE}
 chmod 755 {STATE}/dockerd
 """
 START = f"""\
+mount --rbind /dev {STATE}/home/a/b/c/deep
 rm -f /run/docker /run/containerd
 exec {STATE}/dockerd --rootless --exec-root={STATE}/run --data-root={STATE}/data \\
   --pidfile={RUN}/docker.pid --host=unix://{SOCKET} --config-file={STATE}/daemon.json \\
@@ -45,8 +46,9 @@ exec {STATE}/dockerd --rootless --exec-root={STATE}/run --data-root={STATE}/data
 """
 USABLE = f"""\
 for i in {EVERY}; do
-  for node in /dev/nvidia$i /x/nvidia$i /x/dev/nvidia$i /node$i; do
-    [ -e $node ] && (: < $node) 2>&1 | grep -q 'No such device' && printf 'usable=%s ' $i
+  for node in /dev/nvidia$i /x/nvidia$i /x/dev/nvidia$i /node$i /x/driver/dev/nvidia$i \\
+    /x/a/b/c/deep/nvidia$i /proc/[0-9]*/root/dev/nvidia$i /x/[0-9]*/root/dev/nvidia$i; do
+    [ -e $node ] && (: < $node) 2>&1 | grep -q 'No such device' && printf 'usable=%s ' $i && break
   done
 done
 {checks.LISTED}
@@ -58,6 +60,10 @@ ATTACKS = {
     "a node by a link": (f"--volume={STATE}/links/node:/node1",),
     "a volume": (of_volume("type=none", "o=rbind", "device=/dev"),),
     "the host's root": ("--volume=/:/x",),
+    "a folder of a driver root": ("--volume=/run/nvidia:/x",),
+    "a mount far below": (f"--volume={STATE}/home:/x",),
+    "the host's processes": ("--pid=host", "--cap-add=SYS_PTRACE"),
+    "the host's /proc": ("--volume=/proc:/x", "--cap-add=SYS_PTRACE"),
 }
 
 

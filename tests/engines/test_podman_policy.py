@@ -105,7 +105,9 @@ def test_an_exec_gives_no_gpu(runtime: str, podman: Podman) -> None:
     privileged = ("exec", "--privileged", "kept", "/bin/sh", "-c", USABLE)
     with kept(podman, "--cap-add=MKNOD"):
         assert "usable" in podman.podman(*privileged).stdout
-    configuration(podman, POLICY, runtime)
+    with kept(podman, "--cap-add=MKNOD", "--pid=host"):
+        configuration(podman, POLICY, runtime)
+        is_refused(podman.podman(*privileged))  # the container is older than the policy
     with kept(podman, "--cap-add=MKNOD"):
         is_refused(podman.podman(*privileged))
         done = podman.podman("exec", "kept", "/bin/sh", "-c", f"{USABLE}echo started")

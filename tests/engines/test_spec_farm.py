@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engines import configured, releases
+from tests.engines import configured, docker_run, releases
 from tests.engines.box import Box
 from tests.engines.daemons import SPEC, Docker, Done, Podman
 
@@ -105,8 +105,8 @@ def test_docker(docker: Docker) -> None:
         configured.has_one_gpu(done)
         is_first(done, farm=layout == "auto")
     assert docker.docker("commit", "kept", "committed").returncode == 0
-    run = ("run", "--rm", *RUN, "--runtime=runc", "committed", "/bin/sh", "-c", CHECK)
-    is_first(docker.docker(*run), farm=True)
+    run = (*RUN, "--runtime=runc", "committed", "/bin/sh", "-c", CHECK)
+    is_first(docker_run.run(docker.box, *run), farm=True)
     lives = ("--name=lives", *RUN, "--runtime=runc", "plain:test", "/bin/sleep", "99")
     assert docker.docker("run", "-d", *lives).returncode == 0
     finds_the_driver(docker.docker("exec", "lives", "/bin/sh", "-c", CHECK))

@@ -21,13 +21,15 @@ def of_volume(*options: str) -> str:
     return f"--mount=type=volume,dst=/x,volume-driver=local,{words}"
 
 
+PROCESSES = ("--pid=host", "--cap-add=SYS_PTRACE")
 DOCKER = {
     "a link to the root": ("--volume=/run/root:/x",),
     "a link to the control groups": ("--volume=/run/groups:/x",),
     "a volume of the control groups": (of_volume("type=none", "o=rbind", f"device={GROUPS}"),),
     "a volume of their type": (of_volume("type=cgroup", "o=devices", "device=cgroup"),),
     "a mount below": ("--volume=/run/mounts:/x",),
-    "the host's processes": ("--pid=host", "--cap-add=SYS_PTRACE"),
+    "the host's processes": PROCESSES,
+    "the host's processes, annotated": (*PROCESSES, "--annotation=type=pid"),
     "the host's /proc": ("--volume=/proc:/x:ro", "--cap-add=SYS_PTRACE"),
     "the host's root and its /proc": ("--volume=/:/x:ro", "--cap-add=SYS_PTRACE"),
 }

@@ -27,11 +27,11 @@ import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from nvct.container import leases
 from nvct.container.request.free import parse
-from nvct.errors import RequestError
+from nvct.errors import HostError
 try:
     print(*leases.claim(leases.folder_of({}), parse("free:1", "x"), sys.argv[2:], os.getpid()),
           flush=True)
-except RequestError as error:
+except HostError as error:
     print(error, file=sys.stderr, flush=True)
     raise SystemExit(1)
 time.sleep(600)
@@ -91,7 +91,7 @@ def life(work: Path) -> None:
         others = first_line(rest).split()
         assert len({held, *others}) == WHOLE, others
         refused = start(work, f"{layout}-more", "free:1").communicate()
-        assert "asks for free:1, and none of 7 is free: " in refused[1], refused
+        assert "asks for free:1, with none of 7 free; " in refused[1], refused
         shown = captured(["nvct", "ps", "--free", "--format=json"])
         devices = {one["uuid"]: one for one in json.loads(shown.stdout)}
         assert not devices[held]["free"], shown
@@ -102,7 +102,7 @@ def life(work: Path) -> None:
         assert len(counted()) == WHOLE + 1
         explained = captured(["nvct", "explain", "--env", "NVIDIA_VISIBLE_DEVICES=free:1"])
         assert explained.returncode == 1
-        assert "none of 7 is free" in explained.stdout
+        assert "with none of 7 free" in explained.stdout
         for name in ("one", "rest", "mig"):
             delete(work, f"{layout}-{name}")
         for process in (first, rest, mig):
@@ -118,9 +118,12 @@ def others_count(work: Path) -> None:
     last = start(work, "last", "free:1")
     assert len(first_line(last).split()) == 1
     none = start(work, "none", "free:1@memory>=40Gi").communicate()
-    assert "none of 7 is free: " in none[1], none
+    assert "with none of 7 free; " in none[1], none
     large = start(work, "large", "free:1@memory>=1Ti").communicate()
-    assert "asks for free:1@memory>=1Ti, and no GPU fits" in large[1], large
+    assert (
+        "asks for free:1@memory>=1Ti, and 0 GPUs outside MIG mode fit: this host has 7 of 79.6Gi"
+        in large[1]
+    ), large
     for name in ("named", "last"):
         delete(work, name)
     assert counted() == set()

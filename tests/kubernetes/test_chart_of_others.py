@@ -192,7 +192,7 @@ def test_the_runtime_classes_are_those_of_the_operator(
         (chart_values.PLUGIN_0_9, ["failOnInitError", "namespace", "nvidiaDriverRoot", UPDATE]),
         (
             chart_values.PLUGIN_0_20,
-            ["componentSelectorLabels", UPDATE, "devicePlugin.containers", "gfd.nameOverride",
+            [UPDATE, "devicePlugin.containers", "gfd.nameOverride",
              "gfd.namespaceOverride", "gfd.securityContext", "cdi.featureFlags",
              "cdi.nvidiaHookPath", "mps.enableHostPID", "nfd"],
         ),
@@ -214,11 +214,18 @@ def test_all_values_of_nvidias_charts_are_taken_and_some_named(
 
 def test_each_value_of_other_charts_stands_in_the_page() -> None:
     """The page has a row for what is honored, and names what is not."""
-    text = (TEMPLATES / "_operator.tpl").read_text()
     page = PAGE.read_text()
-    for block in ("nvct.withoutEffect", "nvct.plainWithoutEffect", "nvct.refused"):
-        names = yaml.safe_load(text.partition(f'define "{block}" -}}}}')[2].partition("{{-")[0])
-        assert not [name for name in names if f"`{name}" not in page]
-    known = set(json.loads((CHART / "values.schema.json").read_text())["properties"])
-    own = set(yaml.safe_load((CHART / "values.yaml").read_text()))
-    assert not [name for name in known - own if f"`{name}" not in page]
+    tables = yaml.safe_load((CHART / "chart_values.yaml").read_text())
+    named = {*tables["refused"], *tables["ignored"], *(old for old, *_ in tables["renamed"])}
+    known = {*json.loads((CHART / "values.schema.json").read_text())["properties"]}
+    own = {*yaml.safe_load((CHART / "values.yaml").read_text())}
+    sections = {name.partition(".")[0] for name in named}
+    assert not [name for name in (known - own) | sections if f"`{name}" not in page]
+
+
+def test_the_schema_takes_what_the_tables_name() -> None:
+    tables = yaml.safe_load((CHART / "chart_values.yaml").read_text())
+    names = [*tables["refused"], *tables["ignored"], *(old for old, *_ in tables["renamed"])]
+    names += [*tables["known"], *tables["own"]]
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    assert {name.partition(".")[0] for name in names} == {*schema}

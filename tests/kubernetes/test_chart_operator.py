@@ -267,9 +267,12 @@ def test_an_empty_section_of_another_chart_has_no_effect() -> None:
 
 
 def test_values_without_effect_have_a_line_each() -> None:
-    text = notes({"clusterPolicy": {"deployCR": True}, "daemonsets": {"affinity": {}}})
+    """An empty object of the defaults asks for nothing."""
+    daemonsets = {"affinity": {}, "rollingUpdate": {"maxUnavailable": "1"}}
+    text = notes({"clusterPolicy": {"deployCR": True}, "daemonsets": daemonsets})
     assert "- clusterPolicy: nvct has no custom resource" in text
-    assert "- daemonsets.affinity: nvct has nothing of that name" in text
+    assert "- daemonsets.rollingUpdate: nvct has nothing of that name" in text
+    assert "daemonsets.affinity" not in text
 
 
 def allowed(values: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:

@@ -6,6 +6,7 @@ import configparser
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,36 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
+
+
+INSTALLED = {
+    "_cffi_backend", "cffi", "click", "jsonschema", "pynvml", "rich", "tomli", "tomlkit", "yaml",
+    "bcrypt", "google", "grpc", "httpx2", "lightkube", "msgspec",
+    "nvct", "nvct_sim", "_nvct", "_frozen_importlib",
+}  # fmt: skip
+"""What pyproject.toml's dependencies bring, what those of the agent bring, and what is always there."""
+
+
+def of_others(node: ast.AST) -> set[str]:
+    """Return what a module loads of others' when it runs: what is for types alone is not loaded."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return set()
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+    found = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - INSTALLED
+    return found.union(*map(of_others, ast.iter_child_nodes(node)))
+
+
+def test_only_what_is_installed_is_loaded() -> None:
+    """The tools of a checkout bring more, typing_extensions for one."""
+    paths = [path for package in PACKAGES for path in package.rglob("*.py")]
+    loaded = {
+        str(path.relative_to(REPOSITORY)): of_others(ast.parse(path.read_text())) for path in paths
+    }
+    assert {path: names for path, names in loaded.items() if names} == {}
 
 
 @pytest.mark.parametrize("folder", ["nvct/container", "nvct_sim"])

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nvct.errors import ContainerNotPossibleError
 from tests.conftest import TOGETHER, unit_of
@@ -34,6 +35,8 @@ RUN_BY = {
     "rpm": ("packaging/rpm/build.sh", "tests/integration/test_packages.py"),
     "bundle": ("packaging/bundle/build.py", "tests/support/bundled.py"),
     "image": ("build.py", "tests/support/program_image.py"),
+    "release": ("packaging/release/build.py", "tests/support/released.py"),
+    "wheel": ("hatchling", "tests/integration/test_release.py"),
     "manifests": ("render.py", "tests/kubernetes/test_chart_values.py"),
 }  # fmt: skip
 """What targets run that `make ci-full` does not reach, and what else runs it; "" is a recipe."""
@@ -64,6 +67,18 @@ def test_each_target_is_run_by_something() -> None:
     for name, (command, path) in RUN_BY.items():
         assert command in RULES[name][1], name
         assert command in ((ROOT / path).read_text() if path else recipes), name
+
+
+def test_workflows_run_targets_and_what_those_need_before() -> None:
+    before = r"apt-get update .*|git config .*|printf %s \"\$KEY\" \| gpg --batch --import"
+    found = []
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        (job,) = yaml.safe_load(path.read_text())["jobs"].values()
+        commands = [step["run"] for step in job["steps"] if "run" in step]
+        found += [line for line in commands if not re.fullmatch(before, line)]
+    targets = [re.match(r"make ([a-z-]+)", line) for line in found]
+    assert len(targets) > 1
+    assert {target and target[1] for target in targets} <= RULES.keys(), found
 
 
 def test_clean_leaves_the_sources(tmp_path: Path) -> None:

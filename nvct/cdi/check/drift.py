@@ -15,9 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nvct.cdi import types as cdi
+from nvct.cdi import versions
 from nvct.cdi.check import conflicts, coverage, mounted
 from nvct.cdi.check.conflicts import Drift, EffectiveSpec, Kind
 from nvct.cdi.make import provenance
+from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.make.provenance import Identity
 from nvct.cdi.read.registry import Registry
 from nvct.host import procfs
@@ -44,6 +46,7 @@ class Report:
     Attributes:
         gives_driver: whether a spec gives an NVIDIA driver.
         held_back: the devices of this host that somebody has chosen not to give.
+        choices: a sentence for each spec that is without hooks, or open to every build.
     """
 
     specs: int
@@ -52,6 +55,7 @@ class Report:
     loaded: str
     drift: tuple[Drift, ...]
     held_back: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 def check(registry: Registry, host: HostState) -> Report:
@@ -73,7 +77,18 @@ def check(registry: Registry, host: HostState) -> Report:
         loaded=host.loaded,
         drift=tuple(drifts),
         held_back=tuple(drift.sentence.removeprefix(coverage.NOT_GIVEN) for drift in held_back),
+        choices=tuple(sentence for spec in specs for sentence in _choices(spec)),
     )
+
+
+def _choices(spec: EffectiveSpec) -> Iterator[str]:
+    path = spec.file.path
+    origin = provenance.read(spec.file.spec, path)
+    if origin and origin.no_hooks:
+        yield f"{path}: no hooks, as `nvct publish --no-hooks={origin.no_hooks}` says"
+    holders = versions.objects(spec.file.spec, "named")
+    if any(str(one.get("annotations", {}).get(ALLOW_BUILDS)).lower() == "true" for one in holders):
+        yield f"{path}: every BuildKit build may have the devices, as --allow-builds says"
 
 
 def driver_version(spec: EffectiveSpec) -> str:

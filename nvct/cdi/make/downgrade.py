@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 from nvct.cdi import versions
+from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, UsageError
 
@@ -85,6 +86,8 @@ def _drop_annotations(spec: Spec, losses: list[str]) -> None:
     removed = [holder.pop("annotations", None) for holder in versions.objects(spec, "named")]
     if any(removed):
         losses.append("annotations are left out")
+    if any(annotations and ALLOW_BUILDS in annotations for annotations in removed):
+        losses.append("--allow-builds has no effect: it is an annotation")
 
 
 def _drop_host_paths(spec: Spec, _: list[str]) -> None:

@@ -14,7 +14,7 @@ from nvct.errors import RequestError
 PREFIX = "free:"
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 MEMORY, PROFILE = "memory>=", "profile="
-HINT = f"write free:1, free:2, free:1@{MEMORY}40Gi or free:1@{PROFILE}1g.10gb"
+HINT = f"write free:2, free:1@{MEMORY}40Gi (or Mi, Ti) or free:1@{PROFILE}1g.10gb, without spaces"
 PROFILE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.+-")
 
 

@@ -121,3 +121,10 @@ class Request:
         self.requirements: list[tuple[str, str]] = []
         self.free: Want | None = None
         self.plans: list[str] = []
+
+    @property
+    def asked(self) -> str:
+        """Return what is asked for, as a user wrote it."""
+        if self.free is not None:
+            return self.free.word
+        return ", ".join(self.ids) or "the driver alone"

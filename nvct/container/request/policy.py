@@ -52,6 +52,8 @@ def admits(case: Case, notes: list[str]) -> bool:
         return True
     names = [*case.request.ids, *case.extras] or ["none"] if case.request else []
     ids = ",".join(names) or "an invalid device"
+    if case.request is not None and case.request.free is not None:
+        ids = case.request.free.word
     asks = f"{case.source} asks for {shown(ids)}"
     reason = _reason(case.config.policy[len(results) - 1])
     why = f"{last.why}; {reason}" if reason else last.why

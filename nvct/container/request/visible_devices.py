@@ -114,7 +114,8 @@ def _check_qualified(word: str, source: str) -> None:
     try:
         names.parse(word)
     except RequestError as error:
-        raise RequestError(f"{source}: {error.message}", hint=error.hint) from error
+        wanted = hint(word) if word.startswith("free") else error.hint
+        raise RequestError(f"{source}: {error.message}", hint=wanted) from error
 
 
 def is_index(word: str) -> bool:
@@ -194,6 +195,8 @@ def hint(word: str) -> str:
         return f"a PCI bus id begins with its domain, as in 0000:{word}"
     if f"{word}/".startswith(f"{VOLUME_MOUNT_ROOT}/"):  # the device plugin sets it in that case
         return f"set {VOLUME_MOUNT_KEY} in config.toml"
+    if word[:4].lower() == "free":
+        return "free GPUs are asked for as free:1, see docs/free-gpus.md"
     first, dash, last = word.partition("-")
     if dash and is_index(first) and is_index(last):
         return f"there are no ranges: list each index, as in {first},{last}"

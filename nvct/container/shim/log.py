@@ -59,7 +59,7 @@ def note(program: str, config: Config, invocation: Invocation, decision: Decisio
         hooks = sum([len(kind) for edit in edits for kind in edit["hooks"].values()])
         hooks += len([edit for edit in edits if "hook" in edit])
         outcome = (
-            f"{request.source} asks for {', '.join(request.ids) or 'the driver alone'}; mode"
+            f"{request.source} asks for {request.asked}; mode"
             f" {request.mode}: {nodes} nodes, {mounts} mounts, {hooks} hooks"
         )
     text = "; ".join(

@@ -115,14 +115,20 @@ def _folder(state: dict[str, jsontext.Json]) -> str:
 
 
 def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctError | None) -> None:
-    """Ask the policy about a container whose root could leave its control group only now."""
-    from nvct.container import engine_devices, plan_devices
-    from nvct.container.host_view import leaves_cgroup
+    """Ask the policy about a process with CAP_SYS_ADMIN, where the container's others have it not.
 
+    Even if they see the host already: a container that is older than the policy was not asked.
+    """
+    from nvct.container import engine_devices, plan_devices
+    from nvct.container.host_view import leaves_cgroup, sees_processes
+
+    if CAP_SYS_ADMIN in bundle.capabilities:
+        return
     bundle.document.put(("process", "capabilities", "bounding"), f'["{CAP_SYS_ADMIN}"]')
     privileged = bundles.Bundle(bundle.path, bundle.document.render())
     origin = plan_devices.origin_of(privileged, config, host)
-    if origin.is_rootless() or leaves_cgroup(bundle) or not leaves_cgroup(privileged):
+    reaches_host = sees_processes if origin.is_rootless() else leaves_cgroup
+    if not reaches_host(privileged):
         return
     try:
         engine_devices.check(

@@ -151,6 +151,8 @@ def test_control_characters_of_a_container_do_not_reach_the_terminal(lab: Lab) -
     [
         [],
         ["--privileged"],
+        [""],
+        ["--bundle", ""],
         ["x", "--bundle", "y"],
         ["x", "--env", "A=1"],
         ["--bundle", "y", "--mount", "0"],

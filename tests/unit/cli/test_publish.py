@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from nvct.agent.core import instance
 from nvct.agent.nvml import release
+from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cli.main import program
 from nvct.compile import published_spec
 from nvct.config import load
@@ -138,9 +139,67 @@ def test_a_call_by_hand_publishes_no_more_than_the_service(
     publish(lab, output, **{DEVICES: "all"})
     assert names(output) == ["0", "1", "all"]
     file.write_text(f"{DEVICES}=0,1\n{DEVICES}=\n", encoding="utf-8")
-    assert published_spec.devices_of_service(str(file)) == []
+    assert published_spec.choices_of_service(str(file)) == {}
     with pytest.raises(DocumentError, match="is no regular file"):
-        published_spec.devices_of_service(str(tmp_path))
+        published_spec.choices_of_service(str(tmp_path))
+
+
+NO_HOOKS, BUILDS = (f"NVIDIA_CTK_CDI_GENERATE_{word}" for word in ("NO_HOOKS", "ALLOW_BUILDS"))
+
+
+def test_only_the_services_variables_outlive_the_file_and_a_call_by_hand_says_so(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file goes at a reboot, or while no driver is installed."""
+    file, output = tmp_path / "refresh.env", tmp_path / "nvidia.yaml"
+    monkeypatch.setattr(published_spec, "REFRESH_ENV", str(file))
+
+    def said(*args: str) -> list[str]:
+        done = publish(lab, output, *args)
+        assert done.exit_code == 0, done.output
+        return [line for line in done.stderr.splitlines() if line.startswith("--")]
+
+    def said_of(option: str, variable: str) -> str:
+        return f"--{option} holds until {output} is removed; for good: {variable} in {file}"
+
+    assert said("--no-hooks=both", "--allow-builds", "--devices=1") == [
+        said_of("device-id=1", f"{DEVICES}=1"),
+        said_of("no-hooks=both", f"{NO_HOOKS}=both"),
+        said_of("allow-builds=true", f"{BUILDS}=true"),
+    ]
+    file.write_text(f"{NO_HOOKS}=both\n{BUILDS}=1\n", encoding="utf-8")
+    output.unlink()
+    assert said() == []
+    text = output.read_text(encoding="utf-8")
+    assert "createContainer" not in text
+    assert ALLOW_BUILDS in text
+    assert said("--no-hooks=both", "--allow-builds") == []
+    assert said("--no-hooks=off") == [said_of("no-hooks=off", f"{NO_HOOKS}=off")]
+    assert said("--devices=all") == []
+
+
+def test_status_says_what_a_specification_was_made_with(lab: Lab) -> None:
+    path = lab.home / "cdi/nvidia.yaml"
+    settings = load.load(str(lab.config_toml))
+    _, inventory = parts.driver(settings)
+
+    def lines(*args: str) -> tuple[str, ...]:
+        publish(lab, path, *args)
+        return parts.specs(settings, specifications.compare(settings, inventory)).lines[1:]
+
+    assert lines("--no-hooks=both", "--allow-builds") == (
+        f"{path}: no hooks, as `nvct publish --no-hooks=both` says",
+        f"{path}: every BuildKit build may have the devices, as --allow-builds says",
+    )
+    assert lines("--no-hooks=off", "--allow-builds=false") == ()
+
+
+def test_allowed_builds_need_a_version_with_annotations(lab: Lab, tmp_path: Path) -> None:
+    variable = {"NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX": "0.5.0"}
+    done = publish(lab, tmp_path / "nvidia.yaml", "--allow-builds", **variable)
+    assert "CDI 0.5.0: --allow-builds has no effect: it is an annotation" in done.stderr
+    done = publish(lab, tmp_path / "nvidia.yaml", "--allow-builds=false", **variable)
+    assert "allow-builds" not in done.stderr
 
 
 def test_the_variables_of_generate_hold(lab: Lab, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvct.container import host_view
-from nvct.container.host_view import leaves_cgroup
+from nvct.container.host_view import leaves_cgroup, seen_nodes
 from nvct.oci.bundle import Bundle
 
 PRIVATE = [{"type": "pid"}, {"type": "cgroup"}]
@@ -19,6 +20,7 @@ V2 = "{n} 1 0:30 {root} {target} {options} - cgroup2 cgroup2 rw,nsdelegate"
 PROCESSES = "{n} 1 0:22 {root} {target} {options} - proc proc rw"
 KERNEL = "{n} 1 0:25 {root} {target} {options} - %s x rw"
 OTHER = "{n} 1 8:1 {root} {target} {options} - ext4 /dev/vda1 rw"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 DOCKERS = ("CHOWN", "DAC_OVERRIDE", "MKNOD", "SETUID", "KILL")
 """Some of the capabilities that Docker gives."""
 
@@ -187,16 +189,23 @@ def test_settings_of_the_kernel_are_known_by_their_kind(kind: str, machine: Mach
     assert leaves({"destination": "/x", "type": kind, "source": kind})
 
 
-def test_sysfs_has_settings_in_one_folder(machine: Machine) -> None:
+def test_sysfs_is_held_only_read_only(machine: Machine) -> None:
     system = machine.mount(KERNEL % "sysfs", machine.folder("sys"))
     for name in ("kernel/mm", "class/net"):
         (system / name).mkdir(parents=True)
-    for source in (system, system / "kernel", system / "kernel/mm"):
+    for source in (system, system / "kernel", system / "kernel/mm", system / "class"):
         assert leaves(bind(source)), source
     assert not leaves(bind(system / "kernel", "ro"))
-    assert not leaves(bind(system / "class"))
-    part = machine.mount(KERNEL % "sysfs", machine.folder("volume"), root="/kernel")
+    (system / "fs/other").mkdir(parents=True)
+    machine.mount(OTHER, system / "fs/other")
+    assert not leaves(bind(system / "fs/other"))  # such as bpf
+    machine.mount(KERNEL % "sysfs", system)
+    assert leaves(bind(system / "fs/other"))  # it is covered
+    part = machine.mount(KERNEL % "sysfs", machine.folder("volume"), root="/module")
     assert leaves(bind(part))
+    own = {"destination": "/sys", "type": "sysfs", "source": "sysfs"}
+    assert leaves({**own, "options": ["nosuid", "rw"]})
+    assert not leaves({**own, "options": ["nosuid", "ro"]})
 
 
 @pytest.mark.parametrize("held", [(), ("/proc/sys/kernel", "/proc/bus")])
@@ -255,6 +264,8 @@ def test_who_sees_processes_of_the_host_leaves(way: str, machine: Machine) -> No
     assert leaves(*seen, **given, capabilities=())
     users: Any = {"namespaces": [*given.get("namespaces", PRIVATE), {"type": "user"}]}
     assert leaves(*seen, **users) == (way == "one that cannot be seen")
+    joined = {"type": "user", "path": "/proc/self/ns/user"}
+    assert leaves(*seen, namespaces=[*given.get("namespaces", PRIVATE), joined])
 
 
 def test_what_cannot_be_read_counts(machine: Machine) -> None:
@@ -262,3 +273,50 @@ def test_what_cannot_be_read_counts(machine: Machine) -> None:
     assert leaves()
     (machine.own / "mountinfo").unlink()
     assert leaves()
+
+
+def test_special_files_are_seen_in_sources_the_root_and_mounts_below(machine: Machine) -> None:
+    work, made = machine.work, []
+    for name in ("a", "a/b/deep", "a/b/held", "root", "root/dev", "root/y"):
+        (work / name).mkdir(parents=True, exist_ok=True)
+        made.append(work / name / "pipe")
+        os.mkfifo(made[-1])
+    machine.mount(OTHER, work / "a/b/deep", "rw,nosuid")
+    machine.mount(OTHER, work / "a/b/held", "rw,nodev")
+    machine.mount(OTHER, work / "root/dev")
+    machine.mount(OTHER, work / "root/y")
+    (work / "link").symlink_to(work / "a")
+
+    def seen(source: Path, root: Path | str = "rootfs") -> set[str]:
+        mounts = [bind(source), {**bind("tmpfs"), "destination": "/dev"}]
+        document = {"root": {"path": str(root)}, "mounts": mounts}
+        pairs = seen_nodes(Bundle("config.json", json.dumps(document)))
+        return {str(Path(path).parent.relative_to(work)) for _, path in pairs}
+
+    assert seen(work / "a") == seen(work / "link") == {"a", "a/b/deep"}
+    assert seen(made[1]) == {"a/b/deep"}
+    assert seen(work / "none", work / "root") == {"root", "root/y"}
+
+
+@as_root
+def test_only_folders_of_others_are_searched_for_nodes(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a rootless engine sees /run, and the home of its user."""
+    work, others = machine.work, 65534
+    for name in ("run/nvidia/driver/dev/caps", "run/user/1000/x"):
+        (work / name).mkdir(parents=True)
+        os.mkfifo(work / name / "pipe")
+    for folder, _, _ in os.walk(work / "run"):
+        os.chown(folder, others, others)
+    os.chown(work / "run/user/1000", 0, 0)
+    bundle = Bundle("config.json", json.dumps({"mounts": [bind(work / "run")]}))
+    driver = [(str(work / "run"), str(work / "run/nvidia/driver/dev/caps/pipe"))]
+    assert list(seen_nodes(bundle)) == driver
+    for number in range(40):
+        (work / "run/a/b" / str(number)).mkdir(parents=True)
+        os.chown(work / "run/a/b" / str(number), others, others)
+    os.chown(work / "run/a", others, others)
+    os.chown(work / "run/a/b", others, others)
+    monkeypatch.setattr(host_view, "FOLDERS", 20)
+    assert list(seen_nodes(bundle)) == driver

@@ -15,7 +15,7 @@ import pytest
 from nvct.container import leases
 from nvct.container.request.free import parse
 from nvct.container.request.model import Want
-from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.errors import HostError, UnsafePathError
 from nvct.linux.walk import names_in
 
 GPUS = [f"GPU-{n}" for n in range(8)]
@@ -55,7 +55,7 @@ def counted(folder: Path) -> set[str]:
 
 
 def made(folder: Path, device: str, pid: int, start: str = "", uid: int = 0) -> Path:
-    path = folder / f"{device}.{pid}.{start or leases.start_of(pid)}"
+    path = folder / f"{device}.{pid}.{start or leases.start_of(pid)}.0"
     path.touch()
     os.chown(path, uid or os.geteuid(), -1)
     return path
@@ -90,7 +90,7 @@ def test_a_number_that_another_process_has_now_keeps_no_lease(folder: Path) -> N
 def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) -> None:
     claim(folder, pid=sleeper.pid)
 
-    with pytest.raises(RequestError, match="have just got"):
+    with pytest.raises(HostError, match="have just got"):
         claim(folder, parse("free:2", "x"), GPUS[:2])
 
     assert counted(folder) == {"GPU-0"}
@@ -140,9 +140,8 @@ def test_a_user_leases_to_processes_of_his_own(folder: Path) -> None:
 
 @as_root
 def test_nobody_removes_or_renames_the_lease_of_another(folder: Path) -> None:
-    (name,) = [
-        f"{device}.{os.getpid()}.{leases.start_of(os.getpid())}" for device in claim(folder)
-    ]
+    claim(folder)
+    (name,) = os.listdir(folder)
     attack = f"""
 import os
 os.chdir({str(folder)!r}); os.setgid(1000); os.setuid(1000)
@@ -168,7 +167,9 @@ raise SystemExit("replaced")
     assert counted(folder) == {"GPU-0"}
 
 
-@pytest.mark.parametrize("name", ["GPU-0.1", "GPU-0.x.1", "GPU-0.-1.1", "a.b.c.d", "GPU-0.0.0"])
+@pytest.mark.parametrize(
+    "name", ["GPU-0.1", "GPU-0.1.1", "GPU-0.x.1.1", "GPU-0.-1.1.1", "a.b.c.d", "GPU-0.0.0.0"]
+)
 def test_other_names_are_no_leases(folder: Path, name: str) -> None:
     (folder / name).touch()
 
@@ -177,9 +178,9 @@ def test_other_names_are_no_leases(folder: Path, name: str) -> None:
 
 def test_only_a_file_is_a_lease(folder: Path) -> None:
     start = leases.start_of(os.getpid())
-    (folder / f"GPU-0.{os.getpid()}.{start}").symlink_to("/etc/passwd")
-    (folder / f"GPU-1.{os.getpid()}.{start}").mkdir()
-    os.mkfifo(folder / f"GPU-2.{os.getpid()}.{start}")
+    (folder / f"GPU-0.{os.getpid()}.{start}.0").symlink_to("/etc/passwd")
+    (folder / f"GPU-1.{os.getpid()}.{start}.0").mkdir()
+    os.mkfifo(folder / f"GPU-2.{os.getpid()}.{start}.0")
 
     assert counted(folder) == set()
 
@@ -209,13 +210,93 @@ def test_a_missing_folder_is_made(tmp_path: Path) -> None:
         claim(tmp_path / "missing/new")
 
 
-def test_a_flood_of_files_is_no_free_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_files_ends_where_root_comes(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(folder, pid=sleeper.pid)
     monkeypatch.setattr(leases, "NAMES", 3)
     for number in range(4):
         (folder / str(number)).touch()
+        (folder / f"d{number}").mkdir()
 
+    if IS_ROOT:
+        assert claim(folder) == ["GPU-1"]
+        assert len(list(folder.iterdir())) == 2
+        return
     with pytest.raises(UnsafePathError, match="more than 3 files"):
         claim(folder)
+
+
+def test_nobody_makes_a_name_in_the_way(folder: Path) -> None:
+    for device in GPUS:
+        (folder / f"{device}.{os.getpid()}.{leases.start_of(os.getpid())}").mkdir()
+
+    assert claim(folder) == ["GPU-0"]
+
+
+THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_lease_ends_with_the_last_thread(folder: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", THREAD])
+    stat = Path(f"/proc/{process.pid}/stat")
+    try:
+        assert wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        made(folder, "GPU-0", process.pid)
+
+        assert counted(folder) == {"GPU-0"}
+    finally:
+        process.kill()
+    assert wait_for(lambda: counted(folder) == set())
+    process.wait()
+
+
+INSIDE = """
+import ctypes, os, sys, time
+os.setgid(1000); os.setuid(1000)
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+print("made", flush=True)
+sys.stdin.readline()
+os.setuid(0)
+print("inside", flush=True)
+time.sleep(600)
+"""
+
+
+@as_root
+def test_a_lease_to_a_process_of_ones_own_user_namespace_counts(folder: Path) -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", INSIDE], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "made\n":
+            pytest.skip("no user namespace can be made here")
+        Path(f"/proc/{process.pid}/uid_map").write_text("0 100000 65536\n")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "inside\n"
+        made(folder, "GPU-0", process.pid, uid=1000)
+        made(folder, "GPU-1", process.pid, uid=1001)
+
+        assert counted(folder) == {"GPU-0"}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@as_root
+def test_root_opens_the_folder_that_systemd_leaves(folder: Path) -> None:
+    folder.chmod(0o755)
+
+    assert claim(folder) == ["GPU-0"]
+    assert folder.stat().st_mode & 0o7777 == 0o1777
 
 
 RACE = """
@@ -223,12 +304,12 @@ import os, sys, time
 from nvct.container import leases
 from nvct.container.request.free import parse
 from nvct.container.request.model import Want
-from nvct.errors import RequestError
+from nvct.errors import HostError
 leases.RETRY_S = 5
 sys.stdin.read(1)
 try:
     print(*leases.claim(sys.argv[1], parse("free:1", "x"), sys.argv[2:], os.getpid()), flush=True)
-except RequestError:
+except HostError:
     print("refused", flush=True)
 sys.stdin.read()
 """
@@ -280,10 +361,12 @@ def test_a_lease_that_is_renamed_during_the_look_is_seen(
     parent = os.getppid()
     held = claim(folder, pid=sleeper.pid)
     former = f"{sleeper.pid}.{leases.start_of(sleeper.pid)}"
+    done: list[int] = []
 
     def rename_after(fd: int, limit: int) -> list[str] | None:
         names = names_in(fd, limit)
-        if (folder / f"GPU-0.{former}").exists():
+        if any(name.startswith(f"GPU-0.{former}.") for name in names or ()) and not done:
+            done.append(1)
             leases.hand_over(str(folder), held, former, parent)
         return names
 

@@ -237,3 +237,21 @@ def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store)
     lab.configure()
 
     assert load(lab, store).runtimes == (f"{lab.home}/bin/runc",)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ('engine-device = "checked"', "checked"),
+        ('engine_devices = "checked"', "checked"),
+        ('engine-devices = "check"', "checked"),
+        ('default = "allowed"', "unchecked"),
+    ],
+)
+def test_a_misspelt_check_of_the_engines_devices_stays_closed(
+    line: str, kept: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[nvct.policy]\n{line}\n", encoding="utf-8")
+
+    assert settings.default_for(str(path)).engine_devices == kept

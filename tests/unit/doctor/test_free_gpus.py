@@ -92,5 +92,5 @@ def test_users_are_named_once() -> None:
     )  # fmt: skip
 
     assert free_gpus.used_by(candidates) == [
-        "container a has GPU 0, 2", "container b has GPU 1",
+        "GPU 0, 2: container a", "GPU 1: container b",
     ]  # fmt: skip

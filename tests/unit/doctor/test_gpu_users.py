@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from nvct.cli.ps import text
 from nvct.doctor import gpu_users
 from nvct.doctor.gpu_users import Device, Use
+from nvct.host import procfs
 from nvct.host.gpu_record import Holding
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
@@ -137,3 +140,35 @@ def test_the_table_shows_pods_containers_and_processes() -> None:
 
 def test_an_idle_host_says_so() -> None:
     assert text([]) == ["no process or container uses a GPU"]
+
+
+def test_a_container_that_is_being_made_has_nothing_yet(tmp_path: Path) -> None:
+    """Until its root is mounted, its first process has the host's, with all devices."""
+    tree = host(tmp_path)
+    process(tree, 41, cgroup=f"0::/system.slice/docker-{ID}.scope\n", opens=False)
+    os.symlink("/", tree.base / "proc/41/root")
+
+    assert gpu_users._is_hosts(str(tree.base / "proc/41/root"), tree.roots)
+    assert users(tree) == []
+
+
+def test_a_process_whose_first_thread_has_ended_is_seen_by_another() -> None:
+    code = (
+        "import ctypes, threading, time; open('/dev/null');"
+        "f = open('/dev/null'); threading.Thread(target=time.sleep, args=(60,)).start();"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    ended = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        folder = Path(f"/proc/{ended.pid}")
+        until = time.monotonic() + 10
+        while " Z " not in (folder / "stat").read_text() and time.monotonic() < until:
+            time.sleep(0.01)
+
+        live = procfs.folder_of_live_thread("/proc", ended.pid)
+
+        assert live.startswith(f"/proc/{ended.pid}/task/")
+        assert os.path.samefile(f"{live}/root", "/")
+    finally:
+        ended.kill()
+        ended.wait()

@@ -111,6 +111,39 @@ def test_the_hosts_control_groups_are_for_python_where_one_mount_has_all(checked
     assert found == ("python" if unified else "bin/runc")
 
 
+@pytest.mark.parametrize("kind", ["pid", "cgroup"])
+def test_what_a_user_writes_is_no_namespace(kind: str, checked: Lab) -> None:
+    """`docker run --annotation type=pid`, and maps and lists of other options."""
+    unified = os.path.exists(f"{CGROUPS}/cgroup.controllers")
+    goes = "python" if unified or kind == "pid" else "bin/runc"
+    others = [namespace for namespace in PRIVATE if namespace["type"] != kind]
+    said = json.dumps({"type": kind}, separators=(",", ":"))
+    listed = f'"namespaces":[{said}]'
+    options: list[dict[str, Any]] = [
+        {"annotations": {"type": kind}},
+        {"annotations": {listed: listed, "namespaces": f"[{said}]", said: said}},
+        {"hostname": listed, "process": {"args": [said, listed], "env": [f"namespaces=[{said}]"]}},
+        {"mounts": [{"destination": "/x", "source": "tmpfs", "options": [said, listed]}]},
+    ]
+    for more in options:
+        assert decided_by(checked, **more) == "bin/runc", more
+        linux: dict[str, Any] = {"namespaces": others}
+        assert decided_by(checked, **more, linux=linux) == goes, more
+        for member in ("sysctl", "resources"):
+            linux = {"namespaces": others, member: {"unified": {"type": kind}, "type": kind}}
+            assert decided_by(checked, **more, linux=linux) == goes, more
+    linux = {"namespaces": others, "x": {"namespaces": PRIVATE}}
+    assert decided_by(checked, linux=linux) == "python"
+
+
+def test_what_a_user_writes_holds_no_setting(checked: Lab) -> None:
+    listed = '"readonlyPaths":["/proc/sys"]'
+    said = {listed: listed, "readonlyPaths": '["/proc/sys"]', "/proc/sys": "/proc/sys"}
+    for held in ([], ["/proc/bus", listed]):
+        linux = {"readonlyPaths": held, "sysctl": said}
+        assert decided_by(checked, annotations=said, linux=linux) == "python", held
+
+
 @pytest.mark.parametrize("source", ["\\/etc/hostname", "/etc\\/hostname", "/" + "x" * 5000])
 def test_what_the_launcher_cannot_read_is_for_python(source: str, checked: Lab) -> None:
     linux = {"namespaces": PRIVATE, "readonlyPaths": READ_ONLY}

@@ -127,7 +127,7 @@ def test_a_root_in_a_subvolume_is_the_root() -> None:
         ("/var/run/nri/nri.sock", True), ("/run/containerd", True), ("/var/run/cdi", True),
         ("KUBELET", True), ("KUBELET/device-plugins", True), ("KUBELET/dra_manager_state", True),
         ("KUBELET/pods/1/volumes/t/x", False), ("/dev/mqueue", False), ("/dev/termination-log", False),
-        ("/var/log", False), ("/devices", False), ("/sys/class", False), ("/process", False),
+        ("/var/log", False), ("/devices", False), ("/sys/class", True), ("/process", False),
         ("/sys/fs/cgroup", True), ("/sys/fs/cgroup/devices", True), ("/sys", True),
         ("/proc", True), ("/proc/sys/kernel", True), ("/sys/kernel/debug", True),
         ("/run/containerd/s/1", True), ("/run/containerd/containerd.sock.ttrpc", True),
@@ -162,7 +162,7 @@ def test_who_mounts_the_nodes_own_folders_could_give_himself_gpus(
 @pytest.mark.parametrize(
     ("source", "options", "is_refused"),
     [
-        ("/sys/kernel", ["ro"], False), ("/sys/kernel", ["rw"], True), ("/proc/sys", ["ro"], True),
+        ("/sys/kernel", ["ro"], False), ("/sys/class", ["ro"], False), ("/sys/kernel", ["rw"], True), ("/proc/sys", ["ro"], True),
         ("/sys", ["ro"], True),  # its control groups are of version 2, or below it and writable
     ],
 )  # fmt: skip

@@ -1,7 +1,6 @@
 {{/* SPDX-License-Identifier: Apache-2.0
 
-Values of the GPU operator's chart, of the device plugin's (0.9 to 0.20) and of GPU Feature Discovery's: understood,
-ignored, or refused. docs/kubernetes.md has them as tables.
+Values of NVIDIA's charts: understood, given nvct's names, ignored, or refused. docs/kubernetes.md has them as tables.
 */}}
 
 {{/* The RuntimeClasses: operator.runtimeClass is another name of nvidia; the others are for cdi.enabled. */}}
@@ -83,12 +82,17 @@ refuses, because all of its values speak of these config files. */}}
 
 {{/* Refuse what would leave a cluster without what its values promise. */}}
 {{- define "nvct.refuse" -}}
-{{- if regexMatch "^nvcr[.]io/nvidia/|/(k8s-device-plugin|gpu-feature-discovery|gpu-operator)$" .Values.image.repository }}
+{{- $table := include "nvct.table" . | fromYaml }}
+{{- if regexMatch $table.images .Values.image.repository }}
 {{- fail (printf "image.repository=%s is an image of NVIDIA's and has no nvct. Give that of nvct's image, and its image.tag." .Values.image.repository) }}
 {{- end }}
-{{- range $section, $instead := fromYaml (include "nvct.refused" .) }}
-{{- if (index $.Values $section | default dict).enabled }}
-{{- fail (printf "%s.enabled=true: %s. Set %s.enabled=false." $section $instead $section) }}
+{{- if regexMatch "-(distroless|ubuntu[0-9.]+|ubi[0-9]+)$" (.Values.image.tag | default "") }}
+{{- fail (printf "image.tag=%s is a tag of NVIDIA's images. Give that of nvct's image." .Values.image.tag) }}
+{{- end }}
+{{- range $path, $reason := $table.refused }}
+{{- $value := (include "nvct.at" (list $.Values $path) | fromJson).value }}
+{{- if $value }}
+{{- fail (printf "%s%s: %s. %s %s%s." $path (kindIs "bool" $value | ternary "=true" "") $reason (kindIs "bool" $value | ternary "Set" "Remove") $path (kindIs "bool" $value | ternary "=false" "")) }}
 {{- end }}
 {{- end }}
 {{- $given := .Values.deviceListStrategy -}}
@@ -123,90 +127,107 @@ refuses, because all of its values speak of these config files. */}}
 {{- end }}
 {{- end }}
 
-{{- define "nvct.refused" -}}
-driver: nvct installs no driver; install NVIDIA's driver on the nodes, or run a driver container that mounts its root at hostPaths.driverInstallDir
-vgpuManager: nvct installs no vGPU manager
-sandboxWorkloads: nvct prepares no GPUs for virtual machines
+{{/* What nvct knows of values of NVIDIA's charts: tables, which `nvct convert values` reads, too. */}}
+{{- define "nvct.table" -}}
+{{- .Files.Get "chart_values.yaml" -}}
 {{- end }}
 
-{{/* Whole sections that have no effect, and why. */}}
-{{- define "nvct.withoutEffect" -}}
-clusterPolicy: nvct has no custom resource
-ccManager: nvct does not change the confidential computing mode
-dcgm: nvct needs no DCGM
-dcgmPodExporter: the exporter's metrics name the pods
-draDriver: the value of nvct's own DRA driver is dra.enabled
-gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
-gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
-gpuCluster: nvct has no custom resource
-kataManager: nvct prepares no Kata containers
-kataSandboxDevicePlugin: nvct prepares no Kata containers
-nfd: nvct needs no Node Feature Discovery
-node-feature-discovery: nvct needs no Node Feature Discovery
-nodeStatusExporter: nvct agent --status shows the state of a node
-psa: label the namespace yourself, see below
-psp: Kubernetes has no such policies any more
-sandboxDevicePlugin: nvct prepares no GPUs for virtual machines
-validator: the agent advertises a GPU only when its driver answers
-vfioManager: nvct prepares no GPUs for virtual machines
-vgpuDeviceManager: nvct prepares no GPUs for virtual machines
+{{/* The value at a dotted path, of (list values path), as {value: VALUE} in JSON. */}}
+{{- define "nvct.at" -}}
+{{- $at := index . 0 -}}
+{{- range splitList "." (index . 1) }}
+{{- if kindIs "map" $at }}{{ $at = index $at . }}{{ else }}{{ $at = index (dict) . }}{{ end -}}
+{{- end -}}
+{{- dict "value" $at | toJson -}}
 {{- end }}
 
-{{/* Sections of both charts: what nvct knows of each. */}}
-{{- define "nvct.known" -}}
-cdi: [enabled, nriPluginEnabled]
-daemonsets: [labels, annotations, priorityClassName, tolerations]
-dcgmExporter: [enabled, port, env, podLabels, enablePodLabels, enablePodUID, podLabelAllowlistRegex, config, service, serviceMonitor, podMonitor]
-devicePlugin: [enabled, env, config, mps, startupTaint]
-driver: [enabled]
-gfd: [enabled, env, allowedLabels, noTimestamp, sleepInterval]
-config: [name, map, default, fallbackStrategies]
-hostPaths: [driverInstallDir, kubelet, kubeletRootDir]
-mig: [strategy]
-migManager: [enabled, env, config, gpuClientsConfig, evictPods]
-mps: [root]
-operator: [defaultRuntime, runtimeClass] # the engine is found, see toolkit.runtime
-platform: [openshift]
-sandboxWorkloads: [enabled]
-toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]
-vgpuManager: [enabled]
+{{/* Give values of dcgm-exporter's chart and the DRA driver's nvct's names. Each template begins with it: helm renders
+them in an order of its own, with the same values. */}}
+{{- define "nvct.translate" -}}
+{{- $renamed := (include "nvct.table" . | fromYaml).renamed -}}
+{{- range $row := $renamed }}
+{{- $value := (include "nvct.at" (list $.Values (index $row 0)) | fromJson).value -}}
+{{- $set := not (kindIs "invalid" $value) -}}
+{{- if gt (len $row) 2 }}{{ $set = $value }}{{ $value = index $row 2 }}{{ end -}}
+{{- if $set }}
+{{- $path := index $row 1 | splitList "." -}}
+{{- $section := $.Values -}}
+{{- range initial $path }}
+{{- if not (kindIs "map" (index $section .)) }}{{ $_ := set $section . (dict) }}{{ end -}}
+{{- $section = index $section . -}}
+{{- end -}}
+{{- $own := index $section (last $path) -}}
+{{- if and (kindIs "map" $own) (kindIs "map" $value) }}{{ $value = merge $value $own }}{{ end -}}
+{{- $_ := set $section (last $path) $value -}}
+{{- end -}}
+{{- end -}}
+{{- range $renamed }}
+{{- $path := index . 0 | splitList "." -}}
+{{- $section := $.Values -}}
+{{- range initial $path }}{{ if kindIs "map" $section }}{{ $section = index $section . }}{{ end }}{{ end -}}
+{{- if kindIs "map" $section }}{{ $_ := unset $section (last $path) }}{{ end -}}
+{{- end -}}
 {{- end }}
 
-{{/* Single values of the device plugin's chart that have no effect, and why. */}}
-{{- define "nvct.plainWithoutEffect" -}}
-allowDefaultNamespace: any namespace will do
-componentSelectorLabels: the selector has the component
-failOnInitError: the agent waits for a driver, as with failOnInitError=false
-legacyDaemonsetAPI: Kubernetes has no such API any more
-namespace: helm's option --namespace chooses it
-namespaceOverride: helm's option --namespace chooses it
-nvidiaDriverRoot: the driver is found; hostPaths.driverInstallDir is that of a driver container
-replicaCount: there is no operator
-podSecurityContext: the agent runs as root
-runtimeClassName: the agent needs no RuntimeClass
-securityContext: the rights of each container are the chart's
-selectorLabelsOverride: the selector is the chart's
-updateStrategy: the newer agent starts before the older one ends
+{{/* Not empty if a section has nothing in it, or one section that has nothing. */}}
+{{- define "nvct.isEmpty" -}}
+{{- toJson . | regexFind "^([{](\"[^\"]*\":)?)+}+$" -}}
+{{- end }}
+
+{{/* Which value has an effect only beside which other ones: one of them is enough. */}}
+{{- define "nvct.needs" -}}
+condition.podEvents: [condition.enabled=true]
+config.default: [config.map, config.name, devicePlugin.config.name]
+dcgmExporter.config.create: [dcgmExporter.enabled=true]
+dcgmExporter.config.data: [dcgmExporter.config.create=true]
+dcgmExporter.config.name: [dcgmExporter.enabled=true]
+dcgmExporter.podLabels: [dcgmExporter.enabled=true]
+dcgmExporter.podMonitor.enabled: [dcgmExporter.enabled=true]
+dcgmExporter.serviceMonitor.enabled: [dcgmExporter.enabled=true]
+devicePlugin.config.data: [devicePlugin.config.create=true]
+devicePlugin.config.default: [devicePlugin.config.name, devicePlugin.config.create=true, config.map, config.name]
+dra.unlabeledNodes: [dra.enabled=true]
+gfd.allowedLabels: [gfd.enabled=true]
+migManager.config.data: [migManager.config.create=true]
+migManager.config.default: [migManager.enabled=true]
+migManager.evictPods: [migManager.enabled=true]
+migManager.gpuClientsConfig.name: [migManager.enabled=true]
+networkPolicy.from: [networkPolicy.enabled=true]
+nri.env: [nri.enabled=true, cdi.nriPluginEnabled=true]
+nri.givenByKubelet: [nri.enabled=true, cdi.nriPluginEnabled=true]
+nri.managementNamespaces: [nri.enabled=true, cdi.nriPluginEnabled=true]
+toolkit.env: [toolkit.enabled=true]
+{{- end }}
+
+{{/* A sentence for each value that lacks the one that it needs. */}}
+{{- define "nvct.lacking" -}}
+{{- range $path, $needs := fromYaml (include "nvct.needs" .) }}
+{{- $value := (include "nvct.at" (list $.Values $path) | fromJson).value -}}
+{{- $lacks := and $value (ne (toString $value) "off") -}}
+{{- range $needs }}
+{{- if (include "nvct.at" (list $.Values (splitList "=" . | first)) | fromJson).value }}{{ $lacks = false }}{{ end -}}
+{{- end -}}
+{{- if $lacks }}
+{{ $path }}{{ if or (kindIs "string" $value) (kindIs "bool" $value) }}={{ $value | toString | trim | trunc 60 | splitList "\n" | first }}{{ end }} has no effect without {{ join " or " $needs }}.
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* A line for each value that has no effect. */}}
 {{- define "nvct.ignored" -}}
-{{- range $section, $reason := fromYaml (include "nvct.withoutEffect" .) }}
-{{- $value := index $.Values $section }}
-{{- if and (kindIs "map" $value) (ne (toString (get $value "enabled")) "false") }}
-- {{ $section }}: {{ $reason }}
+{{- $table := include "nvct.table" . | fromYaml }}
+{{- range $path, $reason := $table.ignored }}
+{{- $value := (include "nvct.at" (list $.Values $path) | fromJson).value }}
+{{- $off := and (kindIs "map" $value) (eq (toString (dig "enabled" "" (kindIs "map" $value | ternary $value dict))) "false") }}
+{{- if and $value (not $off) (not (include "nvct.isEmpty" $value)) }}
+- {{ $path }}: {{ $reason }}
 {{- end }}
 {{- end }}
-{{- range $name, $reason := fromYaml (include "nvct.plainWithoutEffect" .) }}
-{{- if index $.Values $name }}
-- {{ $name }}: {{ $reason }}
-{{- end }}
-{{- end }}
-{{- range $section, $known := fromYaml (include "nvct.known" .) }}
+{{- range $section, $known := $table.known }}
 {{- $value := index $.Values $section }}
 {{- if kindIs "map" $value }}
 {{- range $key := keys $value | sortAlpha }}
-{{- if not (has $key $known) }}
+{{- if not (or (has $key $known) (include "nvct.isEmpty" (index $value $key))) }}
 - {{ $section }}.{{ $key }}: nvct has nothing of that name
 {{- end }}
 {{- end }}

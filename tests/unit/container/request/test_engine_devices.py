@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.config.load import from_toml
+from nvct.container import host_view
 from nvct.container.decide import Decision
 from nvct.container.request import origin
 from nvct.container.request.kubelet_record import CLAIMS
@@ -460,6 +461,61 @@ def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
         checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, work: Path, *lines: str) -> None:
+    """Let the kernel's list of mounts have some more."""
+    own = work / "proc" / "self"
+    own.mkdir(parents=True, exist_ok=True)
+    for name in ("fd", "ns"):
+        if not (own / name).is_symlink():
+            (own / name).symlink_to(f"/proc/self/{name}")
+    text = "".join(f"{n} 1 0:5 / {line} rw\n" for n, line in enumerate(lines))
+    (own / "mountinfo").write_text(f"9 1 8:1 / / rw - ext4 /dev/vda1 rw\n{text}")
+    monkeypatch.setattr(host_view, "PROC", str(work / "proc"))
+
+
+@pytest.mark.parametrize("options", ["rw,nosuid", "rw,nodev"])
+def test_a_mount_of_dev_below_a_mount_or_a_root_gives_its_devices(
+    options: str, rootless: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever uses a rootless engine can mount there: `podman unshare mount --rbind`."""
+    home = rootless.parent / "home"
+    (home / "a/b/c/d").mkdir(parents=True)
+    rootless.rename(home / "a/b/c/d/deep")
+    shown(monkeypatch, rootless.parent, f"{home}/a/b/c/d/deep {options} - devtmpfs devtmpfs")
+    ids = "" if "nodev" in options else "1"
+    engine(lab, mounts=bind(home))
+    assert asked(lab) == ids
+    engine(lab)
+    assert asked(lab) == ""
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["root"] = {"path": str(home)}
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    assert asked(lab) == ids
+
+
+def test_a_rootless_container_that_sees_processes_of_the_host_asks_for_every_device(
+    rootless: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc/PID/root of the engine's own processes has the host's /dev."""
+    shown(monkeypatch, rootless.parent, "/proc rw,nodev - proc proc")
+    (rootless / "gpu").unlink()
+    own_users = {"type": "user"}
+    for mounts, namespaces, ids in (
+        ([], [{"type": "pid"}], ""),
+        ([], [], EVERYTHING),
+        ([], [{"type": "pid", "path": "/proc/self/ns/pid"}], EVERYTHING),
+        (bind(Path("/proc")), [{"type": "pid"}], EVERYTHING),
+        (bind(Path("/proc")), [{"type": "pid"}, {**own_users, "path": "/proc/1"}], EVERYTHING),
+        (bind(Path("/proc")), [own_users], ""),
+        (bind(rootless), [{"type": "pid"}], ""),
+    ):
+        engine(lab, mounts=mounts)
+        document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+        document["linux"]["namespaces"] = namespaces
+        lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+        assert asked(lab) == ids, (mounts, namespaces)
 
 
 @pytest.mark.parametrize(("value", "is_valid"), [("checked", 1), ("unchecked", 1), ("yes", 0)])

@@ -106,6 +106,15 @@ def test_what_the_container_has_is_not_asked_for_again(lab: Lab) -> None:
     assert executed(lab, *ADMIN).status == 0
 
 
+def test_a_container_that_sees_the_host_is_asked_when_its_capability_comes(lab: Lab) -> None:
+    """It is older than the policy; --pid=host alone enters only processes of as few rights."""
+    container(lab, namespaces=[{"type": "cgroup"}])
+    assert DENIED in executed(lab, *ADMIN).stderr
+    assert executed(lab, *PLAIN).status == 0
+    container(lab, *ADMIN, namespaces=[{"type": "cgroup"}])
+    assert executed(lab, *ADMIN).status == 0
+
+
 def test_the_devices_of_a_request_are_not_asked_for_again(lab: Lab) -> None:
     """They are in config.json since the create; and devices are leased only there."""
     nodes = [{"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1}]

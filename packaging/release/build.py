@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assemble a release: one folder to put on a web server, from what other targets put into dist/.
+
+::
+
+    .venv/bin/python packaging/release/build.py --key KEY --url URL --helm PROGRAM --out FOLDER
+    FOLDER/nvct.sources, nvct.repo    what apt and dnf are told; nvct.asc is the public key
+           apt, rpm, helm             repositories
+           python, bundle, images     files to download; images has the bill of materials too
+           notes.md                   this version's part of CHANGELOG.md
+           SHA256SUMS                 of all files that are no signature, and SHA256SUMS.asc
+
+The same dist/, key and sources give the same SHA256SUMS: only signatures tell when they were made.
+Contract: the folder appears when it is complete, and nothing that exists is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parents[1]
+sys.path[1:1] = [str(HERE.parent / "bundle")]
+
+import archive  # noqa: E402
+
+PACKAGES = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
+FILES = {
+    "apt/pool": [(f"{name}_{{}}_*.deb", "deb") for name in PACKAGES],
+    "rpm": [(f"{name}-{{}}-*.rpm", "rpm") for name in PACKAGES],
+    "bundle": [("nvct-{}-*.tar.gz", "bundle")],
+    "images": [("nvct-{}-*.oci.tar", "image"), ("nvct-{}-*.spdx.json", "image")],
+    "python": [("nvct-{}-py3-none-any.whl", "wheel"), ("nvct-{}.tar.gz", "wheel")],
+}
+"""By folder: names of files in dist/, for a version, and the target that makes them."""
+SUITE = "apt/dists/stable"
+SUMS = "SHA256SUMS"
+SIGNATURES = ("InRelease", "Release.gpg", "repomd.xml.asc", f"{SUMS}.asc")
+APT_SOURCE = """\
+# To be /etc/apt/sources.list.d/nvct.sources
+Types: deb
+URIs: {url}/apt
+Suites: stable
+Components: main
+Architectures: {architectures}
+Signed-By:
+{key}
+"""
+RPM_SOURCE = """\
+# To be /etc/yum.repos.d/nvct.repo. The signed metadata has the packages' checksums.
+[nvct]
+name=nvct
+baseurl={url}/rpm
+enabled=1
+repo_gpgcheck=1
+gpgcheck=0
+gpgkey={url}/nvct.asc
+"""
+
+
+def main() -> None:
+    """Assemble it, and print its path.
+
+    Raises:
+        SystemExit: an input is missing or wrong, or a program fails; nothing is written.
+    """
+    given = arguments()
+    url = given.url.rstrip("/")
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
+        raise SystemExit(f'release: "{given.url}" is no address of a web server: URL=https://…')
+    if given.out.exists():
+        raise SystemExit(f"release: {given.out} exists: move it away, or name another by OUT=")
+    key = fingerprint(given.key)
+    if given.check:
+        return
+    if not given.helm:
+        raise SystemExit("release: name the program helm by --helm")
+    version = version_of(SOURCES / "nvct/version.py")
+    built = files_of(given.dist, version)
+    notes = notes_of(version)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=given.out.parent) as work:
+        root = Path(work, "release")
+        when = archive.epoch(SOURCES)
+        for folder, paths in built.items():
+            put(root / folder, paths, when)
+        (root / "notes.md").write_text(notes, "utf-8")
+        (root / "nvct.asc").write_text(run("gpg", "--batch", "--armor", "--export", key), "utf-8")
+        (root / "nvct.repo").write_text(RPM_SOURCE.format(url=url), "utf-8")
+        make_apt(root, url, key, when)
+        make_rpm(root / "rpm", key, when)
+        make_helm(root / "helm", given.helm, version, when)
+        make_python(root / "python")
+        make_sums(root, key)
+        root.rename(given.out)
+    print(given.out)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description="Assemble a release.")
+    parser.add_argument("--key", required=True, help="gpg's name of the secret key that signs")
+    parser.add_argument("--url", required=True, help="where the folder will be served")
+    parser.add_argument("--helm", help="the program")
+    parser.add_argument("--dist", type=Path, default=SOURCES / "dist", help="folder to read")
+    parser.add_argument("--out", type=Path, default=SOURCES / "build/release", help="the folder")
+    parser.add_argument("--check", action="store_true", help="end before dist is read")
+    return parser.parse_args()
+
+
+def version_of(module: Path) -> str:
+    """Return the version that nvct/version.py names."""
+    found = re.search(r'^__version__ = "(.*)"', module.read_text("utf-8"), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"release: {module} names no version")
+    return found[1]
+
+
+def fingerprint(name: str) -> str:
+    """Return the fingerprint of gpg's one secret key of this name.
+
+    Raises:
+        SystemExit: there is none, or more than one.
+    """
+    command = ["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]
+    said = run(*command, may_fail=True) if name else ""
+    keys = re.findall(r"^sec:.*\n(?:grp:.*\n)*fpr:+(\w+):", said, re.MULTILINE)
+    if len(keys) != 1:
+        count = "no secret key" if not keys else f"{len(keys)} secret keys"
+        raise SystemExit(f'release: gpg has {count} of the name "{name}": KEY=FINGERPRINT')
+    return str(keys[0])
+
+
+def files_of(dist: Path, version: str) -> dict[str, list[Path]]:
+    """Return the files of the version, by the folder that they belong in.
+
+    Raises:
+        SystemExit: one is missing.
+    """
+    built: dict[str, list[Path]] = {}
+    for folder, names in FILES.items():
+        for name, target in names:
+            pattern = name.format(version)
+            paths = sorted(dist.glob(pattern))
+            if not paths:
+                raise SystemExit(f"release: {dist} has no {pattern}: run make {target}")
+            built.setdefault(folder, []).extend(paths)
+    return built
+
+
+def notes_of(version: str) -> str:
+    """Return what CHANGELOG.md says of the version; a heading may leave out its last ".0".
+
+    Raises:
+        SystemExit: it says nothing.
+    """
+    heading = rf"^## {re.escape(version.removesuffix('.0'))}(?:\.0)?(?: .*)?\n"
+    text = (SOURCES / "CHANGELOG.md").read_text("utf-8")
+    parts = re.split(heading, text, maxsplit=1, flags=re.MULTILINE)
+    if len(parts) == 1:
+        raise SystemExit(f"release: CHANGELOG.md has no heading for {version}")
+    return f"# nvct {version}\n\n" + parts[1].split("\n## ")[0].strip() + "\n"
+
+
+def put(folder: Path, paths: list[Path], when: int) -> None:
+    """Copy files, with the time of the sources: the rpm repository tells it."""
+    folder.mkdir(parents=True)
+    for path in paths:
+        place = folder / path.name
+        shutil.copyfile(path, place)
+        os.utime(place, (when, when))
+
+
+def make_apt(root: Path, url: str, key: str, when: int) -> None:
+    """Write the indices of the pool, the signed Release that names them, and nvct.sources."""
+    named = {path.stem.rsplit("_", 1)[1] for path in (root / "apt/pool").iterdir()}
+    architectures = sorted(named - {"all"})
+    suite = root / SUITE
+    for architecture in architectures:
+        folder = suite / f"main/binary-{architecture}"
+        folder.mkdir(parents=True)
+        text = run(
+            "dpkg-scanpackages", "--multiversion", "--arch", architecture, "pool", at=root / "apt"
+        ).encode()
+        (folder / "Packages").write_bytes(text)
+        (folder / "Packages.gz").write_bytes(gzip.compress(text, mtime=0))
+        (folder / "Packages.xz").write_bytes(lzma.compress(text))
+    lines = [
+        "Origin: nvct", "Label: nvct", "Suite: stable", "Codename: stable",
+        time.strftime("Date: %a, %d %b %Y %H:%M:%S UTC", time.gmtime(when)),
+        f"Architectures: {' '.join(architectures)}", "Components: main", "SHA256:",
+    ]  # fmt: skip
+    lines += [
+        f" {sha256(path)} {path.stat().st_size} {path.relative_to(suite)}"
+        for path in sorted(suite.rglob("Packages*"))
+    ]
+    release = suite / "Release"
+    release.write_text("\n".join(lines) + "\n", "utf-8")
+    sign(release, key, suite / "Release.gpg")
+    sign(release, key, suite / "InRelease", how="--clearsign")
+    text_of_key = (root / "nvct.asc").read_text("utf-8").strip()
+    source = APT_SOURCE.format(
+        url=url, architectures=" ".join(architectures),
+        key="\n".join(f" {line or '.'}" for line in text_of_key.splitlines()),
+    )  # fmt: skip
+    (root / "nvct.sources").write_text(source, "utf-8")
+
+
+def make_rpm(folder: Path, key: str, when: int) -> None:
+    """Write the repository's metadata and its signature."""
+    run(
+        "createrepo_c", "--quiet", "--no-database", "--revision", str(when),
+        "--set-timestamp-to-revision", str(folder),
+    )  # fmt: skip
+    sign(folder / "repodata/repomd.xml", key, folder / "repodata/repomd.xml.asc")
+
+
+def make_helm(folder: Path, helm: str, version: str, when: int) -> None:
+    """Pack the chart, and write the index with the time of the sources."""
+    archive.pack(HERE.parent / "helm/nvct", folder / f"nvct-{version}.tgz", when)
+    run(helm, "repo", "index", str(folder))
+    index = folder / "index.yaml"
+    moment = time.strftime('"%Y-%m-%dT%H:%M:%SZ"', time.gmtime(when))
+    text = re.sub(
+        r'^( *(?:created|generated): )".*"', rf"\1{moment}", index.read_text("utf-8"),
+        flags=re.MULTILINE,
+    )  # fmt: skip
+    index.write_text(text, "utf-8")
+
+
+def make_python(folder: Path) -> None:
+    """Write the page that pip's --find-links reads."""
+    links = [
+        f'<a href="{path.name}#sha256={sha256(path)}">{path.name}</a><br>'
+        for path in sorted(folder.iterdir())
+    ]
+    text = "<!DOCTYPE html><title>nvct</title>\n" + "\n".join(links) + "\n"
+    (folder / "index.html").write_text(text, "utf-8")
+
+
+def make_sums(root: Path, key: str) -> None:
+    """Write the checksums and their signature."""
+    paths = sorted(path for path in root.rglob("*") if path.is_file())
+    lines = [
+        f"{sha256(path)}  {path.relative_to(root)}\n"
+        for path in paths if path.name not in SIGNATURES
+    ]  # fmt: skip
+    (root / SUMS).write_text("".join(lines), "utf-8")
+    sign(root / SUMS, key, root / f"{SUMS}.asc")
+
+
+def sign(path: Path, key: str, out: Path, how: str = "--detach-sign") -> None:
+    """Sign a file."""
+    run(
+        "gpg", "--batch", "--local-user", key, "--digest-algo", "SHA512", "--armor",
+        "--output", str(out), how, str(path),
+    )  # fmt: skip
+
+
+def sha256(path: Path) -> str:
+    """Return a file's checksum."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def run(*command: str, at: Path | None = None, may_fail: bool = False) -> str:
+    """Run a program and return its output.
+
+    Raises:
+        SystemExit: it is not installed, or fails.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=at, env={**os.environ, "LC_ALL": "C.UTF-8"}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise SystemExit(f"release: {command[0]} is not installed") from error
+    if done.returncode and not may_fail:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise SystemExit(f"release: {Path(command[0]).name} failed: {said[-1] if said else ''}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README's lines, from a local web server: apt in clean roots takes nvct, and refuses what was changed."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.version import __version__ as version
+from tests.integration import packages
+from tests.integration.conftest import SimulatedNode
+from tests.support import debian_root, released
+from tests.support.processes import captured
+
+RELEASES = debian_root.releases(more=("trixie", "bookworm", "noble"))
+STEPS = r"""
+work=$1
+sudo() { "$@"; }
+curl() { /usr/lib/apt/apt-helper -q download-file "$3" "$2"; }
+apt() { apt-get -y -o APT::Install-Recommends=true -o APT::Update::Error-Mode=any "$@" > /tmp/apt.log 2>&1; }
+smi() { nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" "gpu-$1"; }
+rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*
+mkdir -p /etc/nvidia-container-runtime
+printf '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n' > /etc/nvidia-container-runtime/config.toml
+@LINES@
+grep "^W:" /tmp/apt.log && exit 1
+dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\n' 'nvct*'
+smi installed
+apt purge nvct nvct-base nvct-operator-extensions || { cat /tmp/apt.log; exit 1; }
+
+source=/etc/apt/sources.list.d/nvct.sources
+sed -i 's|/good/|/changed/|' $source
+apt update && { cat /tmp/apt.log; exit 1; }
+echo "changed: $(grep -c 'The following signatures were invalid\|not signed\|BADSIG\|[Bb]ad signature' /tmp/apt.log)"
+sed -i 's|/changed/|/packages/|' $source
+rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
+apt update || { cat /tmp/apt.log; exit 1; }
+apt install nvct && { cat /tmp/apt.log; exit 1; }
+grep -o -m 1 "Hash Sum mismatch" /tmp/apt.log
+command -v nvct && exit 1
+echo "== end"
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files, but the real Debian packages, wheel and sources."""
+    folder = tmp_path_factory.mktemp("real") / "dist"
+    released.packages(folder)
+    for path in folder.glob("*.deb"):
+        path.unlink()
+    for path in debian_root.packages(tmp_path_factory).glob("*.deb"):
+        shutil.copy(path, folder)
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    captured(build, check=True, cwd=released.REPOSITORY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An address with a release, one with a changed index, and one with changed packages."""
+    www = tmp_path_factory.mktemp("www")
+    with released.keyring() as env, released.served(www) as url:
+        done = released.assembled(dist, www / "good", env, f"{url}/good")
+        assert done.returncode == 0, done.stderr
+        for name in ("changed", "packages"):
+            shutil.copytree(www / "good", www / name)
+        text = (www / "good/apt/dists/stable/InRelease").read_text()
+        for path in (www / "changed/apt/dists/stable").glob("*Release"):
+            path.write_text(text.replace("Label: nvct", "Label: nvcu"))
+        for path in (www / "packages/apt/pool").glob("nvct*.deb"):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        yield url
+
+
+def of_readme(url: str) -> str:
+    """Return the lines that install it, each with what apt says if it fails."""
+    text = (released.REPOSITORY / "README.md").read_text()
+    (block,) = re.findall(r"^(    sudo curl .*\n(?:    sudo apt .*\n)+)", text, re.MULTILINE)
+    lines = [line.split("#")[0].strip() for line in block.splitlines()]
+    assert len(lines) == 3
+    return "\n".join(
+        f"{line.replace('https://SERVER', f'{url}/good')} || {{ cat /tmp/apt.log; exit 1; }}" for line in lines
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_lines_of_readme_lead_to_a_container(
+    release: str, server: str, dist: Path, simulated: SimulatedNode
+) -> None:
+    more = ("apt",) if release in debian_root.UBUNTU else ()  # its small root has dpkg alone
+    try:
+        root = debian_root.root(release, *more)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    steps = STEPS.replace("@LINES@", of_readme(server))
+    env = {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(dist), packages.STEPS_ENV: steps}
+    simulated.run(packages.installed, env)
+    said = (simulated.work / "said").read_text()
+    print(said)
+    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 1
+    assert f"nvct {version} ii" in said
+    assert f"nvct-operator-extensions {version} ii" in said
+    assert "changed: 0" not in said
+    assert said.endswith("Hash Sum mismatch\n== end\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
+def test_pip_installs_the_wheel_and_its_programs_run(server: str, tmp_path: Path) -> None:
+    address = f"{server}/good/python/nvct-{version}-py3-none-any.whl"
+    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    captured(
+        [sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv"], check=True
+    )
+    captured([tmp_path / "venv/bin/python", *words, address], check=True)
+    done = captured(
+        [tmp_path / "venv/bin/python", "-I", "-c", "import nvct; print(nvct.__path__)"]
+    )
+    assert str(tmp_path) in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
+def test_two_builds_of_the_rpms_are_equal(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        script = released.REPOSITORY / "packaging/rpm/build.sh"
+        captured(["sh", script, tmp_path / name], check=True)
+    built = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert len(built) == 5
+    assert [name for name in built if built[name] != (tmp_path / "two" / name).read_bytes()] == []
