@@ -17,7 +17,7 @@ from nvct.cli.context import flat, say
 from nvct.cli.gostyle import GoStyle
 from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
-from nvct.errors import UsageError
+from nvct.errors import HostError, UsageError
 from nvct.host import modes
 from nvct.installer import programs, ready, settings, steps
 from nvct.installer import request as requests
@@ -31,6 +31,7 @@ NRI = {
                  "nri_management_cdi_device_namespaces")
 }  # fmt: skip
 """Options of the plugin, too."""
+EXTRA = "pip install 'nvct[agent]'"
 NO_NODES = ("", "none")
 FOUND = "auto"
 """As --runtime: the engine that runs this container."""
@@ -85,9 +86,11 @@ def requested(values: OptionValues) -> Request:
         UsageError: an option or combination is not valid.
     """
     _warn(values)
-    values = _with_driver(_with_empty(values))
+    values = _with_empty(values)
+    nri = _nri(values)
+    values = _with_driver(values)
     toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
-    nri, engine = _nri(values), values["engine"]
+    engine = values["engine"]
     if values["no_runtime_config"] or (nri is not None and engine == FOUND):
         engine = ""
     cdi = values["cdi_enabled"]
@@ -96,8 +99,10 @@ def requested(values: OptionValues) -> Request:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
     fields = _engine(engine, values, cdi=cdi) if engine else {}
-    if engine and (nri is not None or values["undo_engine"]):
+    undoes = engine or not values["no_runtime_config"]
+    if undoes and (nri is not None or values["undo_engine"]):
         fields |= {"leave_engine": True, "undo_engine": True}
+        fields["paths_are_of_host"] = values["engine"] == FOUND
     return Request(
         toolkit=toolkit,
         source=programs.source_root(values["source"] or "", cli.__file__),
@@ -117,10 +122,21 @@ def requested(values: OptionValues) -> Request:
 
 
 def _nri(values: OptionValues) -> tuple[str, ...] | None:
-    """Return the options of the NRI plugin; None if it does not run."""
+    """Return the options of the NRI plugin; None if it does not run.
+
+    Raises:
+        NvctError: it could not start.
+    """
     if not values["nri"] or values["no_daemon"]:
         return None
-    return tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])
+    options = tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])
+    if not values["uninstall"]:
+        try:
+            from nvct.nri import main  # protobuf is an extra
+        except ImportError as error:
+            raise HostError(f"the NRI plugin cannot start: {error}", hint=EXTRA) from error
+        main.check(options)
+    return options
 
 
 def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:

@@ -19,10 +19,13 @@ from nvct.oci.bundle import mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nvct.linux.mountinfo import Mount
     from nvct.oci.bundle import Bundle
+
+    Source = tuple[str, list[object], list[str]]
+    """A real path, the options of its mount, and what others cover below it."""
 
 PROC = "/proc"
 LIMIT = 16 << 20
@@ -52,15 +55,19 @@ def leaves_cgroup(bundle: Bundle) -> bool:
         mounts = _mounts()
         if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
             return True
-        for _, options, mount, is_below in _shared(bundle, mounts):
-            if mount.fstype not in SHOWN_TYPES:
-                continue
+        return gives_settings(_sources(bundle), mounts) or sees_processes(bundle)
+    except (OSError, ValueError, DocumentError):
+        return True
+
+
+def gives_settings(sources: Iterable[Source], mounts: list[Mount]) -> bool:
+    """Report whether sources have control groups or settings of the kernel that can be written."""
+    for _, options, mount, is_below in shared(sources, mounts):
+        if mount.fstype in SHOWN_TYPES:
             is_held = "rro" in options or (_is_read_only(options) and not is_below)
             if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
                 return True
-        return sees_processes(bundle)
-    except (OSError, ValueError, DocumentError):
-        return True
+    return False
 
 
 def sees_processes(bundle: Bundle) -> bool:
@@ -72,7 +79,9 @@ def sees_processes(bundle: Bundle) -> bool:
     namespaces = bundle.objects(("linux", "namespaces"))
     has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
     try:
-        is_mounted = "proc" in [mount.fstype for _, _, mount, _ in _shared(bundle, _mounts())]
+        is_mounted = "proc" in [
+            mount.fstype for _, _, mount, _ in shared(_sources(bundle), _mounts())
+        ]
         return (is_mounted or _shares(bundle, "pid")) and not has_own_users
     except (OSError, ValueError, DocumentError):
         return True
@@ -85,7 +94,7 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
     """
     try:
         folders = [(source, source, covered) for source, _, covered in _sources(bundle)]
-        for source, _, mount, is_below in _shared(bundle, _mounts()):
+        for source, _, mount, is_below in shared(_sources(bundle), _mounts()):
             has_nodes = "nodev" not in mount.options and mount.fstype not in SHOWN_TYPES
             if is_below and has_nodes:
                 folders.append((source, mount.target, []))
@@ -160,14 +169,14 @@ def _mounts() -> list[Mount]:
     return mounts
 
 
-def _shared(
-    bundle: Bundle, mounts: list[Mount]
+def shared(
+    sources: Iterable[Source], mounts: list[Mount]
 ) -> Iterator[tuple[str, list[object], Mount, bool]]:
-    """Yield mounts that a container gets a part of: by which source, with which options of it.
+    """Yield mounts that sources have a part of: by which source, with which options of it.
 
     The last value says whether the mount is below the source.
     """
-    for source, options, covered in _sources(bundle):
+    for source, options, covered in sources:
         for mount in _holders(source, mounts):
             yield source, options, mount, False
         for mount in mounts:
@@ -217,7 +226,7 @@ def _shares(bundle: Bundle, kind: str) -> bool:
     return True
 
 
-def _sources(bundle: Bundle) -> Iterator[tuple[str, list[object], list[str]]]:
+def _sources(bundle: Bundle) -> Iterator[Source]:
     """Yield the real paths of what is mounted into a container, with options, and of its root.
 
     The third value is what other mounts of the container cover below the path.

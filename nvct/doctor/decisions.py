@@ -15,6 +15,7 @@ from typing import TypeAlias
 from nvct.container.plan.store import run_dir
 from nvct.container.recorder import ASKED, NAME, OLD, RECORD
 from nvct.doctor.model import count
+from nvct.host.gpu_record import LAST_S
 from nvct.linux.files import read_all
 from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR, RUN_DIR_ENV
 
@@ -22,8 +23,9 @@ Record: TypeAlias = dict[str, str]
 Signature: TypeAlias = tuple[tuple[int, ...], ...]
 
 READ_LIMIT = 4 << 20
-LAST_S = 1e11
-"""A time after it has no date that time.localtime knows everywhere."""
+OF_NRI, OF_HOST = "nvct-nri", ("nvct", "nvidia")
+"""The program of each record in NRI_DIR; how programs on the host begin, and no task of the agent.
+Who can write one of these folders could name any program."""
 START = b'{"time":"'
 """Of each record. After one that was cut off, by a full disk, the next is in the same line."""
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -136,12 +138,12 @@ def _read_file(ring: Ring, name: str) -> None:
 def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
     damaged = []
     for number, line in enumerate(data.split(b"\n"), 1):
-        record = _parse(line)
+        record = _parse(line, ring.folder)
         if record is not None:
             ring.records.append(record)
         elif line:
             damaged.append(number)
-            record = _parse(line[max(line.rfind(START), 0) :])
+            record = _parse(line[max(line.rfind(START), 0) :], ring.folder)
             if record is not None:
                 ring.records.append(record)
     if damaged:
@@ -149,7 +151,13 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
         ring.problems.append(f"{path}: {count(len(damaged), 'damaged record')}, {where}")
 
 
-def _parse(line: bytes) -> Record | None:
+def _is_of(folder: str, program: str) -> bool:
+    if folder == AGENT_DIR:
+        return not program.startswith(OF_HOST)
+    return folder != NRI_DIR or program == OF_NRI
+
+
+def _parse(line: bytes, folder: str) -> Record | None:
     if len(line) > RECORD:
         return None
     try:
@@ -159,6 +167,7 @@ def _parse(line: bytes) -> Record | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     is_whole = is_date and texts and {"outcome", "program"} <= record.keys()
+    is_whole = is_whole and _is_of(folder, record["program"])
     return record if is_whole and (record.get("bundle") or record.get("about")) else None
 
 

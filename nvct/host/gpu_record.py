@@ -22,6 +22,8 @@ from nvct.typed import MalformedError, dump, load
 
 NAME, LOCK = "containers.json", "lock"
 LIMIT = 8 << 20
+LAST_S = 1e11
+"""A time after it has no date that time.localtime knows everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,11 @@ def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
         with SharedFolder.open(path) as folder:
             if not of_the_past and not _is_locked(folder):
                 return None
-            return load(Record, json.loads(folder.read(NAME, LIMIT)), NAME)
+            record = load(Record, json.loads(folder.read(NAME, LIMIT)), NAME)
     except (OSError, UnsafePathError, MalformedError, ValueError, RecursionError):
         return None
+    is_dated = all(0 <= each.since < LAST_S for each in record.holdings)
+    return record if is_dated else None
 
 
 def write(record: Record, path: str = NRI_DIR) -> None:

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
@@ -18,6 +20,7 @@ from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
 from nvct.engine.journal import Journal
+from nvct.engine.model import EngineOptions
 from nvct.errors import HostError, NvctError, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
@@ -27,8 +30,8 @@ from nvct.installer import engine, programs, publication, ready, settings
 from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
-from nvct.installer.request import LOW_LEVEL, Request
-from nvct.kernel.calls import KERNEL, Kernel
+from nvct.installer.request import LOW_LEVEL, RESTART, SOCKETS, Request
+from nvct.kernel.calls import KERNEL, Kernel, end_with_parent
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 from nvct.paths import AGENT_DIR, NRI_DIR
@@ -74,24 +77,52 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
 
 def undo_earlier(request: Request, say: Say) -> None:
-    """Undo what an earlier installation has changed for the engine; without one, ask it nothing.
+    """Undo what earlier installations have changed, for any engine; without one, ask none.
 
     Raises:
         As `engine.undo`.
     """
-    if Journal(request.state_dir).paths():
-        engine.undo(request, engine.setup(request), say)
+    journal = Journal(request.state_dir)
+    for path in journal.paths():
+        page = journal.load(path)
+        record = page.done or page.pending
+        if record is None or not record.options.engine:
+            continue
+        named = of_record(request, record.options)
+        engine.undo(named, engine.setup(named), say)
+
+
+def of_record(request: Request, options: EngineOptions) -> Request:
+    """Return a request for the engine of a record; another one's is reached as by default."""
+    if (options.engine, options.config) == (request.engine, request.config):
+        return request
+    is_left = request.restart == "none" and bool(request.engine)
+    return replace(
+        request,
+        engine=options.engine,
+        config=options.config,
+        drop_in=options.drop_in,
+        drop_in_host="",
+        executable=options.executable,
+        socket=SOCKETS.get(options.engine, ""),
+        restart="none" if is_left else RESTART.get(options.engine, "none"),
+        restart_command=(),
+        sources=(),
+        hook_file="",
+    )
 
 
 def run_plugin(options: Sequence[str], config: str) -> None:
-    """Run the NRI plugin until a signal to this process; it is ended then, too.
+    """Run the NRI plugin until a signal to this process, or its end by SIGKILL; it ends then, too.
 
     Raises:
         HostError: it has ended.
         Stopped: the signal.
     """
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
-    plugin = subprocess.Popen(argv, env={**os.environ, paths.CONFIG_ENV: config})
+    env = {**os.environ, paths.CONFIG_ENV: config}
+    end = partial(end_with_parent, os.getpid())
+    plugin = subprocess.Popen(argv, env=env, preexec_fn=end)  # noqa: PLW1509  no threads
     try:
         status = plugin.wait()
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 
 from nvct.linux.constants import OPEN_TREE_CLOEXEC
 from nvct.linux.kernel import Kernel
@@ -131,6 +132,7 @@ KERNEL = DeclaredKernel()
 
 
 MAX_PROGRAMS = 64
+PR_SET_PDEATHSIG = 1
 
 
 def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
@@ -148,6 +150,15 @@ def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
     query.prog_ids, query.prog_cnt = int(ffi.cast("uintptr_t", ids)), MAX_PROGRAMS
     call(system_call("bpf"), lib.BPF_PROG_QUERY, attributes, ffi.sizeof(attributes[0]))
     return query.attach_flags, list(ids[0 : query.prog_cnt])
+
+
+def end_with_parent(parent: int) -> None:
+    """Let this process, a new child, get SIGTERM once its parent ends, by SIGKILL too."""
+    from nvct.kernel.library import call, lib
+
+    call(lib.prctl, PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def give_up_capabilities() -> None:

@@ -42,6 +42,7 @@ class Accounts:
         self._holdings = {each.id: each for each in former.holdings}
         self._counts = dict.fromkeys(("given", "refused", "audited"), 0)
         self._creating: dict[str, dict[str, str]] = {}
+        self._made: dict[str, Holding] = {}
         self._claims: dict[str, int] = {}
         self._lock = -1
         self._problem = ""
@@ -100,20 +101,36 @@ class Accounts:
         self._write()
 
     def add(self, pod: api.PodSandbox, container: api.Container) -> None:
-        """Record a container that has been made, if it has a GPU."""
-        self._drop(container.id)
+        """Log a container that has been made, if it has a GPU; it has that once it has started.
+
+        Of two plugins, the one that has the claim logs it, until it has started.
+        """
         texts = self._creating.pop(container.id, {})
         holding = self._holding(pod, container, time.time())
-        if holding is not None:
-            self._holdings[holding.id] = holding
+        if holding is None:
+            self._drop(container.id)
+            return
+        self._made[holding.id] = holding
+        if len(self._made) > CREATING:
+            del self._made[next(iter(self._made))]
+        if self.claim(container):
             texts["result"] = ", ".join(holding.devices)
             self._record("given", pod, container, texts)
+            self._write()
+
+    def start(self, container: api.Container) -> None:
+        """Record that a container has started; one whose start fails holds nothing."""
+        self._drop(container.id)
+        holding = self._made.pop(container.id, None)
+        if holding is not None:
+            self._holdings[holding.id] = holding
             self._write()
 
     def remove(self, container: api.Container) -> None:
         """Record that a container has ended."""
         self._drop(container.id)
         self._creating.pop(container.id, None)
+        self._made.pop(container.id, None)
         if self._holdings.pop(container.id, None):
             self._write()
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from nvct.container.request import device_numbers
 from nvct.container.request.case import (
@@ -19,26 +18,15 @@ from nvct.container.request.case import (
 )
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
-from nvct.host import procfs
-from nvct.linux.mountinfo import Mount
 from nvct.nri import nri_pb2 as api
-from nvct.oci.bundle import Bundle, clean
+from nvct.nri.mounts import Node
+from nvct.oci.bundle import Bundle
 
 KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
-VAR_RUN = "/var/run"
-"""A link to /run, most often."""
-OF_THE_NODE = (
-    "/dev", "/etc/cdi", "/run/cdi", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
-    "/run/nri", "/run/nvct", VAR_RUN,
-)  # fmt: skip
-OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins_registry")
-"""By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
-RUN, SOCKETS = "/run/", "/var/run/nri"
-SUBPATHS = "/volume-subpaths/"
-"""A folder of a pod, where the kubelet mounts what a subPath names (pkg/volume/util/subpath)."""
-MOUNTS = "/proc/self/mountinfo"
+REMOVED = "-"
+"""Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
 
@@ -52,30 +40,34 @@ def bundle(
     container: api.Container,
     adjust: api.ContainerAdjustment | None = None,
     nodes: Iterable[dict[str, Any]] = (),
-    kubelet: str = "/var/lib/kubelet",
+    node: Node | None = None,
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
     The pod's own names replace what annotations say of them; Docker has no pods. A container that
-    may use every device counts as privileged: NRI shows no capabilities. So it is not judged
-    whether it could leave its control group by the host's processes or mounts; those of /dev count
-    by their nodes.
+    may use every device counts as privileged: NRI shows no capabilities. The host's processes are
+    its own if it shares their namespace. Mounts of /dev count by their nodes, others by `node`.
 
     Args:
         nodes: further linux.devices, those of CDI names.
+        node: judges the mounts; None if there is no rule.
+
+    Raises:
+        NvctError: the mounts cannot be judged.
     """
     linux = container.linux
-    rules = [_rule(rule) for rule in linux.resources.devices]
-    kinds = {namespace.type for namespace in linux.namespaces}
-    is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
     added = adjust or api.ContainerAdjustment()
-    devices = [_device(device) for device in (*linux.devices, *added.linux.devices)]
-    mounts = [_mount(mount) for mount in (*container.mounts, *added.mounts)]
-    sources = {clean(mount["source"]) for mount in mounts}
-    if any(SUBPATHS in source for source in sources):
-        text = procfs.read_text(MOUNTS) or ""
-        sources = {source_of(each, kubelet, text) for each in sources}
-    if any(_is_of_node(source, kubelet) for source in sources):
+    changed = added.linux
+    rules = [_rule(rule) for rule in (*linux.resources.devices, *changed.resources.devices)]
+    is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
+    kinds = {each.type for each in (*linux.namespaces, *changed.namespaces)} or {"pid"}
+    kinds -= {
+        each.type.removeprefix(REMOVED) for each in changed.namespaces if REMOVED in each.type
+    }
+    devices = [_device(device) for device in (*linux.devices, *changed.devices)]
+    mounts = [*container.mounts, *added.mounts]
+    sources, is_wide = node.judge(mounts) if node else ([], False)
+    if is_wide:
         rules.append(EVERYTHING)
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
@@ -88,82 +80,15 @@ def bundle(
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
         "annotations": {**container.annotations, **(names if pod.namespace else {})},
-        "mounts": [mount for mount in mounts if mount["source"] == MOUNT_SOURCE],
+        "mounts": [_mount(mount) for mount in mounts if mount.source == MOUNT_SOURCE],
         "linux": {
             "devices": [*devices, *nodes, *_mounted(sources)],
             "resources": {"devices": rules},
-            "namespaces": [{"type": kind} for kind in sorted(kinds | {"cgroup", "pid"})],
+            "namespaces": [{"type": kind} for kind in sorted(kinds | {"cgroup"})],
             "cgroupsPath": linux.cgroups_path,
         },
     }  # fmt: skip
     return Bundle(name_of(pod, container), json.dumps(document))
-
-
-def source_of(path: str, kubelet: str, mountinfo: str) -> str:
-    """Return what the kubelet has mounted for a subPath, if it has to do with one of the places.
-
-    A file system may be mounted elsewhere here than on the host. So places are compared by file
-    system and path in it. Those of /run that the plugin's pod does not see are beside SOCKETS.
-
-    Returns:
-        The path of the place or within it, "/" if the mount is not seen here; else `path`.
-    """
-    if SUBPATHS not in path:
-        return path
-    found = _location(path, mountinfo)
-    if found is None or found.target != path:
-        return "/"
-    sockets = _location(os.path.realpath(SOCKETS), mountinfo)
-    for place in _places(kubelet):
-        if place == VAR_RUN:
-            continue  # what is in it counts
-        where = _location(os.path.realpath(place), mountinfo)
-        if place.startswith(RUN) and sockets is not None:
-            in_run = place.removeprefix(RUN)
-            where = sockets._replace(path=f"{sockets.path.removesuffix('nri')}{in_run}")
-        if where is not None and found.system == where.system:
-            ours, theirs = f"{where.path.rstrip('/')}/", f"{found.path.rstrip('/')}/"
-            if theirs.startswith(ours):
-                return clean(f"{place}/{theirs.removeprefix(ours)}")
-            if ours.startswith(theirs):
-                return place
-    return path
-
-
-class Location(NamedTuple):
-    """A path of a mounted file system: where that is mounted, its numbers, and the path in it."""
-
-    target: str
-    system: tuple[int, int]
-    path: str
-
-
-def _location(path: str, mountinfo: str) -> Location | None:
-    """Return where a path is; a later mount covers an earlier one. None if no mount is seen."""
-    best, length = "", -1
-    for line in mountinfo.split("\n"):
-        target = (*line.split(" ", 5), *("",) * 5)[4]
-        covers = bool(target) and f"{path}/".startswith(f"{target.rstrip('/')}/")
-        if covers and len(target) >= length:
-            best, length = line, len(target)
-    if not best:
-        return None
-    mount = Mount(best)
-    rest = path.removeprefix(mount.target.rstrip("/"))
-    return Location(mount.target, (mount.major, mount.minor), mount.root.rstrip("/") + rest or "/")
-
-
-def _places(kubelet: str) -> tuple[str, ...]:
-    return (*OF_THE_NODE, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET))
-
-
-def _is_of_node(source: str, kubelet: str) -> bool:
-    """Report whether a source is or holds a folder of the node by which devices are given."""
-    if source.startswith(f"{VAR_RUN}/"):
-        source = source.removeprefix("/var")
-    places = _places(kubelet)
-    is_within = any(source.startswith(f"{place}/") for place in places if place != "/dev")
-    return is_within or any(f"{place}/".startswith(f"{source.rstrip('/')}/") for place in places)
 
 
 def _mount(mount: api.Mount) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
 from nvct.container.request.kubelet_record import FOLDER
 from nvct.container.settings import default_for
-from nvct.errors import HostError, NvctError, UsageError, line
+from nvct.errors import HostError, NvctError, UsageError, line, printable, shortened
 from nvct.kernel.calls import give_up_capabilities
 from nvct.nri import nri_pb2 as api
 from nvct.nri.plugin import KUBELET, Options, Plugin
-from nvct.nri.ttrpc import Connection
+from nvct.nri.ttrpc import TEXT_LIMIT, Connection
 from nvct.paths import NRI_DIR
 from nvct.version import __version__
 
@@ -44,12 +44,17 @@ audit    a pod that has others is logged and counted, and runs
 enforce  such a pod is refused, by a sentence in its events"""
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
+LONGEST_S = 300.0
+LOST = (
+    "the engine ended the connection while it told its containers, {} in a row: has it stopped"
+    " itself? Its log says why; containerd does if a pod's variables are too large for a message"
+)
 
 
 def say(text: str) -> None:
-    """Write a line to the log."""
+    """Write a line to the log; a pod may have written what is in it."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"{now} {text}\n")
+    sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
     sys.stderr.flush()
 
 
@@ -85,10 +90,13 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
         NvctError: the engine refuses the plugin, or does not speak the protocol.
     """
     with connect() as sock:
-        connection = Connection(sock, plugin.methods)
+        connection = Connection(sock, plugin.methods, plugin.answered)
         request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
-        connection.call("RegisterPlugin", request.SerializeToString())
-        connection.serve()
+        try:
+            connection.call("RegisterPlugin", request.SerializeToString())
+            connection.serve()
+        finally:
+            plugin.lost()
 
 
 def _connect(path: str) -> socket.socket:
@@ -155,10 +163,10 @@ def program(
         rule=rule,  # type: ignore[arg-type]  # a choice
         exempt=[] if os.environ.get(EXEMPT_ENV) == "" else _words(exempt),
         kubelet=kubelet_dir,
+        sockets=os.path.dirname(os.path.abspath(nri_socket)),
         record=record,
     )
-    if rule != "off" and not os.path.isdir(f"{kubelet_dir}/{FOLDER}"):
-        raise HostError(f"{kubelet_dir}/{FOLDER} does not exist", hint="see --kubelet-dir")
+    _check_kubelet(rule, kubelet_dir)
     signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
@@ -169,21 +177,60 @@ def program(
         fd = _socket_of_engine(os.environ[SOCKET_FD_ENV])
         serve(lambda: socket.socket(fileno=fd), plugin, index, name)
         return
-    said = ""
+    serve_always(lambda: serve(lambda: _connect(nri_socket), plugin, index, name), plugin)
+
+
+def check(options: Sequence[str]) -> None:
+    """Check options and variables of the program, before an installer changes anything for it.
+
+    Raises:
+        NvctError: the program would end with it.
+    """
+    try:
+        values = program.make_context(f"{NAME}-nri", [*options]).params
+    except click.ClickException as error:
+        raise UsageError(f"{NAME}-nri: {error.format_message()}") from error
+    _check_kubelet(values["rule"], values["kubelet_dir"])
+
+
+def _check_kubelet(rule: str, folder: str) -> None:
+    if rule != "off" and not os.path.isdir(f"{folder}/{FOLDER}"):
+        raise HostError(f"{folder}/{FOLDER} does not exist", hint="see --kubelet-dir")
+
+
+def serve_always(
+    serve_once: Callable[[], None],
+    plugin: Plugin,
+    sleep: Callable[[float], None] = time.sleep,
+) -> NoReturn:
+    """Serve one connection after the other.
+
+    An engine that ends one before the plugin is known is left alone ever longer: each try may stop
+    the engine, and with it the creates of all pods.
+    """
+    said, losses = "", 0
     while True:
+        plugin.is_configured = False
         try:
-            serve(lambda: _connect(nri_socket), plugin, index, name)
+            serve_once()
             problem = "the engine closed the connection"
         except NvctError as error:
             problem = line(f"{NAME}-nri", error)
         if plugin.is_refused():
             continue
         was_known, plugin.is_known = plugin.is_known, False
+        if plugin.is_configured and not was_known:
+            losses += 1
+            problem = LOST.format(losses)
+        elif was_known:
+            losses = 0
+        wait_s = 0.0 if was_known else min(AGAIN_S * 2 ** min(losses, 10), LONGEST_S)
         if problem != said or was_known:
-            say(f"{problem}: no rule holds until it is connected; tried again")
+            again = f"tried again in {wait_s:.0f} s" if losses else "tried again"
+            plugin.say(f"{problem}: no rule holds until it is connected; {again}")
         said = problem
-        if not was_known:
-            time.sleep(AGAIN_S)
+        if wait_s:
+            sleep(wait_s)
 
 
 def _end(*_: object) -> NoReturn:

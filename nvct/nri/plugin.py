@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
-from nvct.container import engine_devices
+from nvct.container import engine_devices, plan_devices
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
 from nvct.nri.accounts import Accounts
 from nvct.nri.host import KnownHost
+from nvct.nri.mounts import Node
 from nvct.nri.ttrpc import Methods, sentence
 from nvct.oci.bundle import Bundle
 from nvct.paths import NRI_DIR
 
-CREATED, POST_CREATED, STOPPED, REMOVED, VALIDATE = 4, 5, 10, 11, 14
+CREATED, POST_CREATED, POST_STARTED, STOPPED, REMOVED, VALIDATE = 4, 5, 7, 10, 11, 14
 """Events of nri/pkg/api."""
 ENDED = 4
 """A container's state."""
@@ -34,6 +35,7 @@ CONTAINERD_1, CONTAINERD_2 = (1, 7, 30), (2, 1, 0)
 """The first releases that take CDI names from plugins. CRI-O 1.34.0 drops them silently, although
 its NRI has the field (server/nri-api.go), so it gets devices and mounts."""
 KUBELET = "/var/lib/kubelet"
+SOCKETS = "/var/run/nri"
 
 Rule = Literal["off", "audit", "enforce"]
 
@@ -48,6 +50,7 @@ class Options:
         takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
         rule: whether a pod has exactly what the kubelet gave it.
         exempt: namespaces that the rule does not hold for.
+        sockets: the folder of the engine's socket for plugins.
         record: the folder that says who has which GPU.
     """
 
@@ -57,6 +60,7 @@ class Options:
     rule: Rule = "off"
     exempt: Sequence[str] = ("kube-system",)
     kubelet: str = KUBELET
+    sockets: str = SOCKETS
     record: str = NRI_DIR
 
 
@@ -70,7 +74,8 @@ class Plugin:
         unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
             verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
         validates: whether the engine asks for a verdict of its own.
-        is_known: whether the engine has accepted the plugin's events.
+        is_configured: whether the engine has asked for the plugin's events.
+        is_known: whether the engine has accepted them.
         resolves: whether the engine takes CDI names.
     """
 
@@ -80,6 +85,7 @@ class Plugin:
     say: Callable[[str], None]
     unasked: set[tuple[str, str]] = field(default_factory=set)
     validates: bool = False
+    is_configured: bool = False
     is_known: bool = False
     resolves: bool = False
     _engine: tuple[str, str] = field(default=("", ""), init=False)
@@ -88,6 +94,9 @@ class Plugin:
     _accounts: Accounts = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
+    _refused: list[tuple[api.PodSandbox, api.Container, NvctError]] = field(
+        default_factory=list, init=False
+    )
 
     def __post_init__(self) -> None:
         self._accounts = Accounts(self.options.record, self._names, self.say)
@@ -101,6 +110,7 @@ class Plugin:
             "CreateContainer": self.create,
             "ValidateContainerAdjustment": self.validate,
             "PostCreateContainer": self.made,
+            "PostStartContainer": self.started,
             "StopContainer": self.ended,
             "RemoveContainer": self.ended,
             "StateChange": self.changed,
@@ -112,10 +122,11 @@ class Plugin:
         request = api.ConfigureRequest.FromString(payload)
         self._engine = request.runtime_name, request.runtime_version
         self.validates = self._engine not in self.unasked
-        self.is_known = False
+        self.is_configured, self.is_known = True, False
         self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
         self._pods, self._running = {}, []
-        events = [CREATED, POST_CREATED, STOPPED, REMOVED, *([VALIDATE] if self.validates else [])]
+        events = [CREATED, POST_CREATED, POST_STARTED, STOPPED, REMOVED]
+        events += [VALIDATE] if self.validates else []
         return api.ConfigureResponse(
             events=sum(1 << (event - 1) for event in events)
         ).SerializeToString()
@@ -165,7 +176,8 @@ class Plugin:
             if not self.validates:
                 self._judge(pod, made, adjust)
         except NvctError as error:
-            raise self._refusal(pod, made, error) from error
+            self._refused.append((pod, made, error))
+            raise
         return api.CreateContainerResponse(adjust=adjust).SerializeToString()
 
     def validate(self, payload: bytes) -> bytes:
@@ -175,7 +187,7 @@ class Plugin:
         try:
             self._judge(request.pod, request.container, request.adjust)
         except NvctError as error:
-            self._refusal(request.pod, request.container, error)
+            self._refused.append((request.pod, request.container, error))
             answer.reject, answer.reason = True, sentence(error)
         return answer.SerializeToString()
 
@@ -183,6 +195,11 @@ class Plugin:
         """Answer PostCreateContainer."""
         request = api.CreateContainerRequest.FromString(payload)
         self._accounts.add(request.pod, request.container)
+        return b""
+
+    def started(self, payload: bytes) -> bytes:
+        """Answer PostStartContainer."""
+        self._accounts.start(api.CreateContainerRequest.FromString(payload).container)
         return b""
 
     def ended(self, payload: bytes) -> bytes:
@@ -195,6 +212,8 @@ class Plugin:
         change = api.StateChangeEvent.FromString(payload)
         if change.event == POST_CREATED:
             self._accounts.add(change.pod, change.container)
+        elif change.event == POST_STARTED:
+            self._accounts.start(change.container)
         elif change.event in (STOPPED, REMOVED):
             self._accounts.remove(change.container)
         return b""
@@ -206,10 +225,19 @@ class Plugin:
             self.say(f"the GPUs of a container are not recorded: {error.message}")
             return {}
 
-    def _refusal(self, pod: api.PodSandbox, made: api.Container, error: NvctError) -> NvctError:
-        self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
-        self._accounts.refuse(pod, made, error)
-        return error
+    def answered(self) -> None:
+        """Log and record the refusal in the last answer, which has been sent."""
+        for pod, made, error in self._refused:
+            self.say(f"refused: {container.name_of(pod, made)}: {error.message}")
+            self._accounts.refuse(pod, made, error)
+        self._refused.clear()
+
+    def lost(self) -> None:
+        """Log a refusal that could not be sent: engines go on without a plugin that is late."""
+        for pod, made, error in self._refused:
+            why = "the engine had closed the connection before the answer"
+            self.say(f"not refused: {container.name_of(pod, made)}: {why}: {error.message}")
+        self._refused.clear()
 
     def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
         settings, trouble, host = self._in_force()
@@ -255,11 +283,13 @@ class Plugin:
             return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
+        node = Node(self.options.kubelet, self.options.sockets)
+
         def check(policy: Config, trouble: NvctError | None) -> None:
             request = requests.named([*names], "CDI names")
             nodes = adjustments.nodes(requests.edits_of(request, settings, host)) if names else ()
-            bundle = container.bundle(pod, made, adjust, nodes, self.options.kubelet)
-            _check(bundle, policy, host, trouble)
+            bundle = container.bundle(pod, made, adjust, nodes, node)
+            _check(bundle, policy, host, trouble, self.options.kubelet)
 
         if is_checked:
             check(settings, trouble)
@@ -292,17 +322,27 @@ class Plugin:
         return settings, trouble, self._host
 
 
-def _check(bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None) -> None:
+def _check(
+    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None, kubelet: str
+) -> None:
     """Apply the policy of `settings` to the devices of a container.
+
+    A refusal names a record of the kubelet that cannot be read.
 
     Raises:
         NotPermittedError: it denies or ignores them; a plugin cannot take them out.
         NvctError: they are not known.
     """
     notes: list[str] = []
-    removal = engine_devices.check(
-        bundle, settings, host, None, None, devices=[], notes=notes, trouble=trouble
-    )
+    origin = plan_devices.origin_of(bundle, settings, host)
+    try:
+        removal = engine_devices.check(
+            bundle, settings, host, origin, None, devices=[], notes=notes, trouble=trouble
+        )
+    except NotPermittedError as error:
+        why = next((each.why for each in origin.results if f"{kubelet}/" in each.why), "")
+        error.message += f"; {why}" if why else ""
+        raise
     if removal is not None:
         raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
 

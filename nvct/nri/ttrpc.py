@@ -16,7 +16,7 @@ from socket import socket
 
 from google.protobuf.message import DecodeError
 
-from nvct.errors import DocumentError, HostError, NvctError, unexpected
+from nvct.errors import DocumentError, HostError, NvctError, shortened, unexpected
 from nvct.nri import nri_pb2 as api
 
 PLUGIN, RUNTIME = 1, 2
@@ -30,6 +30,8 @@ FRAME_LIMIT = MESSAGE_LIMIT + HEADER.size
 BUFFER = 4096
 """Bytes that Go's reader takes at first, before it knows a message's length: a longer first frame
 ends the connection (conn.Read of multiplex/mux.go, ENOMEM)."""
+TEXT_LIMIT = 1000
+"""Characters of a message in an event or a line of the log; a pod writes names of any length."""
 OK, UNKNOWN, INVALID, UNIMPLEMENTED = 0, 2, 3, 12
 """Codes of gRPC's status."""
 
@@ -39,7 +41,8 @@ Methods = Mapping[str, Callable[[bytes], bytes]]
 
 def sentence(error: NvctError) -> str:
     """Return an error as an engine shows it in an event of the pod."""
-    return f"nvct: {'; '.join(filter(None, (error.message, error.hint)))} [{error.code}]"
+    told = "; ".join(filter(None, (shortened(error.message, TEXT_LIMIT), error.hint)))
+    return f"nvct: {told} [{error.code}]"
 
 
 class Connection:
@@ -47,10 +50,13 @@ class Connection:
 
     Args:
         methods: of the service Plugin.
+        answered: is called once an answer has been sent.
     """
 
-    def __init__(self, sock: socket, methods: Methods) -> None:
-        self._sock = sock
+    def __init__(
+        self, sock: socket, methods: Methods, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        self._sock, self._answered = sock, answered
         self._methods = methods
         self._received = {PLUGIN: bytearray(), RUNTIME: bytearray()}
         self._stream = -1
@@ -119,6 +125,7 @@ class Connection:
             if connection == PLUGIN and kind == REQUEST:
                 answer = self._answer(api.Call.FromString(content))
                 self._send(PLUGIN, stream, RESPONSE, answer.SerializeToString())
+                self._answered()
             elif connection == RUNTIME and kind == RESPONSE and stream == self._stream:
                 self._answers[stream] = api.Answer.FromString(content)
             else:

@@ -379,13 +379,69 @@ def test_a_switch_to_the_nri_plugin_undoes_what_was_configured_before(docker: No
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
-def test_an_nri_plugin_that_cannot_run_ends_the_installer(docker: Node) -> None:
-    daemon = docker.start("--enable-nri-plugin", "--nri-plugin-index=100")
-    output = daemon.communicate(timeout=60)[1]
-    assert daemon.returncode == 1
-    assert "100 is not in the range" in output
-    assert "the NRI plugin has ended with status 2" in output
+def test_a_switch_undoes_what_was_configured_for_another_engine(
+    docker: Node, tmp_path: Path
+) -> None:
+    config = tmp_path / "config-dir/config.toml"
+    config.write_bytes(CONTAINERD)
+    other = ["--runtime=containerd", f"--config={config}"]
+    assert docker.run(*other).exit_code == 0
+    assert list((docker.toolkit / ".state").glob("containerd-*.json"))
+    completed = docker.run("--undo-runtime-config")
+    assert completed.exit_code == 0, completed.output
+    assert config.read_bytes() == CONTAINERD
     assert docker.config.read_bytes() == DAEMON_JSON
+    assert not list((docker.toolkit / ".state").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "message"),
+    [
+        (["--nri-plugin-index=100"], {}, "100 is not in the range"),
+        ([], {"NRI_GIVEN_BY_KUBELET": "sometimes"}, "'sometimes' is not one of"),
+        (
+            [], {"NRI_GIVEN_BY_KUBELET": "audit", "KUBELET_DIR": "/nonexistent"},
+            "/nonexistent/device-plugins does not exist",
+        ),
+    ],
+)  # fmt: skip
+def test_an_nri_plugin_that_cannot_run_is_refused_before_any_change(
+    args: list[str], env: dict[str, str], message: str, docker: Node
+) -> None:
+    result = invoke("nvct", [*docker.args, "--enable-nri-plugin", *args], env=env)
+    assert result.exit_code != 0
+    assert message in str(result.exception), result.output
+    assert not docker.toolkit.exists()
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_without_protobuf_the_nri_plugin_is_refused_before_any_change(
+    docker: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.startswith(("google.protobuf", "nvct.nri"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    monkeypatch.delattr("nvct.nri.main", raising=False)
+    result = invoke("nvct", [*docker.args, "--enable-nri-plugin"])
+    assert "the NRI plugin cannot start" in str(result.exception)
+    assert not docker.toolkit.exists()
+
+
+def test_a_killed_installer_leaves_no_nri_plugin(
+    docker: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NRI_RECORD_DIR", str(tmp_path / "record"))
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "nri.sock"))
+        engine.listen()
+        engine.settimeout(60)
+        daemon = docker.start("--enable-nri-plugin", f"--nri-socket={tmp_path}/nri.sock")
+        connection, _ = engine.accept()
+    with connection:
+        connection.settimeout(30)
+        assert connection.recv(4096)
+        daemon.kill()
+        assert connection.recv(4096) == b"", "the plugin has ended, too"
 
 
 def test_with_no_daemon_there_is_no_plugin(docker: Node) -> None:

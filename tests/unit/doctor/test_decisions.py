@@ -327,3 +327,25 @@ def test_creates_at_the_same_time_lose_no_older_half(lab: Lab) -> None:
 
     assert (lab.run_dir / recorder.OLD).stat().st_size > recorder.LIMIT
     assert all(record["outcome"] == "refused" for record in records(lab))
+
+
+@pytest.mark.parametrize(
+    ("program", "folder", "is_shown"),
+    [
+        ("nvct-nri", "agent", False), ("nvct-nri", "nri", True), ("nvct-nri", "other", True),
+        ("nvidia-container-runtime", "agent", False), ("nvidia-container-runtime", "nri", False),
+        ("dra", "agent", True), ("dra", "nri", False),
+    ],
+)  # fmt: skip
+def test_the_folder_decides_the_program(
+    program: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
+) -> None:
+    """Who can write the agent's folder cannot speak for another program."""
+    monkeypatch.setattr(decisions, "AGENT_DIR", str(tmp_path / "agent"))
+    monkeypatch.setattr(decisions, "NRI_DIR", str(tmp_path / "nri"))
+    (tmp_path / folder).mkdir(mode=0o700)
+    record = {"time": "1.0", "program": program, "about": "a/b/c", "outcome": "given"}
+    (tmp_path / folder / "decisions.jsonl").write_text(json.dumps(record) + "\n")
+    log = decisions.look([str(tmp_path / folder)], decisions.Filter())
+    assert [each["program"] for each in log.records] == ([program] if is_shown else [])
+    assert bool(log.problems) != is_shown

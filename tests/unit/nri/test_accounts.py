@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from nvct.doctor import decisions
 from nvct.host import gpu_record
 from nvct.nri import nri_pb2 as api
 from nvct.nri.accounts import CREATING
-from nvct.nri.plugin import POST_CREATED, REMOVED, STOPPED, Plugin
+from nvct.nri.plugin import POST_CREATED, POST_STARTED, REMOVED, STOPPED, Plugin
 from tests.support.kubelet_records import UID
 from tests.unit.nri.fake_engine import FakeEngine, RefusedError, connected
 from tests.unit.nri.test_plugin import CGROUP, GPU, POD, Case, case, device, lab
@@ -33,6 +34,11 @@ def container(id_: str = "1" * 64, minors: tuple[int, ...] = (1,), **more: Any) 
 def tell(engine: FakeEngine, event: int, about: api.Container) -> None:
     change = api.StateChangeEvent(event=event, pod=SANDBOX, container=about)
     engine.ask("StateChange", change, api.Empty)
+
+
+def start(engine: FakeEngine, about: api.Container) -> None:
+    for event in (POST_CREATED, POST_STARTED):
+        tell(engine, event, about)
 
 
 def held(case: Case) -> dict[str, tuple[str, ...]]:
@@ -56,9 +62,9 @@ def test_a_container_has_its_gpus_from_its_create_to_its_end(case: Case) -> None
     began = time.time()
     with connected(case.plugin()) as engine:
         engine.start()
-        tell(engine, POST_CREATED, container())
-        tell(engine, POST_CREATED, container("2" * 64, (0, 2)))
-        tell(engine, POST_CREATED, container("3" * 64, ()))
+        start(engine, container())
+        start(engine, container("2" * 64, (0, 2)))
+        start(engine, container("3" * 64, ()))
         assert held(case) == {"1": (uuid(case, 1),), "2": (uuid(case, 0), uuid(case, 2))}
         record = gpu_record.read(case.record_folder)
         assert record is not None
@@ -79,7 +85,7 @@ def test_what_ran_before_the_plugin_is_recorded_when_it_connects(case: Case) -> 
     with connected(case.plugin()) as engine:
         engine.start(pods=[SANDBOX], containers=[running, ended])
         assert held(case) == {"1": (uuid(case, 1),)}
-        tell(engine, POST_CREATED, container("3" * 64))
+        start(engine, container("3" * 64))
     record = gpu_record.read(case.record_folder, of_the_past=True)
     assert record is not None
     since = {each.id[:1]: each.since for each in record.holdings}
@@ -112,7 +118,7 @@ def test_the_log_has_creates_and_refusals(case: Case) -> None:
         engine.start()
         create = api.CreateContainerRequest(pod=asks, container=bare)
         engine.ask("CreateContainer", create, api.CreateContainerResponse)
-        tell(engine, POST_CREATED, container())
+        start(engine, container())
         create.pod.annotations[POD] = "nvidia.com/gpu=7"
         for _ in range(3):  # the kubelet tries again
             with pytest.raises(RefusedError):
@@ -137,7 +143,7 @@ def test_an_audit_is_counted_and_is_in_the_log(case: Case) -> None:
         verdict = api.ValidateContainerAdjustmentRequest(pod=SANDBOX, container=container())
         engine.ask("CreateContainer", create, api.CreateContainerResponse)
         engine.ask("ValidateContainerAdjustment", verdict, api.ValidateContainerAdjustmentResponse)
-        tell(engine, POST_CREATED, container())
+        start(engine, container())
     (given,) = records(case)
     assert given["notes"].startswith(
         "audit: policy rule 'pods have what the kubelet gives' denies"
@@ -190,8 +196,45 @@ def test_of_two_plugins_one_gives_the_devices(case: Case) -> None:
     assert given(newer, "3" * 64) == GPU[1:2]
     made = api.CreateContainerRequest(pod=asks, container=container("2" * 64))
     newer.made(made.SerializeToString())
+    newer.started(made.SerializeToString())
     newer.ended(api.CreateContainerRequest(container=container("3" * 64)).SerializeToString())
     assert not list(Path(case.record_folder).glob("creating-*"))
+
+
+@pytest.mark.parametrize("minors", [(1,), (0, 2)])
+def test_of_two_plugins_one_logs_a_container(minors: tuple[int, ...], case: Case) -> None:
+    plugins = [case.plugin(), case.plugin()]
+    about = container("2" * 64, minors)
+    made = api.CreateContainerRequest(pod=SANDBOX, container=about).SerializeToString()
+    for plugin in plugins:
+        plugin.made(made)
+    for plugin in plugins:
+        plugin.started(made)
+    assert len(records(case)) == 1
+    assert list(held(case)) == ["2"]
+    assert not list(Path(case.record_folder).glob("creating-*"))
+
+
+def test_a_container_whose_start_failed_has_nothing(case: Case) -> None:
+    with connected(case.plugin()) as engine:
+        engine.start()
+        tell(engine, POST_CREATED, container())
+        start(engine, container("2" * 64, (2,)))
+        assert list(held(case)) == ["2"]
+        tell(engine, REMOVED, container())
+        assert list(held(case)) == ["2"]
+
+
+@pytest.mark.parametrize("since", ["1e300", "-1.0", "NaN", "Infinity"])
+def test_a_time_that_is_no_date_is_a_damaged_record(since: str, case: Case) -> None:
+    with connected(case.plugin()) as engine:
+        engine.start()
+        start(engine, container())
+        path = Path(case.record_folder) / gpu_record.NAME
+        document = json.loads(path.read_text("utf-8"))
+        document["holdings"][0]["since"] = float(since)
+        path.write_text(json.dumps(document))
+        assert gpu_record.read(case.record_folder) is None
 
 
 def test_claims_of_creates_that_never_end_are_bounded(case: Case) -> None:
