@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataclasses that cost little at each start; from JSON data and back, strictly, by their types.
+"""Frozen dataclasses from JSON data and back, strictly: the types of their fields are the schema.
 
 An object has exactly the fields of its class. No value is converted: neither true nor 1.0 is an
 integer; an integer is a number. Types: bool, int, float, str, None, object (any JSON data),
@@ -12,48 +12,19 @@ nothing else. The caller limits bytes and depth of the data first.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
-from operator import attrgetter
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from dataclasses import dataclass as dataclass  # noqa: PLC0414 - others import it from here
     from typing import TypeAlias
 
     Reader: TypeAlias = Callable[[Any], Any]
-else:
-
-    def dataclass(
-        *, frozen: bool = False, eq: bool = True, **options: bool
-    ) -> Callable[[type], type]:
-        """Return a decorator that does what `dataclasses.dataclass` does, in a third of the time.
-
-        That one compiles six methods of each class at each start of a program. Here `__init__`
-        alone is compiled, and all classes share the others. Who assigns to a field of a frozen
-        object is told by the type checker, not at run time.
-        """
-
-        def made(cls: type) -> type:
-            given = set(vars(cls))
-            cls = dataclasses.dataclass(repr=False, eq=False, **options)(cls)
-            if eq and "__eq__" not in given:
-                names = [each.name for each in fields(cls) if each.compare]
-                cls._compared = attrgetter(*names or ["__class__"])
-                cls.__eq__ = _equals
-                cls.__hash__ = _hash if frozen else None
-            if "__repr__" not in given:
-                cls.__repr__ = _repr
-            return cls
-
-        return made
-
 
 T = TypeVar("T")
 
@@ -75,21 +46,6 @@ class _WrongError(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.path = ""
-
-
-def _equals(self: Any, other: Any) -> Any:  # noqa: ANN401 - of every class
-    if other.__class__ is not self.__class__:
-        return NotImplemented
-    return self._compared(self) == self._compared(other)
-
-
-def _hash(self: Any) -> int:  # noqa: ANN401
-    return hash(self._compared(self))
-
-
-def _repr(self: Any) -> str:  # noqa: ANN401
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-    return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
 def load(kind: type[T], value: object, name: str = "a value") -> T:

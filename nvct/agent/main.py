@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvct.agent import task_table
@@ -54,7 +54,6 @@ from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
 from nvct.host.recorder import Recorder
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 from nvct.version import __version__
 
 READY, STOPPING = "READY=1", "STOPPING=1"

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from nvct.errors import UsageError
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.nvml.model import Nvml
 from nvct.linux import device_nodes
-from nvct.typed import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
 from nvct.errors import DocumentError
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

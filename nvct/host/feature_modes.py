@@ -17,6 +17,7 @@ import os
 import posix
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
@@ -33,7 +34,6 @@ from nvct.host.model import (
     NamedDevice,
 )
 from nvct.host.roots import Roots, join
-from nvct.typed import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

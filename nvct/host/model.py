@@ -8,10 +8,8 @@ capability, "" if every container gets it. Every node or file that is left out h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
-
-from nvct.typed import dataclass
 
 Capability: TypeAlias = Literal[
     "", "compute", "utility", "graphics", "video", "display", "ngx", "compat32"

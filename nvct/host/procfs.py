@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import dataclass
 
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
-from nvct.typed import dataclass
 
 BUS_ID = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",

@@ -8,9 +8,9 @@ path is a host path without the driver root. Both end at component boundaries.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 # WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
 WSL_LIBRARIES = "/usr/lib/wsl/lib"

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from nvct.kernel.library import c_string, call, ffi, lib
-from nvct.typed import dataclass
 
 CREATE: int = lib.IN_CREATE
 DELETE: int = lib.IN_DELETE

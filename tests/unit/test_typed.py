@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataclasses with shared methods; the strict codec: what it reads back, what it refuses."""
+"""The strict codec: what it reads back, what it refuses, and that nothing else happens."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -159,76 +156,3 @@ def test_a_huge_key_is_shown_shortly() -> None:
 def test_a_type_that_json_has_not_is_an_error_of_the_caller(kind: Any) -> None:
     with pytest.raises(TypeError, match="no type of JSON data"):
         typed.load(kind, [])
-
-
-class Made(NamedTuple):
-    """The same classes by one decorator."""
-
-    pair: Any
-    """frozen, with a field that does not count and one that is not shown."""
-    empty: Any
-    mutable: Any
-    named: Any
-    """With a text of its own."""
-
-
-def made(decorator: Any) -> Made:
-    @decorator(frozen=True, slots=True, kw_only=True)
-    class Pair:
-        left: int
-        right: tuple[int, ...] = ()
-        note: str = field(default="", compare=False)
-        shade: str = field(default="gray", repr=False)
-
-    @decorator(frozen=True, slots=True)
-    class Empty:
-        pass
-
-    @decorator()
-    class Mutable:
-        items: list[int] = field(default_factory=list)
-
-    @decorator(frozen=True)
-    class Named:
-        name: str
-
-        def __repr__(self) -> str:
-            return self.name
-
-    return Made(Pair, Empty, Mutable, Named)
-
-
-def behavior(by: Made) -> list[object]:
-    one, same = by.pair(left=1, note="a"), by.pair(left=1, note="b")
-    others = [by.pair(left=2), dataclasses.replace(one, shade="blue"), by.empty(), (1, ())]
-    with pytest.raises(TypeError):
-        hash(by.mutable())
-    return [
-        one == same, hash(one) == hash(same), [one == other for other in others], len({one, same}),
-        repr(one).rpartition(".")[2], repr(by.mutable([1])).rpartition(".")[2], repr(by.named("n")),
-        by.empty() == by.empty(), hash(by.empty()) == hash(by.empty()),
-        by.mutable() == by.mutable(), by.mutable([1]) == by.mutable([2]),
-        by.named("n") == by.named("n"), dataclasses.asdict(one), hasattr(one, "__dict__"),
-    ]  # fmt: skip
-
-
-def test_a_dataclass_with_shared_methods_behaves_as_any_other() -> None:
-    assert behavior(made(typed.dataclass)) == behavior(made(dataclass))
-
-
-def test_the_device_plugin_compiles_one_method_of_a_class_at_its_start() -> None:
-    code = """
-import sys
-code = sys._getframe().f_code.replace(co_filename="")
-from nvct.agent.device_plugin import endpoint, task
-from nvct.agent.nvml import supervisor
-for module in list(sys.modules.values()):
-    for kind in list(vars(module).values()) if module.__name__.startswith("nvct.") else ():
-        if isinstance(kind, type) and "__dataclass_fields__" in vars(kind):
-            compiled = [name for name, value in vars(kind).items()
-                        if getattr(value, "__code__", code).co_filename == "<string>"]
-            if compiled != ["__init__"]:
-                print(kind, compiled)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == ""

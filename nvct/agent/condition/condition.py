@@ -7,11 +7,11 @@ Contract: pure functions. Source of the fields: Kubernetes' API reference, NodeC
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nvct.doctor import agent_status
 from nvct.doctor.reasons import Reason
-from nvct.typed import dataclass
 
 Object: TypeAlias = dict[str, Any]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core.settings import Program, option
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 NAMED, SINGLE, EMPTY = "named", "single", "empty"
 STRATEGIES = (NAMED, SINGLE, EMPTY)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, typed
 from nvct.errors import DocumentError, UsageError
 from nvct.host.model import Gpu
-from nvct.typed import dataclass
 
 PREFIX = "nvidia.com/"
 VERSION = "v1"

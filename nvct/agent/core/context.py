@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from nvct.agent.core.logs import Log
 from nvct.paths import AGENT_DIR
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

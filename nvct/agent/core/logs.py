@@ -6,12 +6,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TextIO, TypeVar
 
 from nvct.errors import NvctError, UsageError
 from nvct.oci import jsontext
-from nvct.typed import dataclass
 
 T = TypeVar("T")
 

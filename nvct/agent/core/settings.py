@@ -9,12 +9,11 @@ after an equals sign. Unlike there, a word that belongs to no flag is refused: a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from nvct.agent.core.task import KeptTask
@@ -17,7 +18,6 @@ from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
 from nvct.agent.web.http import Answer, Request
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 from nvct.version import __version__
 
 Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]

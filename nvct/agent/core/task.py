@@ -7,6 +7,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from nvct import errors
@@ -15,7 +16,6 @@ from nvct.agent.core.waiting import Backoff, tick, until_set
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import NvctError
-from nvct.typed import dataclass
 
 T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.agent.web.exposition import Family, family
-from nvct.typed import dataclass
 
 PerResource: TypeAlias = Counter[str]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nvct.agent.core.context import Context
@@ -25,7 +26,6 @@ from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 IGNORED = frozenset({"cdi-cri"})
 """Strategies that nothing but the engine reads."""

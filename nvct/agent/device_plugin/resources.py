@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from nvct.agent.core.config_file import PREFIX, Replicas, is_excluded, name_of
 from nvct.agent.core.logs import Log
@@ -21,7 +21,6 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.machine.inventory import Inventory
 from nvct.errors import HostError
 from nvct.host.model import Gpu, MigDevice
-from nvct.typed import dataclass
 
 GPU = f"{PREFIX}gpu"
 MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"

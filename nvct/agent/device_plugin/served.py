@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nvct import typed
 from nvct.agent.core.logs import Log
@@ -29,7 +29,6 @@ from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.core.settings import Program, option
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 AUTO = "auto"
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", AUTO)

@@ -12,12 +12,12 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.agent.nvml.host_verbs import SocketOwner
 from nvct.errors import NvctError
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.typed import dataclass
 
 Ask: TypeAlias = "Callable[[SocketOwner, type[Owner]], Awaitable[Owner]]"
 """The method `ask` of the `Host`."""

@@ -8,7 +8,7 @@ Contract: pure functions of values. Names, attributes and capacities are those o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from nvct.agent.labels.gpus import family
@@ -16,7 +16,6 @@ from nvct.agent.machine.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
-from nvct.typed import dataclass
 
 Value: TypeAlias = "str | int | bool | Version"
 Attributes: TypeAlias = Mapping[str, Value]

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from nvct.agent.dra.devices import Place
@@ -24,7 +24,6 @@ from nvct.agent.mps import daemons
 from nvct.agent.mps.daemons import Daemon
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.typed import dataclass
 
 Places: TypeAlias = dict[str, list[Place]]
 

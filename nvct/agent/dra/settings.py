@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core import config_file
 from nvct.agent.core.settings import Program, option
@@ -13,7 +14,6 @@ from nvct.agent.mps.place import DEFAULT_ROOT
 from nvct.errors import UsageError
 from nvct.mig.layout import parse_profile
 from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
-from nvct.typed import dataclass
 
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root", "mps_root")

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from nvct.errors import DocumentError
-from nvct.typed import dataclass
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary", "label"]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

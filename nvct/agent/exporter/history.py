@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
-from nvct.typed import dataclass
 
 Instance: TypeAlias = tuple[str, int]
 """UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.agent.exporter import counters
@@ -20,7 +21,6 @@ from nvct.agent.exporter.usage import Usage
 from nvct.agent.web.exposition import Family, Sample, family
 from nvct.host import faults
 from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
-from nvct.typed import dataclass
 
 Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
 """Labels of each pod that has a GPU (its UUID and -1) or a GPU instance (UUID and id)."""

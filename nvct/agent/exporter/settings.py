@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core.settings import Program, option
 from nvct.agent.exporter import counters, go_regexp
 from nvct.agent.kubelet.pod_resources import SOCKET
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 ID_TYPES = ("uid", "device-name")
 HOSTNAME_LABELS = ("Hostname", "hostname")

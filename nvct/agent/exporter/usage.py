@@ -7,13 +7,13 @@ Contract: pure functions; a value that NVML does not report of any process is No
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, family
 from nvct.host.gpu_record import Record
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
-from nvct.typed import dataclass
 
 Labels: TypeAlias = Mapping[str, str]
 Holder: TypeAlias = tuple[str, str, str]

@@ -8,7 +8,7 @@ Contract: nothing but memory; the caller gives the time and NVML's values (numbe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from nvct import typed
@@ -18,7 +18,6 @@ from nvct.host import faults
 from nvct.host.faults import ACTIONS, RESET_REQUIRED, Fault
 from nvct.host.nvml.model import XidEvent
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 Instance: TypeAlias = tuple[int, int]
 

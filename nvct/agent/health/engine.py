@@ -17,7 +17,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from nvct import typed
@@ -36,7 +36,6 @@ from nvct.host import faults
 from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")

@@ -7,11 +7,10 @@ one boot share. docs/health.md describes the states.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from nvct.host.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
-from nvct.typed import dataclass
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")

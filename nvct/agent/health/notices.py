@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 
 from nvct import typed
@@ -14,7 +14,6 @@ from nvct.agent.health.machine import FLAPPING, Health
 from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 LIMIT = 50
 """Notices that are kept."""

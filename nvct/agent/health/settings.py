@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nvct.agent.device_plugin.settings import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.agent.health.machine import Rules
 from nvct.errors import UsageError
 from nvct.host import faults
 from nvct.host.faults import XidTable
-from nvct.typed import dataclass
 
 PROBATION_S = 60.0
 

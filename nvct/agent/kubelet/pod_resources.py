@@ -7,10 +7,10 @@ gRPC, 12 MB, is loaded by the first question.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from nvct.errors import HostError
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from nvct.agent.dra import claims, selectors, slices
@@ -26,7 +26,6 @@ from nvct.agent.kubernetes.cluster import (
     Object,
 )
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")

@@ -8,11 +8,11 @@ validation of qualified names.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml.model import MigAttributes
-from nvct.typed import dataclass
 
 Labels: TypeAlias = dict[str, str]
 

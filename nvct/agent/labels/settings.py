@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Sharing
 from nvct.agent.core.settings import Program, option
 from nvct.errors import UsageError
-from nvct.typed import dataclass
 
 MIG_STRATEGIES = ("none", "single", "mixed")
 DISCOVERY = ("auto", "nvml", "tegra", "vfio")

@@ -7,11 +7,10 @@ Contract: values only. All of it comes from `nvct.host`; there is no second disc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from nvct.host.model import Gpu, Mode
 from nvct.host.nvml.model import GpuLink
-from nvct.typed import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
@@ -16,7 +16,6 @@ from nvct.host.model import Findings
 from nvct.host.nvml.model import NvmlReport
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
-from nvct.typed import dataclass
 
 Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any, TypeAlias
 
 from nvct.errors import DocumentError
-from nvct.typed import dataclass
 
 Object: TypeAlias = dict[str, Any]
 Term: TypeAlias = list[Object]

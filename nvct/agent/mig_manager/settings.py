@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core.settings import Program, option
-from nvct.typed import dataclass
 
 NO_EFFECT = "Has no effect"
 

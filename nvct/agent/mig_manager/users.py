@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from nvct.agent.core import yaml_file
 from nvct.agent.core.logs import Log
@@ -31,7 +32,6 @@ from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.model import NvmlReport
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.apply import HeldError
-from nvct.typed import dataclass
 
 ENDED = ("Succeeded", "Failed")
 

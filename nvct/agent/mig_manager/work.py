@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import NoneType
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct.mig.plan import Plan
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 

@@ -20,6 +20,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 
 from nvct import typed
@@ -29,7 +30,6 @@ from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nvct.agent.machine.driver_root import DEV_ROOT_ENV, with_driver_roots
-from nvct.typed import dataclass
 
 CONTAINER_FOLDER = "/mps"
 """Where MPS_ROOT, a folder of the host, is mounted in NVIDIA's containers."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from nvct.host.model import Mode
-from nvct.typed import dataclass
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""

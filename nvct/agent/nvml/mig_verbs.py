@@ -8,12 +8,12 @@ labels and files that others write.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct import typed
 from nvct.errors import NvmlError
 from nvct.oci.jsontext import Json
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from dataclasses import dataclass
 from functools import partial
 from typing import cast, get_args
 
@@ -33,7 +34,7 @@ from nvct.host.nvml.model import NvmlReport
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
 from nvct.oci.jsontext import Json
-from nvct.typed import MalformedError, dataclass
+from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

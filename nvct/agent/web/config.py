@@ -13,12 +13,11 @@ import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from nvct.agent.core import yaml_file
 from nvct.errors import DocumentError
-from nvct.typed import dataclass
 
 WHAT = "the web configuration"
 TEXT, SWITCH, LIST = (str,), (bool,), (list,)

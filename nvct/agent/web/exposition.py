@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from nvct.typed import dataclass
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

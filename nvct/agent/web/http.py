@@ -17,14 +17,13 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nvct.agent.core.waiting import within
 from nvct.agent.web.turns import Turns, client_of, greediest
 from nvct.errors import UnsafePathError, UsageError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
-from nvct.typed import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
-
-from nvct.typed import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
