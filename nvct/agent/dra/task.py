@@ -40,6 +40,7 @@ from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
+from nvct.host import procfs
 
 RETRY_S = 10.0
 """Until the next look after a failure."""
@@ -105,6 +106,7 @@ class DraDriver(Task):
             mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
+        self._loaded = ""  # the driver's version before the last look
         self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._cluster: Cluster | None = None
         self._publisher: Publisher | None = None
@@ -197,6 +199,8 @@ class DraDriver(Task):
         """Make the devices of a claim ready, for the kubelet: as `Preparer.prepare`."""
         if claim.uid not in self._journal.load():
             self._discovery.nvml.check()
+            if self._loaded != procfs.driver_version(self._discovery.roots):
+                await self._update()  # a new driver has files of its own
         return await self._preparer.prepare(claim)
 
     async def unprepare(self, claim: ClaimRef) -> None:
@@ -273,6 +277,7 @@ class DraDriver(Task):
     async def _read_machine(self) -> bool:
         """Compute the offer and the CDI edits; return whether the machine has changed."""
         before = self._journal.places()
+        self._loaded = procfs.driver_version(self._discovery.roots)
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
         made = machine, self._specs.signature, self._is_on_demand, excluded

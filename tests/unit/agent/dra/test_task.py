@@ -133,6 +133,23 @@ async def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
         assert await kubelet.prepare(allocate(api, "one", "gpu-2"))
 
 
+async def test_a_claim_waits_for_the_files_of_a_driver_that_was_replaced(
+    machine: Discovery, folder: Path
+) -> None:
+    """Its devices may be healthy again before the machine was looked at."""
+    async with driver(api := FakeApi(), machine, folder) as made:
+        await until(lambda: len(offered(api)) == 4)
+        kubelet = FakeKubelet(f"{folder}/registry")
+        await kubelet.register()
+        written = f"{folder}/cdi/k8s.gpu.nvidia.com-driver.json"
+        os.unlink(written)
+        made._made, made._loaded = None, "580.1.1"  # as before another driver
+
+        assert await kubelet.prepare(allocate(api, "new", "gpu-1"))
+
+        assert os.path.exists(written)
+
+
 async def test_gpus_are_offered_when_their_xids_are_watched(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
