@@ -141,13 +141,13 @@ async def test_a_claim_waits_for_the_files_of_a_driver_that_was_replaced(
         await until(lambda: len(offered(api)) == 4)
         kubelet = FakeKubelet(f"{folder}/registry")
         await kubelet.register()
-        written = f"{folder}/cdi/k8s.gpu.nvidia.com-driver.json"
-        os.unlink(written)
+        written = folder / "cdi/k8s.gpu.nvidia.com-driver.json"
+        written.unlink()
         made._made, made._loaded = None, "580.1.1"  # as before another driver
 
         assert await kubelet.prepare(allocate(api, "new", "gpu-1"))
 
-        assert os.path.exists(written)
+        assert written.exists()
 
 
 async def test_gpus_are_offered_when_their_xids_are_watched(
