@@ -49,11 +49,12 @@ def run(box: Box, *lines: str, priority: str = "ERROR") -> subprocess.CompletedP
     """Run SCRIPT in a container with more lines of configuration; return its output."""
     text = "\n".join([CONF, f"lxc.cgroup.dir = {box.cgroup}/lxc", *lines, ""])
     box.write("/run/lxc.conf", text)
+    box.call("rm", "-f", "/run/image/output")  # of another run
     done = box.call(
         "lxc-start", "--foreground", "--name=gpu", "--lxcpath=/run/containers-of-lxc",
         "--rcfile=/run/lxc.conf", "--logfile=/run/lxc.log", f"--logpriority={priority}", "--", "/bin/sh", "/script",
     )  # fmt: skip
-    done.stdout += box.read("/run/image/output")
+    done.stdout += box.call("cat", "/run/image/output").stdout
     return done
 
 

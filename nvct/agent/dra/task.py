@@ -106,7 +106,7 @@ class DraDriver(Task):
             mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
-        self._loaded = ""  # the driver's version before the last look
+        self._loaded = ""  # the driver whose files were written last
         self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._cluster: Cluster | None = None
         self._publisher: Publisher | None = None
@@ -277,11 +277,12 @@ class DraDriver(Task):
     async def _read_machine(self) -> bool:
         """Compute the offer and the CDI edits; return whether the machine has changed."""
         before = self._journal.places()
-        self._loaded = procfs.driver_version(self._discovery.roots)
+        loaded, self._loaded = procfs.driver_version(self._discovery.roots), ""
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
         made = machine, self._specs.signature, self._is_on_demand, excluded
         if made == self._made:
+            self._loaded = loaded
             return False
         for warning in (*machine.inventory.warnings, *await self._specs.update()):
             self._log.warning(warning)
@@ -291,7 +292,7 @@ class DraDriver(Task):
         on_demand = self._is_on_demand
         self._all = offer(machine, places, on_demand=on_demand, profiles=profiles).of_gpus(kept)
         self._preparer.devices = {device.name: device for device in self._all.devices}
-        self._made = made
+        self._made, self._loaded = made, loaded
         return True
 
     @property
