@@ -142,14 +142,18 @@ def test_an_idle_host_says_so() -> None:
     assert text([]) == ["no process or container uses a GPU"]
 
 
-def test_a_container_that_is_being_made_has_nothing_yet(tmp_path: Path) -> None:
-    """Until its root is mounted, its first process has the host's, with all devices."""
+def test_a_process_with_the_hosts_root_is_in_a_container_that_is_being_made(
+    tmp_path: Path,
+) -> None:
+    """Its /dev has all devices until its own root is mounted; test_free.py has the real case."""
     tree = host(tmp_path)
-    process(tree, 41, cgroup=f"0::/system.slice/docker-{ID}.scope\n", opens=False)
-    os.symlink("/", tree.base / "proc/41/root")
+    for pid, root in ((41, "/"), (42, str(tmp_path))):
+        (tree.base / f"proc/{pid}").mkdir(parents=True)
+        os.symlink(root, tree.base / f"proc/{pid}/root")
 
-    assert gpu_users._is_hosts(str(tree.base / "proc/41/root"), tree.roots)
-    assert users(tree) == []
+    found = [gpu_users._is_hosts(f"{tree.base}/proc/{pid}/root", tree.roots) for pid in (41, 42)]
+
+    assert found == [True, False]
 
 
 def test_a_process_whose_first_thread_has_ended_is_seen_by_another() -> None:
