@@ -51,7 +51,7 @@ cluster-down: ## end what `make cluster` has started
 
 PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
-  systemd-container prometheus createrepo-c gnupg $(PACKAGED)
+  systemd-container prometheus createrepo-c cpio gnupg $(PACKAGED)
 
 PYTEST := pytest
 # In the order that tests/conftest.py gives: a random one, but files with slow tests first.
@@ -153,7 +153,7 @@ deb: setup ## build the Debian packages into dist/
 	@bash tests/support/packages.sh build-essential debhelper dh-python $(PACKAGED)
 	@sh packaging/deb/build.sh
 
-rpm: setup ## build the rpm packages into dist/
+rpm: setup ## build the rpm packages into dist/; after make bundle also nvct-bundle
 	@$(STATIC_IF_POSSIBLE)
 	@bash tests/support/packages.sh rpm $(PACKAGED)
 	@sh packaging/rpm/build.sh
@@ -163,7 +163,7 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 	@$(BIN)/python packaging/bundle/build.py --out dist
 
 wheel: setup ## build the wheel and the sources for pip into dist/
-	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --directory dist
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build --directory dist
 
 # Only these two need the network, once: copy build/image to a machine without it.
 build/image/base.tar: packaging/image/base.sh
@@ -194,9 +194,9 @@ image: setup build/image/base.tar build/image/wheels/.ready ## build the image o
 SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
-	@bash tests/support/packages.sh createrepo-c dpkg-dev gnupg
+	@bash tests/support/packages.sh createrepo-c cpio dpkg-dev gnupg
 	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
-	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb rpm bundle wheel image kubernetes
+	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb bundle rpm wheel image kubernetes
 	@$(BIN)/python packaging/release/build.py $(SIGNED) \
 	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
 

@@ -32,7 +32,12 @@ PYTHONPATH=$here "$BUILD_PYTHON" -c 'import sys; from pathlib import Path; from 
 	"$lib/nvct_sim/native/built.zip"
 chmod 0644 "$lib/nvct_sim/native/built.zip"
 
-[ -z "${VENDOR:-}" ] || install -m 0644 "$VENDOR"/*.py "$lib/"
+if [ -n "${VENDOR:-}" ]; then
+	install -m 0644 "$VENDOR"/*.py "$lib/"
+	for folder in "$VENDOR"/*.dist-info; do
+		install -D -m 0644 "$folder/METADATA" "$lib/${folder##*/}/METADATA"
+	done
+fi
 
 program() { # NAME MODULE FUNCTION
 	sed -e "s|@PYTHON@|$PYTHON|" -e "s|@MODULE@|$2|" -e "s|@FUNCTION@|$3|" "$here/packaging/files/program" >"$dest/usr/bin/$1"

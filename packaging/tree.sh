@@ -7,5 +7,9 @@ set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1/vendor"
 (cd "$here" && tar -c --exclude=__pycache__ --exclude=.mypy_cache --exclude=docs/results nvct nvct_sim docs packaging hooks LICENSE README.md) | tar -x -C "$1"
-cp "$("${VENV:-$here/.venv}/bin/python" -c 'import pynvml; print(pynvml.__file__)')" "$1/vendor/pynvml.py"
+module=$("${VENV:-$here/.venv}/bin/python" -c 'import pynvml; print(pynvml.__file__)')
+cp "$module" "$1/vendor/pynvml.py"
+for metadata in "${module%/*}"/nvidia_ml_py-*.dist-info/METADATA; do # tells scanners its version
+	install -D -m 0644 "$metadata" "$1/vendor/${metadata#"${module%/*}"/}"
+done
 [ ! -e "$here/build/static/nvct-hot" ] || sh "$here/packaging/static/build.sh" "$1/hot/nvct-hot" >/dev/null

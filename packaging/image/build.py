@@ -116,7 +116,7 @@ def build(
     add_ssl(agent)
     compile_modules(agent, bundle)
     base_entries = of_base(base)
-    components = components_of(base_entries, bundle, agent, site)
+    components = components_of(base_entries, bundle, agent)
     document = sbom.document(version, components, when)
     pth = Entry(f"{BUNDLE}/{site}/nvct-agent.pth", content=f"/{AGENT}\n".encode())
 
@@ -234,14 +234,11 @@ def of_base(base: Path) -> list[Entry]:
     return [*entries, *folders]
 
 
-def components_of(base: list[Entry], bundle: Path, agent: Path, site: str) -> list[sbom.Component]:
-    """Return the packages of Debian and of the Python Package Index in the image."""
+def components_of(base: list[Entry], bundle: Path, agent: Path) -> list[sbom.Component]:
+    """Return what is in the image besides nvct."""
     by_path = {entry.path: entry.content for entry in base if isinstance(entry.content, bytes)}
     found = sbom.of_dpkg(by_path[STATUS].decode(), _release(by_path))
-    status = bundle / "licenses/dpkg-status"
-    if status.exists():
-        found += sbom.of_dpkg(status.read_text(encoding="utf-8"), "")
-    return [*found, *sbom.of_wheels(bundle / site), *sbom.of_wheels(agent)]
+    return [*found, *sbom.of_folder(bundle), *sbom.of_wheels(agent)]
 
 
 def programs(document: str) -> list[Entry]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image's bill of materials, in SPDX 2.3: from dpkg's status and the metadata of wheels."""
+"""Bills of materials, in SPDX 2.3: from metadata of packages, and what nvct-hot says of itself."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import email.parser
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from pathlib import Path
 
 NONE = "NOASSERTION"
+HOT = re.compile(rb"Python (\S+), source package of Debian\nmusl ([^\n\0]+)")
+"""What nvct-hot says of itself, as interpreter.sh writes it."""
 
 
 @dataclass(frozen=True, order=True)
@@ -62,37 +61,67 @@ def of_dpkg(status: str, release: str) -> list[Component]:
 def of_wheels(site: Path) -> list[Component]:
     """Return the packages of a folder that pip installed into."""
     found = []
-    for file in sorted(site.glob("*.dist-info/METADATA")):
+    for file in sorted(site.rglob("*.dist-info/METADATA")):
         head = file.read_text(encoding="utf-8").partition("\n\n")[0]
         fields = email.parser.HeaderParser().parsestr(head)
         terms = fields.get("License-Expression", "")
         found.append(Component("pypi", fields["Name"], fields["Version"], terms))
+    return [one for one in found if one.name != "nvct"]
+
+
+def of_folder(root: Path) -> list[Component]:
+    """Return others' work in an unpacked package or bundle."""
+    found = of_wheels(root)
+    for file in sorted(root.rglob("dpkg-status")):
+        found += of_dpkg(file.read_text(encoding="utf-8"), "")
+    for file in sorted(root.rglob("nvct-hot")):
+        said = HOT.search(file.read_bytes())
+        if said is None:
+            raise ValueError(f"{file} does not say which Python it has inside")
+        python, musl = (text.decode() for text in said.groups())
+        found.append(Component("deb", "python3.13", python, "", "source"))
+        _, of_zig, version = musl.rpartition("of zig ")
+        found.append(
+            Component("generic", "zig-musl", version) if of_zig
+            else Component("deb", "musl", version, "", "source")
+        )  # fmt: skip
     return found
 
 
-def document(version: str, components: Iterable[Component], when: int) -> str:
-    """Return the SPDX document of the image.
+def document(
+    version: str, components: Iterable[Component], when: int, file: Path | None = None
+) -> str:
+    """Return the SPDX document of the image, or of a file.
 
     Args:
         version: nvct's.
-        components: what else is in the image.
-        when: time of the image, in seconds since 1970.
+        components: what else is in it.
+        when: its time, in seconds since 1970.
+        file: a package or archive.
     """
     nvct = Component("generic", "nvct", version, "Apache-2.0")
+    name = file.name if file else f"nvct-{version}"
     every = [nvct, *sorted(set(components))]
     digest = hashlib.sha256(repr(every).encode()).hexdigest()[:16]
     ids = [f"SPDXRef-{n}-{re.sub('[^A-Za-z0-9.-]', '-', c.name)}" for n, c in enumerate(every)]
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", ids[0])]
     relations += [(ids[0], "CONTAINS", other) for other in ids[1:]]
     created = f"{dt.datetime.fromtimestamp(when, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    packages = [_package(*pair) for pair in zip(ids, every, strict=True)]
+    if file:
+        checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+        packages[0] |= {
+            "packageFileName": name,
+            "checksums": [{"algorithm": "SHA256", "checksumValue": checksum}],
+        }
     spdx = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
-        "name": f"nvct-{version}",
-        "documentNamespace": f"urn:spdx:nvct-{version}-{digest}",
+        "name": name,
+        "documentNamespace": f"urn:spdx:{name}-{digest}",
         "creationInfo": {"created": created, "creators": [f"Tool: nvct-{version}"]},
-        "packages": [_package(*pair) for pair in zip(ids, every, strict=True)],
+        "packages": packages,
         "relationships": [
             {"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b}
             for a, kind, b in relations

@@ -6,7 +6,8 @@
     .venv/bin/python packaging/release/build.py --key KEY --url URL --helm PROGRAM --out FOLDER
     FOLDER/nvct.sources, nvct.repo    what apt and dnf are told; nvct.asc is the public key
            apt, rpm, helm             repositories
-           python, bundle, images     files to download; images has the bill of materials too
+           python, bundle, images     files to download
+           sbom                       their bills of materials; the image's is in images
            notes.md                   this version's part of CHANGELOG.md
            SHA256SUMS                 of all files that are no signature, and SHA256SUMS.asc
 
@@ -31,19 +32,27 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
-sys.path[1:1] = [str(HERE.parent / "bundle")]
+sys.path[1:1] = [str(HERE.parent / "bundle"), str(HERE.parent / "image")]
 
 import archive  # noqa: E402
+import sbom  # noqa: E402
 
 PACKAGES = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
 FILES = {
     "apt/pool": [(f"{name}_{{}}_*.deb", "deb") for name in PACKAGES],
-    "rpm": [(f"{name}-{{}}-*.rpm", "rpm") for name in PACKAGES],
+    "rpm": [(f"{name}-{{}}-*.rpm", "bundle rpm") for name in (*PACKAGES, "nvct-bundle")],
     "bundle": [("nvct-{}-*.tar.gz", "bundle")],
     "images": [("nvct-{}-*.oci.tar", "image"), ("nvct-{}-*.spdx.json", "image")],
     "python": [("nvct-{}-py3-none-any.whl", "wheel"), ("nvct-{}.tar.gz", "wheel")],
 }
 """By folder: names of files in dist/, for a version, and the target that makes them."""
+UNPACK = {
+    ".deb": 'dpkg-deb -x "$1" .',
+    ".rpm": 'rpm2cpio "$1" | cpio --quiet -idm',
+    ".whl": 'python3 -m zipfile -e "$1" .',
+    ".gz": 'tar -xzf "$1"',
+    ".tgz": 'tar -xzf "$1"',
+}
 SUITE = "apt/dists/stable"
 SUMS = "SHA256SUMS"
 SIGNATURES = ("InRelease", "Release.gpg", "repomd.xml.asc", f"{SUMS}.asc")
@@ -101,6 +110,7 @@ def main() -> None:
         make_apt(root, url, key, when)
         make_rpm(root / "rpm", key, when)
         make_helm(root / "helm", given.helm, version, when)
+        make_bills(root, version, when)
         make_python(root / "python")
         make_sums(root, key)
         root.rename(given.out)
@@ -247,6 +257,20 @@ def make_python(folder: Path) -> None:
     ]
     text = "<!DOCTYPE html><title>nvct</title>\n" + "\n".join(links) + "\n"
     (folder / "index.html").write_text(text, "utf-8")
+
+
+def make_bills(root: Path, version: str, when: int) -> None:
+    """Write what is in each file that is installed."""
+    (root / "sbom").mkdir()
+    for folder in ("apt/pool", "rpm", "bundle", "python", "helm"):
+        for path in sorted((root / folder).iterdir()):
+            if path.suffix not in UNPACK:
+                continue
+            with tempfile.TemporaryDirectory(prefix="nvct-sbom-") as inside:
+                run("sh", "-c", UNPACK[path.suffix], "sh", str(path), at=Path(inside))
+                components = sbom.of_folder(Path(inside))
+            text = sbom.document(version, components, when, path)
+            (root / "sbom" / f"{path.name}.spdx.json").write_text(text, "utf-8")
 
 
 def make_sums(root: Path, key: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__ as version
+from tests.engines import image
 from tests.integration import packages
 from tests.integration.conftest import SimulatedNode
 from tests.support import debian_root, released
@@ -30,6 +31,13 @@ printf '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n' > /etc/nvidia-con
 grep "^W:" /tmp/apt.log && exit 1
 dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\n' 'nvct*'
 smi installed
+
+echo "== Docker"
+. "$work/docker_in_root.sh"
+@DOCKER@
+cmp /etc/docker/daemon.json /tmp/daemon.json
+docker_ends
+echo "== no more of Docker"
 apt purge nvct nvct-base nvct-operator-extensions || { cat /tmp/apt.log; exit 1; }
 
 source=/etc/apt/sources.list.d/nvct.sources
@@ -79,10 +87,22 @@ def server(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield url
 
 
+GPU = r"^GPU 0: NVIDIA H100.*UUID: GPU-"
+README = (released.REPOSITORY / "README.md").read_text()
+
+
+def docker_of_readme() -> str:
+    """Return the lines that use it with Docker."""
+    (block,) = re.findall(r"^(    sudo nvct runtime plan .*\n(?:    .*\n)+)", README, re.MULTILINE)
+    lines = [line.split("   #")[0].strip() for line in block.splitlines()]
+    assert len(lines) == 6
+    lines[-1:-1] = ["docker run --rm --gpus all IMAGE nvidia-smi -L"]
+    return "\n".join(line.replace("IMAGE", "plain:test") for line in lines)
+
+
 def of_readme(url: str) -> str:
     """Return the lines that install it, each with what apt says if it fails."""
-    text = (released.REPOSITORY / "README.md").read_text()
-    (block,) = re.findall(r"^(    sudo curl .*\n(?:    sudo apt .*\n)+)", text, re.MULTILINE)
+    (block,) = re.findall(r"^(    sudo curl .*\n(?:    sudo apt .*\n)+)", README, re.MULTILINE)
     lines = [line.split("#")[0].strip() for line in block.splitlines()]
     assert len(lines) == 3
     return "\n".join(
@@ -90,26 +110,41 @@ def of_readme(url: str) -> str:
     )  # fmt: skip
 
 
+def in_its_root(release: str) -> tuple[str, ...]:
+    """Return Docker's packages, and apt where a small root has dpkg alone."""
+    more = ("apt",) if release in debian_root.UBUNTU else ()
+    return (*more, "docker.io", *(("docker-cli",) if release == "trixie" else ()))
+
+
+def docker_image(simulated: SimulatedNode) -> None:
+    """Write what docker_in_root.sh loads, and itself."""
+    image.archive(simulated.rootfs, "plain:test", simulated.work / "plain.tar")
+    shutil.copy(Path(__file__).with_name("docker_in_root.sh"), simulated.work)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_lines_of_readme_lead_to_a_container(
     release: str, server: str, dist: Path, simulated: SimulatedNode
 ) -> None:
-    more = ("apt",) if release in debian_root.UBUNTU else ()  # its small root has dpkg alone
     try:
-        root = debian_root.root(release, *more)
+        root = debian_root.root(release, *in_its_root(release))
     except ContainerNotPossibleError as error:
         pytest.skip(str(error))
-    steps = STEPS.replace("@LINES@", of_readme(server))
+    docker_image(simulated)
+    steps = STEPS.replace("@LINES@", of_readme(server)).replace("@DOCKER@", docker_of_readme())
     env = {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(dist), packages.STEPS_ENV: steps}
     simulated.run(packages.installed, env)
     said = (simulated.work / "said").read_text()
     print(said)
-    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 1
+    said, docker, after = re.split("== .*Docker\n", said)
+    assert len(re.findall(GPU, said, re.MULTILINE)) == 1
+    assert len(re.findall(GPU, docker, re.MULTILINE)) == 2
+    assert len(re.findall(r"^GPU 7: NVIDIA H100", docker, re.MULTILINE)) == 1
     assert f"nvct {version} ii" in said
     assert f"nvct-operator-extensions {version} ii" in said
-    assert "changed: 0" not in said
-    assert said.endswith("Hash Sum mismatch\n== end\n")
+    assert "changed: 0" not in after
+    assert after.endswith("Hash Sum mismatch\n== end\n")
 
 
 @pytest.mark.slow

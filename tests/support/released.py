@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import zipfile
@@ -22,11 +23,9 @@ from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
+NAMES_OF_RPMS = (*NAMES[1:], "nvct-bundle")
 KEY = "nvct tests"
-PLAIN = (
-    f"nvct-{version}-x86_64.tar.gz", f"nvct-{version}-x86_64.oci.tar",
-    f"nvct-{version}-x86_64.spdx.json", f"nvct-{version}.tar.gz",
-)  # fmt: skip
+PLAIN = (f"nvct-{version}-x86_64.oci.tar", f"nvct-{version}-x86_64.spdx.json")
 CONTROL = "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: nvct\nDescription: none\n"
 SPEC = "Name: nvct\nVersion: {version}\nRelease: 1\nSummary: none\nLicense: none\nBuildArch: noarch\n%description\n%files\n"
 OF_SPEC = "%package {part}\nSummary: none\n%description {part}\n%files {part}\n"
@@ -93,7 +92,7 @@ def packages(folder: Path) -> None:
         captured(["dpkg-deb", "-b", folder / "tree", folder], check=True)
         shutil.rmtree(folder / "tree")
     spec = folder / "nvct.spec"
-    parts = "".join(OF_SPEC.format(part=name.removeprefix("nvct-")) for name in NAMES[1:])
+    parts = "".join(OF_SPEC.format(part=name.removeprefix("nvct-")) for name in NAMES_OF_RPMS)
     spec.write_text(SPEC.format(version=version) + parts)
     captured(["rpmbuild", "-bb", "--define", f"_topdir {folder}/rpm", spec], check=True)
     for path in (folder / "rpm/RPMS/noarch").iterdir():
@@ -111,6 +110,13 @@ def packages(folder: Path) -> None:
         wheel.writestr(f"{info}/RECORD", "")
     for name in PLAIN:
         (folder / name).write_text(name)
+    info = folder / "others-1.0.dist-info/METADATA"
+    info.parent.mkdir()
+    info.write_text("Name: others\nVersion: 1.0\n")
+    for name in (f"nvct-{version}-x86_64.tar.gz", f"nvct-{version}.tar.gz"):
+        with tarfile.open(folder / name, "w:gz") as archive:
+            archive.add(info, "lib/others-1.0.dist-info/METADATA")
+    shutil.rmtree(info.parent)
 
 
 def assembled(

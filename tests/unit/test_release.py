@@ -3,6 +3,7 @@
 
 import gzip
 import hashlib
+import json
 import re
 import shutil
 import sys
@@ -157,7 +158,7 @@ def test_the_rpm_repository_names_its_packages_and_is_signed(
     primary = gzip.decompress(next(data.glob("*primary.xml.gz")).read_bytes()).decode()
     sums = {hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("rpm/*.rpm")}
     assert set(re.findall(r'<checksum type="sha256" pkgid="YES">(\w+)<', primary)) == sums
-    assert len(sums) == 5
+    assert len(sums) == 6
     text = (folder / "nvct.repo").read_text()
     assert f"baseurl={url}/rpm\n" in text
     assert f"gpgkey={url}/nvct.asc\n" in text
@@ -192,6 +193,26 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in files.items()}
 
 
+def test_each_file_has_a_bill_of_what_is_in_it(release: tuple[Path, str]) -> None:
+    folder, _ = release
+    bills = {path.name: json.loads(path.read_text()) for path in folder.glob("sbom/*")}
+    named = {path.name.removesuffix(".spdx.json") for path in folder.glob("sbom/*")}
+    files = [p for p in folder.rglob("*") if p.suffix in {".deb", ".rpm", ".whl", ".tgz"}]
+    files += folder.glob("*/nvct-*.tar.gz")
+    assert {path.name for path in files} == named
+    assert len(files) == 5 + 6 + 1 + 1 + 2
+    for path in files:
+        bill = bills[f"{path.name}.spdx.json"]
+        assert bill["packages"][0]["checksums"] == [
+            {
+                "algorithm": "SHA256",
+                "checksumValue": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+        ]
+        others = [package["name"] for package in bill["packages"][1:]]
+        assert others == (["others"] if path.name.endswith(".tar.gz") else []), path.name
+
+
 def test_two_assemblies_differ_in_signatures_alone(
     tmp_path: Path, dist: Path, env: dict[str, str]
 ) -> None:
@@ -223,7 +244,7 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     wrong: dict[str, dict[str, Any]] = {
         'release: gpg has no secret key of the name "nobody"': {"key": "nobody"},
         'release: gpg has no secret key of the name ""': {"key": ""},
-        f"release: {short} has no nvct-sim-{version}-*.rpm: run make rpm": {"dist": short},
+        f"release: {short} has no nvct-sim-{version}-*.rpm: run make bundle rpm": {"dist": short},
         'release: "ftp://x" is no address of a web server': {"url": "ftp://x"},
         f"release: {tmp_path}/there exists": {"out": tmp_path / "there"},
         "release: false failed": {"helm": "/bin/false"},

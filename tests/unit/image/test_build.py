@@ -97,7 +97,9 @@ def test_the_bill_has_the_packages_of_dpkg_and_of_wheels(tmp_path: Path) -> None
     (info / "METADATA").write_text(
         "Metadata-Version: 2.4\nName: Some_Name\nVersion: 1.0\nLicense-Expression: MIT\n\ntext"
     )
-    components = [*sbom.of_dpkg(STATUS, "12"), *sbom.of_wheels(tmp_path)]
+    hot = b"..nvct 9.8\nPython 3.13.5-2, source package of Debian\nmusl 1.2.3-1\0.."
+    (tmp_path / "nvct-hot").write_bytes(hot)
+    components = [*sbom.of_dpkg(STATUS, "12"), *sbom.of_folder(tmp_path)]
 
     document = json.loads(sbom.document("9.8", components, 0))
 
@@ -109,10 +111,12 @@ def test_the_bill_has_the_packages_of_dpkg_and_of_wheels(tmp_path: Path) -> None
         ("nvct", "Apache-2.0", "pkg:generic/nvct@9.8"),
         ("libc6", "NOASSERTION",
          "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64&distro=debian-12"),
+        ("musl", "NOASSERTION", "pkg:deb/debian/musl@1.2.3-1?arch=source"),
+        ("python3.13", "NOASSERTION", "pkg:deb/debian/python3.13@3.13.5-2?arch=source"),
         ("zlib1g", "NOASSERTION",
          "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?arch=amd64&distro=debian-12"),
         ("Some_Name", "MIT", "pkg:pypi/some-name@1.0"),
     ]  # fmt: skip
     ids = {one["SPDXID"] for one in document["packages"]} | {"SPDXRef-DOCUMENT"}
-    assert len(ids) == 5
+    assert len(ids) == 7
     assert {one["relatedSpdxElement"] for one in document["relationships"]} < ids
