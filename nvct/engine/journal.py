@@ -44,6 +44,10 @@ class DamagedJournalError(DocumentError):
     """A page of the journal cannot be understood."""
 
 
+class NewerJournalError(DamagedJournalError):
+    """A page is of a later version, which can still undo: it stays where it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One path of a change."""
@@ -126,6 +130,11 @@ class Journal:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
         try:
             return _page(data)
+        except NewerJournalError as error:
+            raise NewerJournalError(
+                f"{path} was written by a later version of nvct: {error.message}",
+                hint="undo with that version, or move the file away",
+            ) from error
         except (ValueError, RecursionError) as error:  # the latter of json, if nested deeply
             raise DamagedJournalError(
                 f"the journal {path} is damaged: {error}", hint=self.damage_hint
@@ -195,12 +204,15 @@ def _page(data: bytes) -> Page:
     """Return the page that a file holds.
 
     Raises:
+        NewerJournalError: it is of a later format.
         ValueError: it holds none.
     """
     document = json.loads(data)
     if not isinstance(document, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - as all damage
     number = document.pop("format", None)
+    if type(number) is int and number > FORMAT:
+        raise NewerJournalError(f"format {number} is not known here")
     if type(number) is not int or number not in (1, FORMAT):
         raise ValueError(f"format {number!r:.60} is not known here")
     for name, record in document.items():

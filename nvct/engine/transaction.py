@@ -17,7 +17,7 @@ from typing import Protocol
 
 from nvct.engine import undo as undoing
 from nvct.engine import writing
-from nvct.engine.journal import DamagedJournalError, Entry, Journal, Page, Record
+from nvct.engine.journal import DamagedJournalError, Entry, Journal, NewerJournalError, Page, Record
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files
 from nvct.engine.modules import Module
 from nvct.engine.path_changes import PathChanges
@@ -127,7 +127,7 @@ class Transaction:
         try:
             page = self.journal.load(path)
         except DamagedJournalError as error:
-            if not aside:
+            if not aside or isinstance(error, NewerJournalError):
                 raise
             return path, Page(), (self._set_aside(path, error),)
         if page.pending is None:

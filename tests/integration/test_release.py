@@ -49,7 +49,7 @@ rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
 apt update || { cat /tmp/apt.log; exit 1; }
 apt install nvct && { cat /tmp/apt.log; exit 1; }
 grep -o -m 1 "Hash Sum mismatch" /tmp/apt.log
-command -v nvct && exit 1
+ls /usr/bin/nvct 2> /dev/null && exit 1
 echo "== end"
 """
 

@@ -100,7 +100,7 @@ def test_keys_of_a_newer_nvct_are_passed_over(tmp_path: Path) -> None:
         "[]",
         "{}",
         '{"format": 2}',
-        '{"format": 3}',
+        '{"format": 0}',
         '{"format": 1, "done": {}, "pending": null}',
         "\x00",
         "{",

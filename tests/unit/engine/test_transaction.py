@@ -431,6 +431,20 @@ def test_a_damaged_journal_keeps_undo_from_guessing_and_nothing_else(
     assert any(f"{path}.damaged2" in note for note in outcome.notes)
 
 
+def test_the_journal_of_a_later_version_stays_for_it(host: Host) -> None:
+    host.transaction().configure(options())
+    path = Path(host.journal.paths()[0])
+    held = path.read_text().replace('"format": 2', '"format": 3')
+    path.write_text(held)
+
+    for act in ("configure", "undo", "remove"):
+        with pytest.raises(DocumentError, match="was written by a later version of nvct") as caught:
+            getattr(host.transaction(), act)(options("nvidia", "more"))
+        assert "undo with that version" in caught.value.hint
+    assert [Path(name).read_text() for name in host.journal.paths()] == [held]
+    assert list(path.parent.glob("*.damaged*")) == []
+
+
 def test_a_damaged_journal_of_another_engine_is_not_in_the_way(host: Host) -> None:
     host.transaction().configure(options())
     Path(host.journal.paths()[0]).write_text("{", encoding="utf-8")
