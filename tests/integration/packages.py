@@ -25,7 +25,6 @@ PUBLISHED = "/run/cdi/nvidia.yaml"
 CONFIG = '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
 PRIVATE_MOUNTS = "warning: private mounts in chroot not implemented"
 """What rpm from 4.20 on says whenever it gets --root."""
-RPMS = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
 DRIVER_SPEC = r"""
 Name: kmod-nvidia
 Version: @
@@ -73,16 +72,20 @@ def rpm_installed(work: Path) -> None:
     config.parent.mkdir()
     config.write_text(CONFIG, encoding="utf-8")
     before = _files(tree)
-    rpms = [str(path) for path in sorted(Path(os.environ[DEBS_ENV]).glob("*.rpm"))]
-    _rpm(tree, "-i", *rpms)
+    rpms = sorted(Path(os.environ[DEBS_ENV]).glob("*.rpm"))
+    names = [path.name.rsplit("-", 2)[0] for path in rpms]
+    _rpm(tree, "-i", *map(str, rpms))
     done = _inside(tree, ["sh", "-eu", "-c", os.environ[STEPS_ENV], "steps", str(work)])
     assert done.returncode == 0, done.stdout + done.stderr
     (work / "said").write_text(done.stdout, encoding="utf-8")
-    changed = _rpm(tree, "-V", *RPMS, check=False)
+    changed = _rpm(tree, "-V", *names, check=False)
     driver = _rpm_driver(work, tree)
-    _rpm(tree, "-e", "nvct-sim")
-    missing = _inside(tree, ["nvct", "sim", "list"]).stderr
-    _rpm(tree, "-e", *(name for name in RPMS if name != "nvct-sim"))
+    missing = ""
+    if "nvct-sim" in names:
+        names.remove("nvct-sim")
+        _rpm(tree, "-e", "nvct-sim")
+        missing = _inside(tree, ["nvct", "sim", "list"]).stderr
+    _rpm(tree, "-e", *names)
     kept = [config.read_text(encoding="utf-8")] if config.exists() else []
     left = sorted(_files(tree) - before - {"var/lib/rpm"})
     # Folders that are other packages' in a distribution of rpms stay behind here.

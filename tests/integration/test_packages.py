@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages in Debian and Ubuntu: installed, used, upgraded, removed, purged."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -327,64 +326,6 @@ dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 || { cat 
 python3 -I "$1/hook_attack.py" "$1" /usr/bin/nvidia-cdi-hook /usr/bin/nvidia-ctk /usr/bin/nvct \
     /usr/bin/nvidia-container-runtime-hook /usr/bin/nvidia-container-toolkit
 """
-
-
-RPM_STEPS = r"""
-work=$1
-nvidia-ctk cdi check
-ls /usr/lib/nvct/hot.bin /usr/share/man/man1/nvidia-ctk.1.gz
-nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" gpu
-nvct sim create left --profile t4
-"""
-
-
-@pytest.fixture(scope="module")
-def rpms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("rpmbuild") is None:
-        pytest.skip("no rpmbuild")
-    out = tmp_path_factory.mktemp("rpms")
-    build = REPOSITORY / "packaging/rpm/build.sh"
-    done = captured(["sh", build, out])
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-@pytest.mark.engine
-@pytest.mark.slow
-def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
-    try:
-        root = debian_root.root("bookworm")
-    except ContainerNotPossibleError as error:
-        pytest.skip(str(error))
-    simulated.run(
-        packages.rpm_installed,
-        {
-            packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(rpms),
-            packages.STEPS_ENV: RPM_STEPS,
-        },
-    )  # fmt: skip
-    said = (simulated.work / "said").read_text(encoding="utf-8")
-    assert "1 spec, 29 devices: no difference from the host" in said
-    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 1
-    seen = json.loads((simulated.work / "seen").read_text(encoding="utf-8"))
-    assert seen["left"] == []
-    assert seen["kept"] == [packages.CONFIG]
-    assert not seen["spec"]
-    assert "nvct sim needs the package nvct-sim" in seen["missing"]
-    released = {f"{when}-{version}" for when in ("pre", "post") for version in (1, 2)}
-    over = {"end-1": "", "end-2": ""}
-    assert seen["driver"] == dict.fromkeys(released, "driver-release.json") | over
-
-
-@pytest.mark.engine
-@pytest.mark.slow
-def test_rpmlint_has_nothing_to_say(rpms: Path) -> None:
-    if shutil.which("rpmlint") is None:
-        pytest.skip("no rpmlint")
-    config = REPOSITORY / "packaging/rpm/rpmlint.toml"
-    command = ["rpmlint", "-c", str(config), *map(str, sorted(rpms.glob("*.rpm")))]
-    done = captured(command)
-    assert " 0 errors, 0 warnings" in done.stdout, done.stdout
 
 
 @pytest.mark.engine

@@ -32,7 +32,7 @@ RUN_BY = {
     "likeness": ("likeness", "tests/gpu/test_record.py"),
     "install": ("packaging/install.sh", "packaging/deb/debian/rules"),
     "deb": ("packaging/deb/build.sh", "tests/support/debian_root.py"),
-    "rpm": ("packaging/rpm/build.sh", "tests/integration/test_packages.py"),
+    "rpm": ("packaging/rpm/build.sh", "tests/integration/test_rpms.py"),
     "bundle": ("packaging/bundle/build.py", "tests/support/bundled.py"),
     "image": ("build.py", "tests/support/program_image.py"),
     "release": ("packaging/release/build.py", "tests/support/released.py"),

@@ -46,14 +46,16 @@ IMAGE_SAYS_ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 
 
 @contextlib.contextmanager
-def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iterator[None]:
+def installed(
+    node: Cluster, *words: str, said: list[str] | None = None, chart: str = str(CHART)
+) -> Iterator[None]:
     """Install the chart; remove it at the end, and hold the engine's files against the former.
 
     The API server has refused nothing. `said` gets what the removal prints.
     """
     before, labels, files = node.engine.snapshot(), nvidia_labels(node), files_of(node)
     began = node.audit_log.stat().st_size
-    node.helm("install", "nvct", str(CHART), *IN_NAMESPACE, "--create-namespace", *words)
+    node.helm("install", "nvct", chart, *IN_NAMESPACE, "--create-namespace", *words)
     try:
         yield
     except BaseException:

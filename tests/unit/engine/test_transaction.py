@@ -438,7 +438,9 @@ def test_the_journal_of_a_later_version_stays_for_it(host: Host) -> None:
     path.write_text(held)
 
     for act in ("configure", "undo", "remove"):
-        with pytest.raises(DocumentError, match="was written by a later version of nvct") as caught:
+        with pytest.raises(
+            DocumentError, match="was written by a later version of nvct"
+        ) as caught:
             getattr(host.transaction(), act)(options("nvidia", "more"))
         assert "undo with that version" in caught.value.hint
     assert [Path(name).read_text() for name in host.journal.paths()] == [held]
