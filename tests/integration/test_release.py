@@ -87,6 +87,12 @@ def server(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield url
 
 
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
 GPU = r"^GPU 0: NVIDIA H100.*UUID: GPU-"
 README = (released.REPOSITORY / "README.md").read_text()
 
@@ -149,17 +155,22 @@ def test_the_lines_of_readme_lead_to_a_container(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
-def test_pip_installs_the_wheel_and_its_programs_run(server: str, tmp_path: Path) -> None:
-    address = f"{server}/good/python/nvct-{version}-py3-none-any.whl"
-    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    captured(
-        [sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv"], check=True
-    )
-    captured([tmp_path / "venv/bin/python", *words, address], check=True)
-    done = captured(
-        [tmp_path / "venv/bin/python", "-I", "-c", "import nvct; print(nvct.__path__)"]
-    )
-    assert str(tmp_path) in done.stdout, done.stderr
+def test_pip_installs_what_an_admin_needs_beside_kubectl(server: str, tmp_path: Path) -> None:
+    venv = tmp_path / "nvct-admin"
+    captured([sys.executable, "-m", "venv", venv], check=True)
+    address = f"nvct[client] @ {server}/good/python/nvct-{version}-py3-none-any.whl"
+    captured([venv / "bin/pip", "install", "--quiet", address], check=True)
+
+    def said(*words: str) -> str:
+        done = captured([venv / "bin/nvct", *words], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+        return done.stdout + done.stderr
+
+    (tmp_path / "pod.yaml").write_text(POD)
+    assert "deviceClassName: gpu.nvidia.com" in said("convert", "--claims", "pod.yaml")
+    for words in (["cluster", "status"], ["explain", "default/pod"]):
+        text = said(*words, "--kubeconfig=none")
+        assert "there is no access to the cluster: Configuration file none not found" in text
+    assert not list(venv.glob("lib/*/site-packages/grpc"))  # the agent's
 
 
 @pytest.mark.slow
