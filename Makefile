@@ -169,7 +169,7 @@ wheel: setup ## build the wheel and the sources for pip into dist/
 build/image/base.tar: packaging/image/base.sh
 	@bash tests/support/packages.sh mmdebstrap uidmap
 	@mkdir -p build/image
-	@sh packaging/image/base.sh $@
+	@sh packaging/image/base.sh $@ $(MIRROR)
 
 WHEELS := packaging/bundle/requirements.txt packaging/image/requirements.txt
 build/image/wheels/.ready: $(WHEELS) | setup

@@ -160,16 +160,21 @@ def add_packages(site: Path) -> None:
 
 def add_nvct(root: Path) -> None:
     """Copy nvct and what people read."""
-    packages = [walked for name in ("nvct", "nvct_sim") for walked in os.walk(SOURCES / name)]
-    for folder, folders, files in packages:
-        folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
-        for name in sorted(f for f in files if not f.startswith(".")):
-            source = Path(folder, name)
-            put(source, root / SITE / source.relative_to(SOURCES))
+    for source in sources():
+        put(source, root / SITE / source.relative_to(SOURCES))
     native.ship(root / SITE / "nvct_sim/native" / native.SHIPPED.name)
     put(SOURCES / "LICENSE", root / "LICENSE")
     put(HERE / "README.md", root / "README.md")
     put(SOURCES / "hooks/oci-nvidia-hook.json", root / "share/nvct/hooks/oci-nvidia-hook.json")
+
+
+def sources() -> list[Path]:
+    """Return the files of nvct's packages, without what a Python has compiled of them."""
+    files = [path for name in ("nvct", "nvct_sim") for path in (SOURCES / name).rglob("*")]
+    return sorted(
+        path for path in files if path.is_file()
+        and not any(p == "__pycache__" or p[0] == "." for p in path.relative_to(SOURCES).parts)
+    )  # fmt: skip
 
 
 def closure(root: Path, interpreter: Path) -> tuple[str, dict[str, Path]]:

@@ -11,11 +11,11 @@ trap 'rm -rf "$work"' EXIT
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
 tree=$work/nvct-$version
 mkdir -p "$out"
-sh "$here/packaging/tree.sh" "$tree"
-mv "$tree/packaging/deb/debian" "$tree/debian"
 # Times in the packages are those of the last change to the sources, so that two builds are the same.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || stat -c %Y "$here/nvct/version.py")}
 export SOURCE_DATE_EPOCH
+sh "$here/packaging/tree.sh" "$tree"
+mv "$tree/packaging/deb/debian" "$tree/debian"
 date=$(date -u -R -d "@$SOURCE_DATE_EPOCH")
 printf 'nvct (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- The nvct authors <nvct@localhost>  %s\n' \
 	"$version" "$date" >"$tree/debian/changelog"

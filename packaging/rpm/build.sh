@@ -10,10 +10,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
 mkdir -p "$out"
-sh "$here/packaging/tree.sh" "$work/tree"
 # Times in the packages are those of the last change to the sources, so that two builds are the same.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || stat -c %Y "$here/nvct/version.py")}
 export SOURCE_DATE_EPOCH
+sh "$here/packaging/tree.sh" "$work/tree"
 nodeps=
 rpm -q rpm >/dev/null 2>&1 || nodeps=--nodeps
 build() {

@@ -219,6 +219,11 @@ def test_every_module_has_what_it_imports(bundle: Path) -> None:
     assert int(ask(bundle / "bin/nvct-python", "-c", IMPORT_ALL)) > 200
 
 
+def test_nothing_is_in_it_that_another_python_has_compiled(bundle: Path) -> None:
+    tags = {path.name.split(".")[-2] for path in bundle.rglob("*.pyc")}
+    assert len(tags) == 1, tags
+
+
 def test_every_file_is_somebodys_and_root_alone_may_write(archive: Path, bundle: Path) -> None:
     table = (bundle / "licenses/README.md").read_text(encoding="utf-8")
 

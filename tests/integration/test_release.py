@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """README's lines, from a local web server: apt in clean roots takes nvct, and refuses what was changed."""
 
+import os
 import re
 import shutil
 import sys
@@ -175,10 +176,24 @@ def test_pip_installs_what_an_admin_needs_beside_kubectl(server: str, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
-def test_two_builds_of_the_rpms_are_equal(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        script = released.REPOSITORY / "packaging/rpm/build.sh"
-        captured(["sh", script, tmp_path / name], check=True)
-    built = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
-    assert len(built) == 5
-    assert [name for name in built if built[name] != (tmp_path / "two" / name).read_bytes()] == []
+@pytest.mark.parametrize(("kind", "count"), [("deb", 5), ("rpm", 5)])
+def test_two_builds_are_equal(kind: str, count: int, tmp_path: Path) -> None:
+    """The second is of a copy, whose files have other times."""
+    copy, left_out = tmp_path / "copy", (".git", ".venv", ".cache", "build", "dist", "tests")
+    shutil.copytree(
+        released.REPOSITORY, copy, ignore=shutil.ignore_patterns(*left_out),
+        copy_function=shutil.copyfile,
+    )  # fmt: skip
+    for path in copy.glob("nvct/**/*.py"):
+        os.utime(path, (1e9, 1e9))
+    (copy / "build").symlink_to(released.REPOSITORY / "build")
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1800000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
+    env["VENV"] = str(released.REPOSITORY / ".venv")
+    built = []
+    for source, mask in ((released.REPOSITORY, "022"), (copy, "077")):
+        out = tmp_path / mask
+        command = f"umask {mask}; exec sh {source}/packaging/{kind}/build.sh {out}"
+        captured(["sh", "-c", command], env=env, check=True)
+        built.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert len(built[0]) == count
+    assert [name for name in built[0] if built[0][name] != built[1][name]] == []
