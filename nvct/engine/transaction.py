@@ -17,7 +17,14 @@ from typing import Protocol
 
 from nvct.engine import undo as undoing
 from nvct.engine import writing
-from nvct.engine.journal import DamagedJournalError, Entry, Journal, NewerJournalError, Page, Record
+from nvct.engine.journal import (
+    DamagedJournalError,
+    Entry,
+    Journal,
+    NewerJournalError,
+    Page,
+    Record,
+)
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files
 from nvct.engine.modules import Module
 from nvct.engine.path_changes import PathChanges
