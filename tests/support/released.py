@@ -110,13 +110,13 @@ def packages(folder: Path) -> None:
         wheel.writestr(f"{info}/RECORD", "")
     for name in PLAIN:
         (folder / name).write_text(name)
-    info = folder / "others-1.0.dist-info/METADATA"
-    info.parent.mkdir()
-    info.write_text("Name: others\nVersion: 1.0\n")
+    metadata = folder / "others-1.0.dist-metadata/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Name: others\nVersion: 1.0\n")
     for name in (f"nvct-{version}-x86_64.tar.gz", f"nvct-{version}.tar.gz"):
         with tarfile.open(folder / name, "w:gz") as archive:
-            archive.add(info, "lib/others-1.0.dist-info/METADATA")
-    shutil.rmtree(info.parent)
+            archive.add(metadata, "lib/others-1.0.dist-metadata/METADATA")
+    shutil.rmtree(metadata.parent)
 
 
 def assembled(
