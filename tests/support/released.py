@@ -110,12 +110,12 @@ def packages(folder: Path) -> None:
         wheel.writestr(f"{info}/RECORD", "")
     for name in PLAIN:
         (folder / name).write_text(name)
-    metadata = folder / "others-1.0.dist-metadata/METADATA"
+    metadata = folder / "others-1.0.dist-info/METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Name: others\nVersion: 1.0\n")
     for name in (f"nvct-{version}-x86_64.tar.gz", f"nvct-{version}.tar.gz"):
         with tarfile.open(folder / name, "w:gz") as archive:
-            archive.add(metadata, "lib/others-1.0.dist-metadata/METADATA")
+            archive.add(metadata, "lib/others-1.0.dist-info/METADATA")
     shutil.rmtree(metadata.parent)
 
 
