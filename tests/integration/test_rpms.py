@@ -78,11 +78,11 @@ def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
 def test_the_rpm_with_a_python_of_its_own_comes_and_goes(
     rpms: Path, simulated: SimulatedNode, tmp_path: Path
 ) -> None:
-    # glibc 2.31, and no Python. busybox's sh would take its own rm.
-    root = bundles.bare(tmp_path, "bullseye", "coreutils", "dash", "runc")
+    # glibc 2.31, and no Python. busybox's sh would take its own rm, and its find cannot delete.
+    root = bundles.bare(tmp_path, "bullseye", "coreutils", "dash", "findutils", "runc")
     (root / "bin/sh").unlink()
     (root / "bin/sh").symlink_to("dash")
-    for name in ("cmp", "find", "sed", "umount"):
+    for name in ("cmp", "sed", "umount"):
         (root / "bin" / name).symlink_to("busybox")
     rpms_came_and_went(root, rpms / "whole", simulated)
 
