@@ -172,6 +172,7 @@ def install_wheels(wheels: Path, site: Path) -> None:
         "--no-index", f"--find-links={wheels}", "--no-deps", "--no-compile", "--require-hashes",
         "--only-binary=:all:", f"--target={site}", f"--requirement={HERE / 'requirements.txt'}",
     )  # fmt: skip
+    shutil.rmtree(site / "bin", ignore_errors=True)  # they name the Python that installs them
     for folder in site.glob("*.dist-info"):
         for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
             (folder / name).unlink(missing_ok=True)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes the image: its inputs, and the bill of materials."""
 
+import hashlib
 import json
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,29 @@ def test_a_folder_without_the_wheels_is_refused(tmp_path: Path, bundle: Path) ->
     assert "there is no folder" in refused(*arguments)
     wheels.mkdir()
     assert "No matching distribution found for grpcio" in refused(*arguments)
+
+
+def test_no_script_names_the_python_that_installed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, wheels = "tool-1.0.dist-info", tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = wheels / "tool-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tool.py", "")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ntool = tool:main\n")
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (tmp_path / "requirements.txt").write_text(f"tool==1.0 --hash=sha256:{digest}\n")
+    monkeypatch.setattr(build, "HERE", tmp_path)
+
+    build.install_wheels(wheels, tmp_path / "site")
+
+    names = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*")}
+    assert "tool.py" in names
+    assert not [name for name in names if name.startswith("bin")]
 
 
 def test_a_base_without_dpkg_is_refused(tmp_path: Path) -> None:
