@@ -29,8 +29,7 @@ def folder() -> Generator[Path]:
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
         path = Path(home) / "leases"
-        path.mkdir()
-        path.chmod(0o1777)
+        os.close(leases.open_folder(str(path)))
         yield path
 
 
@@ -99,19 +98,19 @@ def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) 
 def test_the_hook_gives_leases_to_the_container(
     folder: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    held = claim(folder, parse("free:2", "x"))
+    claim(folder, parse("free:2", "x"))
     former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
 
-    leases.hand_over(str(folder), held, former, sleeper.pid)
+    leases.hand_over(str(folder), 2, former, sleeper.pid)
 
     assert counted(folder) == {"GPU-0", "GPU-1"}
     sleeper.kill()
     sleeper.wait()
     assert counted(folder) == set()
     with pytest.raises(HostError, match="has ended"):
-        leases.hand_over(str(folder), held, former, sleeper.pid)
-    with pytest.raises(HostError, match="lease of GPU-0 is gone"):
-        leases.hand_over(str(folder), held, former, os.getpid())
+        leases.hand_over(str(folder), 2, former, sleeper.pid)
+    with pytest.raises(HostError, match="2 of 2 leases in "):
+        leases.hand_over(str(folder), 2, former, os.getpid())
 
 
 @as_root
@@ -191,8 +190,25 @@ def test_a_folder_that_others_rule_is_refused(folder: Path) -> None:
         claim(folder)
     link = folder.parent / "link"
     link.symlink_to(folder)
-    with pytest.raises(UnsafePathError, match="no folder"):
+    with pytest.raises(UnsafePathError, match="mode 777"):
         claim(link)
+
+
+def test_a_link_is_followed_as_rootless_docker_has_one(folder: Path) -> None:
+    """rootlesskit --copy-up=/run makes links of what is in /run, in a user's own namespaces."""
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+
+    assert claim(link) == ["GPU-0"]
+    assert counted(folder) == {"GPU-0"}
+
+
+def test_a_file_in_place_of_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UnsafePathError, match="no folder: Not a directory") as caught:
+        claim(tmp_path / "file")
+    assert caught.value.hint.startswith(f"as root: rm -r {tmp_path}/file; install -d")
 
 
 @as_root
@@ -255,6 +271,112 @@ def test_a_lease_ends_with_the_last_thread(folder: Path) -> None:
     process.wait()
 
 
+def meets(one: str, other: str) -> bool:
+    assert leases.meet(one, other) == leases.meet(other, one)
+    return leases.meet(one, other)
+
+
+def test_a_gpu_and_its_mig_devices_are_leased_together(
+    folder: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    assert meets("GPU-0", "GPU-0:1-0")
+    assert not meets("GPU-0:1-0", "GPU-0:2-0")
+    assert not meets("GPU-0", "GPU-01:1-0")
+    claim(folder, devices=["GPU-0"], pid=sleeper.pid)
+    claim(folder, devices=["GPU-1:1-0"], pid=sleeper.pid)
+
+    assert claim(folder, devices=["GPU-0:1-0", "GPU-1", "GPU-1:2-0"]) == ["GPU-1:2-0"]
+
+
+LOOK = """
+import os, sys
+from nvct.container import leases
+if len(sys.argv) > 2:
+    os.setgid(1001); os.setuid(1001)
+try:
+    fd = leases.open_folder(sys.argv[1])
+    print(*leases.counted(fd))
+except Exception as error:
+    print(error)
+"""
+
+
+def looked(words: list[str], *more: str) -> str:
+    """Return which devices are leased, or why not, as a process in other namespaces sees it."""
+    done = subprocess.run(
+        [*words, sys.executable, "-c", LOOK, *more], check=False, capture_output=True, text=True
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    return done.stdout.strip() + done.stderr
+
+
+@as_root
+@pytest.mark.parametrize("hidepid", [0, 1, 2])
+def test_what_hidepid_hides_counts(
+    folder: Path, sleeper: subprocess.Popen[bytes], hidepid: int
+) -> None:
+    claim(folder, pid=sleeper.pid)
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$@"'
+
+    assert looked(["unshare", "--mount", "sh", "-c", mount, "-"], str(folder), "user") == "GPU-0"
+    sleeper.kill()
+    sleeper.wait()
+    assert looked(["unshare", "--mount", "sh", "-c", mount, "-"], str(folder), "user") == ""
+
+
+@as_root
+@pytest.mark.parametrize(
+    "other", [["--pid", "--fork", "--mount-proc"], ["--pid", "--fork"], ["--time", "--boottime=9"]]
+)
+def test_processes_of_other_namespaces_neither_see_nor_remove_leases(
+    folder: Path, sleeper: subprocess.Popen[bytes], other: list[str]
+) -> None:
+    claim(folder, pid=sleeper.pid)
+
+    refused = looked(["unshare", *other], str(folder))
+
+    assert refused.startswith(f"{folder} is for another PID or time namespace, ")
+    assert counted(folder) == {"GPU-0"}
+
+
+MACHINE = """
+import os, sys
+from nvct.container import leases
+from nvct.container.request.free import parse
+folder = sys.argv[1]
+leases.NAMES = 3
+os.close(leases.open_folder(folder))
+for number in range(5):
+    open(f"{folder}/{number}", "w").close()
+print(*leases.claim(folder, parse("free:1", "x"), ["GPU-7"], os.getpid()))
+os.seteuid(1001)
+print(*leases.counted(leases.open_folder(folder)))
+os.seteuid(0)
+os.chown(f"{folder}/{leases._namespaces()}", 1001, 1001)
+try:
+    leases.open_folder(folder)
+except Exception as error:
+    print(error)
+"""
+
+
+@as_root
+def test_a_machine_in_a_container_has_a_folder_of_its_own(folder: Path) -> None:
+    """As a kind node or Docker in Docker: root, who makes the folder, records the namespaces."""
+    done = subprocess.run(
+        [
+            "unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", MACHINE,
+            str(folder.parent / "new"),
+        ],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    first, second, forged = done.stdout.splitlines() or [done.stderr] * 3
+    assert (first, second, done.stderr) == ("GPU-7", "GPU-7", "")
+    assert "is for another PID or time namespace" in forged
+
+
 INSIDE = """
 import ctypes, os, sys, time
 os.setgid(1000); os.setuid(1000)
@@ -268,7 +390,9 @@ time.sleep(600)
 
 
 @as_root
-def test_a_lease_to_a_process_of_ones_own_user_namespace_counts(folder: Path) -> None:
+@pytest.mark.parametrize("ids", ["0 100000 65536", "0 0 65536"])
+def test_a_lease_counts_for_who_made_the_user_namespace(folder: Path, ids: str) -> None:
+    """Not for those whose ids it maps: systemd's PrivateUsers=identity maps everybody's."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [sys.executable, "-c", INSIDE], stdin=pipe, stdout=pipe, stderr=pipe, text=True
@@ -278,7 +402,7 @@ def test_a_lease_to_a_process_of_ones_own_user_namespace_counts(folder: Path) ->
     try:
         if process.stdout.readline() != "made\n":
             pytest.skip("no user namespace can be made here")
-        Path(f"/proc/{process.pid}/uid_map").write_text("0 100000 65536\n")
+        Path(f"/proc/{process.pid}/uid_map").write_text(f"{ids}\n")
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "inside\n"
@@ -359,7 +483,7 @@ def test_a_lease_that_is_renamed_during_the_look_is_seen(
     folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = os.getppid()
-    held = claim(folder, pid=sleeper.pid)
+    claim(folder, pid=sleeper.pid)
     former = f"{sleeper.pid}.{leases.start_of(sleeper.pid)}"
     done: list[int] = []
 
@@ -367,7 +491,7 @@ def test_a_lease_that_is_renamed_during_the_look_is_seen(
         names = names_in(fd, limit)
         if any(name.startswith(f"GPU-0.{former}.") for name in names or ()) and not done:
             done.append(1)
-            leases.hand_over(str(folder), held, former, parent)
+            leases.hand_over(str(folder), 1, former, parent)
         return names
 
     monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before
