@@ -2,6 +2,7 @@
 """Leases of free devices: who can make one, and how long it counts."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,37 @@ def test_a_flood_of_files_ends_where_root_comes(
         return
     with pytest.raises(UnsafePathError, match="more than 3 files"):
         claim(folder)
+
+
+FULL = """
+import os, sys
+from nvct.container import leases
+from nvct.container.request.free import parse
+os.seteuid(1000)
+made = 0
+try:
+    while True:
+        open(f"{sys.argv[1]}/{made}", "w").close()
+        made += 1
+except OSError:
+    assert made > leases.NAMES, made
+os.seteuid(0)
+print(*leases.claim(sys.argv[1], parse("free:1", "x"), ["GPU-7"], os.getpid()))
+"""
+
+
+@as_root
+def test_root_cleans_the_packages_folder_when_a_user_has_filled_it(folder: Path) -> None:
+    unit = Path(__file__).parents[3] / "packaging/systemd/run-nvct_leases.mount"
+    (options,) = re.findall(r"^Options=(.*)$", unit.read_text(), re.MULTILINE)
+    mount = f'mount -t tmpfs -o {options} leases {folder} && exec "$@"'
+
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "-", sys.executable, "-c", FULL, str(folder)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert (done.stdout, done.stderr) == ("GPU-7\n", "")
 
 
 def test_nobody_makes_a_name_in_the_way(folder: Path) -> None:
