@@ -204,6 +204,17 @@ def test_a_link_is_followed_as_rootless_docker_has_one(folder: Path) -> None:
     assert counted(folder) == {"GPU-0"}
 
 
+@as_root
+def test_rootless_docker_makes_no_folder_of_its_own(folder: Path) -> None:
+    """It may write in its /run; a folder there would not be that of the host."""
+    new = folder.parent / "new"
+
+    refused = looked(["unshare", "--user", "--map-root-user"], str(new))
+
+    assert refused == f"{new}, where leases of free GPUs are, is missing"
+    assert not new.exists()
+
+
 def test_a_file_in_place_of_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
