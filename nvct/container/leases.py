@@ -27,6 +27,7 @@ import time
 
 from nvct import paths
 from nvct.errors import HostError, UnsafePathError
+from nvct.linux.constants import S_IFMT, S_IFREG
 from nvct.linux.files import read_bytes
 from nvct.linux.walk import names_in
 from nvct.oci import jsontext
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
 
 PROC = "/proc"
 NAMES = 4096
-CLEANED = 16 * NAMES
 MODE = 0o1777
-S_IFMT, S_IFREG = 0o170000, 0o100000
 EVERY_ID = [b"0", b"0", b"4294967295"]
 """The map of the first user namespace: user_namespaces(7)."""
 FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}
@@ -52,7 +51,6 @@ NOBODY = 65534
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 RETRY_S = 1.0
 PAUSE_S = 0.05
-ENDED = (b"Z", b"X")
 HINT = "nvct ps --free shows them"
 ROLE = "where leases of free GPUs are"
 MAKE = "as root: install -d -m 1777 {}"
@@ -188,7 +186,7 @@ def all_in(fd: int) -> list[Lease]:
 
 def _clean(fd: int) -> None:
     """Remove what is no lease that counts, after somebody has filled the folder."""
-    for name in names_in(fd, CLEANED) or ():
+    for name in names_in(fd, 16 * NAMES) or ():
         lease = _lease(fd, name)
         if lease is None or not lease.counts:
             _remove(fd, name)
@@ -204,9 +202,9 @@ def _lease(fd: int, name: str) -> Lease | None:
         status = posix.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
         return None
-    uid = status.st_uid
     if status.st_mode & S_IFMT != S_IFREG:
         return None
+    uid = status.st_uid
     counts = pid > 0 and start_of(pid) in (start, None) and (_is_unknown(uid) or _owns(uid, pid))
     return Lease(name, device, pid, uid, counts=counts)
 
@@ -223,9 +221,17 @@ def start_of(pid: int) -> str | None:
         except OSError:
             pass
         return None
-    if fields[0] in ENDED and fields[17] in (b"0", b"1"):
+    if fields[0] in (b"Z", b"X") and fields[17] in (b"0", b"1"):
         return ""  # a first thread that has ended waits for the others
     return fields[19].decode()
+
+
+def _start_of_container(pid: int) -> str:
+    start = start_of(pid)
+    if not start:
+        why = "is hidden by the options of /proc" if start is None else "has ended"
+        raise HostError(f"process {pid} of the container {why}", hint="start it again")
+    return start
 
 
 def _owns(uid: int, pid: int) -> bool:
@@ -300,13 +306,10 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
     """Return as many of the devices, the first ones, as are wanted, with leases of the process.
 
     Raises:
-        HostError: others have taken too many of them meanwhile, the process has ended, or no lease
-            can be made.
+        HostError: others have just taken them, the process is not seen, or no lease can be made.
         UnsafePathError: as `open_folder`, `all_in`.
     """
-    start = start_of(pid)
-    if not start:
-        raise HostError(f"process {pid} of the container has ended", hint="start it again")
+    start = _start_of_container(pid)
     fd = open_folder(folder)
     deadline = time.monotonic() + RETRY_S
     try:
@@ -376,11 +379,9 @@ def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
     """Give all leases of a process, PID.START, to the container's first process.
 
     Raises:
-        HostError: it has fewer than `count`, or the container's process has ended.
+        HostError: it has fewer than `count`, or the container's process is not seen.
     """
-    start = start_of(pid)
-    if not start:
-        raise HostError(f"process {pid} of the container has ended", hint="start it again")
+    start = _start_of_container(pid)
     fd = open_folder(folder)
     try:
         own = [

@@ -81,6 +81,15 @@ def wait_for(holds: object, seconds: float = 10) -> bool:
     return True
 
 
+def test_a_process_that_is_not_seen_gets_no_lease(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "PROC", "/nowhere")  # as hidepid=2 does
+
+    with pytest.raises(HostError, match=f"process {sleeper.pid} of the container is hidden"):
+        claim(folder, pid=sleeper.pid)
+
+
 def test_a_number_that_another_process_has_now_keeps_no_lease(folder: Path) -> None:
     made(folder, "GPU-0", os.getpid(), "1")
 
