@@ -23,8 +23,6 @@ ROUNDS = int(os.environ.get("NVCT_BENCH_ROUNDS", "40"))
 DRIVER_ROOT = "/run/nvidia/driver"
 HOT = Path(__file__).parents[2] / "build/static/nvct-hot"
 """Program that the C launcher starts, as in packages; `make static` builds it."""
-FREE = "free:1"
-"""A word that only nvct knows."""
 PLAIN = ["PATH=/usr/bin:/bin"]
 PADDING = {f"org.example.label-{i}": "x" * 200 for i in range(120)}
 """Annotations that make config.json as large as Docker's, 34 KB with its seccomp profile."""
@@ -127,7 +125,7 @@ def _noop_group(bench: Bench, title: str, devices: str | None, command: list[str
     if bench.hot:
         subjects.insert(2, subject("nvct (static)", str(bench.hot / name), bench.env("st", noop)))
     peers = []
-    if bench.peer and devices != FREE:
+    if bench.peer:
         program = str(bench.peer / name)
         peers.append(subject("peer default", program, bench.peer_env("pj", noop, "auto")))
         peers.append(subject("peer cdi", program, bench.peer_env("pc", noop, "cdi")))
@@ -328,7 +326,6 @@ def main() -> None:
     _noop_group(bench, "create, no GPU asked for", None, ["create"])
     _noop_group(bench, "create, 1 GPU", "0", ["create"])
     _noop_group(bench, "create, 8 GPUs", "all", ["create"])
-    _noop_group(bench, "create, any free GPU (others pay nothing for it)", FREE, ["create"])
     _hook_group(bench)
     _container_group(bench, "create + start + delete, 1 GPU", "0")
     _container_group(bench, "create + start + delete, 8 GPUs", "all")
