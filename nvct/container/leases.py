@@ -42,18 +42,15 @@ if TYPE_CHECKING:
 PROC = "/proc"
 NAMES = 4096
 MODE = 0o1777
-EVERY_ID = [b"0", b"0", b"4294967295"]
-"""The map of the first user namespace: user_namespaces(7)."""
-FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}
-"""Inodes of the first namespaces: include/uapi/linux/nsfs.h."""
-NOBODY = 65534
-"""The owner of what has no owner in a user namespace."""
+EVERY_ID = [b"0", b"0", b"4294967295"]  # map of the first user namespace: user_namespaces(7)
+FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}  # inodes: include/uapi/linux/nsfs.h
+NOBODY = 65534  # the owner of what has no owner in a user namespace
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 RETRY_S = 1.0
 PAUSE_S = 0.05
 HINT = "nvct ps --free shows them"
 ROLE = "where leases of free GPUs are"
-MAKE = "as root: install -d -m 1777 {}"
+FULL = f"as root: ls -lR {paths.LEASE_DIR} shows whose files fill it; remove them"
 
 
 class Lease:
@@ -84,11 +81,13 @@ def open_folder(path: str, *, create: bool = True) -> int:
     """
     if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
         _make(path)
-    repair = f"as root: rm -r {path}; install -d -m 1777 {path}"
+    repair = f"as root: rm -r {path}; {_commands(path)}"
     try:  # rootless Docker has a link to the host's folder there
         fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise HostError(f"{path}, {ROLE}, is missing", hint=MAKE.format(path)) from error
+        raise HostError(
+            f"{path}, {ROLE}, is missing", hint=f"as root: {_commands(path)}"
+        ) from error
     except OSError as error:
         raise UnsafePathError(f"{path} is no folder: {error.strerror}", hint=repair) from error
     status = posix.fstat(fd)
@@ -119,7 +118,13 @@ def _make(path: str) -> None:
         pass
     except OSError as error:
         text = f"{path}, {ROLE}, cannot be made: {error.strerror}"
-        raise HostError(text, hint=MAKE.format(path)) from error
+        raise HostError(text, hint=f"as root: {_commands(path)}") from error
+
+
+def _commands(path: str) -> str:
+    """Return the commands that make the folder as `_make` does."""
+    name = _namespaces()
+    return f"install -d -m 1777 {path}" + (f"; touch {path}/{name}" if name else "")
 
 
 def _namespaces() -> str:
@@ -174,10 +179,7 @@ def all_in(fd: int) -> list[Lease]:
             _clean(fd)
             names = names_in(fd, NAMES)
         if names is None:
-            raise UnsafePathError(
-                f"the folder of leases has more than {NAMES} files",
-                hint=f"as root: ls -lR {paths.LEASE_DIR} shows whose; remove them",
-            )
+            raise UnsafePathError(f"the folder of leases has more than {NAMES} files", hint=FULL)
         for name in names:
             if lease := _lease(fd, name):
                 leases.setdefault(name, lease)
@@ -340,10 +342,8 @@ def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[
         try:
             _create(fd, name)
         except OSError as error:
-            raise HostError(
-                f"no lease can be made in {paths.LEASE_DIR}: {error.strerror}",
-                hint=f"as root: ls -lR {paths.LEASE_DIR} shows whose files fill it; remove them",
-            ) from error
+            text = f"no lease can be made in {paths.LEASE_DIR}: {error.strerror}"
+            raise HostError(text, hint=FULL) from error
         if any(o.counts and meet(o.device, device) and o.name != name for o in all_in(fd)):
             _remove(fd, name)
         else:

@@ -410,12 +410,20 @@ try:
     leases.open_folder(folder)
 except Exception as error:
     print(error)
+try:
+    leases.open_folder(f"{folder}-2", create=False)
+except Exception as error:
+    os.system(error.hint.removeprefix("as root: "))
+print(leases.open_folder(f"{folder}-2") > 0)
 """
 
 
 @as_root
 def test_a_machine_in_a_container_has_a_folder_of_its_own(folder: Path) -> None:
-    """As a kind node or Docker in Docker: root, who makes the folder, records the namespaces."""
+    """As a kind node or Docker in Docker: root, who makes the folder, records the namespaces.
+
+    By hand as well.
+    """
     done = subprocess.run(
         [
             "unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", MACHINE,
@@ -424,9 +432,10 @@ def test_a_machine_in_a_container_has_a_folder_of_its_own(folder: Path) -> None:
         check=False, capture_output=True, text=True,
     )  # fmt: skip
 
-    first, second, forged = done.stdout.splitlines() or [done.stderr] * 3
+    first, second, forged, by_hand = done.stdout.splitlines() or [done.stderr] * 4
     assert (first, second, done.stderr) == ("GPU-7", "GPU-7", "")
     assert "is for another PID or time namespace" in forged
+    assert by_hand == "True"
 
 
 INSIDE = """
