@@ -186,9 +186,12 @@ def test_files_of_other_names_in_a_containers_dev_cost_nothing(
     tree, listed = host(tmp_path), list[str]()
     container(tree, "/usr/bin/sleep", tmp_path / "root")
     real = procfs.list_directory
-    monkeypatch.setattr(
-        procfs, "list_directory", lambda path: [listed.append(path), real(path)][1]
-    )
+
+    def list_directory(path: str) -> list[str]:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(procfs, "list_directory", list_directory)
 
     assert [use.device for use in users(tree)] == [Device(0, "")]
     assert listed
