@@ -187,7 +187,7 @@ def test_two_builds_are_equal(kind: str, count: int, tmp_path: Path) -> None:
     for path in copy.glob("nvct/**/*.py"):
         os.utime(path, (1e9, 1e9))
     (copy / "build").symlink_to(released.REPOSITORY / "build")
-    env = {**os.environ, "SOURCE_DATE_EPOCH": "1800000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
     env["VENV"] = str(released.REPOSITORY / ".venv")
     built = []
     for source, mask in ((released.REPOSITORY, "022"), (copy, "077")):
