@@ -573,8 +573,7 @@ static int copy_string(const char *text, const char *end, char *path, size_t roo
 	return stop && (size_t)snprintf(path, room, "%.*s", (int)(stop - text), text) < room && !strchr(path, '\\');
 }
 
-/* Add the source of a mount to the paths. Return 0 if Python has to look. The mount's text ends where that of the next
- * one begins. */
+/* Add the source of a mount to the paths. Return 0 if Python has to look. */
 static int add_source(const char *text, const char *end, char **paths, int *count)
 {
 	char path[4096], type[64];
@@ -621,8 +620,10 @@ static int sees_host(const char *text, size_t size, const char *bundle)
 	if (enters_proc(folder, 40) || !(paths[count++] = realpath(folder, NULL)))
 		return 1;
 	for (mount = after(text, end, DESTINATION); mount; mount = next) {
-		next = after(mount, end, DESTINATION);
-		if (!add_source(mount, next ? next : end, paths, &count))
+		const char *stop = next = after(mount, end, DESTINATION);
+		if (!next) /* Go writes mounts before this key, and the names of system calls, such as bind, after it */
+			stop = after(mount, end, "\"linux\":{");
+		if (!add_source(mount, stop ? stop : end, paths, &count))
 			return 1;
 	}
 	return any_shows_host(paths, count);

@@ -28,7 +28,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def decided_by(lab: Lab, source: str | Path = "/etc", **more: Any) -> str:
     """Return which program a create with a mount goes to; Docker writes config.json so."""
-    linux = {"namespaces": PRIVATE, "devices": [{"path": "/dev/no-such-device"}]}
+    seccomp = {"syscalls": [{"names": ["bind", "mount"]}]}
+    devices = [{"path": "/dev/no-such-device"}]
+    linux = {"namespaces": PRIVATE, "devices": devices, "seccomp": seccomp}
     document: dict[str, Any] = {
         "process": {"args": ["/proc/sys", '"/proc/sys"', '"readonlyPaths":["/proc/sys"]']},
         "root": {"path": "rootfs"},
