@@ -323,16 +323,17 @@ def _shares(bundle: Bundle, kind: str) -> bool:
 def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
     """Yield what is mounted into a container, and its root, as far as it exists.
 
-    A relative path counts as the host's root.
+    A relative path counts as the host's root, and a path through a procfs as that, too: "self" and
+    its descriptors are others to the runtime.
     """
     targets = [mount_target(str(mount.get("destination"))) for mount in bundle.mounts]
     for mount, target in zip(bundle.mounts, targets, strict=True):
-        source = mount.get("source")
+        source, paths = mount.get("source"), []
         if isinstance(source, str) and source[:1] == "/":
-            path = _real(source, mounts)
-        else:
-            path = "" if is_bind(mount) else None
-        if path is not None:
+            paths = _real(source, mounts)
+        elif is_bind(mount):
+            paths = [""]
+        for path in paths:
             yield Source(path, _options(mount), name=f"the mount of {source} at {target}")
     root = bundle.document.value(("root", "path"))
     if isinstance(root, str) and root:
@@ -340,41 +341,40 @@ def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
         parts = [root] if root[:1] == "/" else [posix.getcwd(), folder, root]
         if folder[:1] == "/":
             parts = parts[-2:]
-        path = _real("/".join(parts), mounts)
-        if path is not None:
+        for path in _real("/".join(parts), mounts):
             yield Source(path, [], targets, name=f"the root {path}", is_root=True)
 
 
-def _real(path: str, mounts: list[Mount]) -> str | None:
-    """Return a path without links, None if it does not exist.
-
-    A path through a procfs ends there: "self" and its descriptors are others to the runtime.
-    """
+def _real(path: str, mounts: list[Mount]) -> list[str]:
+    """Return a path without links, if it exists, and the part of a procfs that is on its way."""
     procs = [mount.target for mount in mounts if mount.fstype == "proc"]
     real, waiting, links = "", path.split("/"), 0
+    passed: list[str] = []
     while waiting:
         name = waiting.pop(0)
+        if name in {"", "."}:
+            continue
         if name == "..":
             real = real.rpartition("/")[0]
-        if name in {"", ".", ".."}:
             continue
+        step = f"{real}/{name}"
+        if not passed and any(_holds(proc, step) for proc in procs):
+            passed = [step]
         try:
-            target = posix.readlink(f"{real}/{name}")
+            target = posix.readlink(step)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return passed  # the runtime reports it
         except OSError as error:
             if error.errno != EINVAL:
                 raise
-            real = f"{real}/{name}"
-            if any(_holds(proc, real) for proc in procs):
-                return real
+            real = step
             continue
         links += 1
         if links > LINKS:
             raise OSError(ELOOP, "too many links", path)
         real = "" if target[:1] == "/" else real
         waiting = [*target.split("/"), *waiting]
-    return real
+    return list(dict.fromkeys([*passed, real]))
 
 
 def _holds(folder: str, path: str) -> bool:

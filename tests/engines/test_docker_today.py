@@ -218,10 +218,9 @@ ATTACKS = {
     **ways_out.DOCKER,
     "its own root": ("--mount=type=bind,src=/proc/self/cwd,dst=/x",),
     "its own root, by a task": ("--mount=type=bind,src=/proc/self/task/../cwd,dst=/x",),
-    "a descriptor": ("--mount=type=bind,src=/proc/self/fd/4,dst=/x",),
-    "the folder of all roots": ("--volume=/run/docker:/x",),
+    "the folder of all roots": ("--volume=/var/lib/docker:/x",),
     "a volume of the folder of all roots": (
-        ways_out.of_volume("type=none", "o=rbind", "device=/run/docker/containerd"),
+        ways_out.of_volume("type=none", "o=rbind", "device=/var/lib/docker"),
     ),
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
