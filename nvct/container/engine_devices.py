@@ -89,11 +89,6 @@ class Access:
         self.wide += [way] if way else []
         self._add_rules(has_driver=has_driver)
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether something gives more than GPUs."""
-        return bool(self.wide)
-
     def _add_rules(self, *, has_driver: bool) -> None:
         majors = self.majors - self.control
         candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
@@ -196,7 +191,7 @@ def check(
     plans = PlanDevices(config, host)
     origin = origin or origin_of(bundle, config, host)
     access = Access(bundle, origin, plans.drivers())
-    if not access.nodes and not access.is_wide:
+    if not access.nodes and not access.wide:
         return None
     nodes, requested = _remaining(access, plans, request)
     asked = _request(access, nodes, plans, requested)
@@ -224,7 +219,7 @@ def _remaining(
     access: Access, plans: PlanDevices, request: Request | None
 ) -> tuple[Nodes, set[Number]]:
     """Return the nodes that an allowed request does not give anyway, and those that it gives."""
-    if access.is_wide:
+    if access.wide:
         for minor in GPU_MINORS:
             access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
     try:
@@ -257,7 +252,7 @@ def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Nu
         path for number, path in nodes.items()
         if (is_gpu(number) or number in access.capabilities) and number not in named
     ]  # fmt: skip
-    request = Request([EVERYTHING] if access.is_wide else names, BY_ENGINE)
+    request = Request([EVERYTHING] if access.wide else names, BY_ENGINE)
     attributes = {name: attribute for attribute, name in EXTRA_NAMES.items()}
     for extra in plans.extras(nodes):
         kind, _, channel = extra.partition("=")
@@ -318,7 +313,7 @@ class Removal:
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
         held = {number[1] for number in self._kept} | self._access.control
         refused = []
-        if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
+        if self._access.wide:  # runc makes no hole in a rule that refuses a whole major
             refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
             known = {*self._access.nodes, *self._access.capabilities}
             others = [n for n in known - self._kept if n[1] in held]
