@@ -616,7 +616,10 @@ static int sees_host(const char *text, size_t size, const char *bundle)
 		return 1;
 	if (!copy_string(root, end, path, sizeof path) || after(root, end, ROOT))
 		return 1;
-	snprintf(folder, sizeof folder, "%s%s%s", *path == '/' ? "" : bundle && *bundle ? bundle : ".", *path == '/' ? "" : "/", path);
+	if (*path == '/')
+		snprintf(folder, sizeof folder, "%s", path);
+	else
+		snprintf(folder, sizeof folder, "%s/%s", bundle && *bundle ? bundle : ".", path);
 	if (enters_proc(folder, 40) || !(paths[count++] = realpath(folder, NULL)))
 		return 1;
 	for (mount = after(text, end, DESTINATION); mount; mount = next) {
