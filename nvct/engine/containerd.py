@@ -18,11 +18,19 @@ from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_files import NAMED, Settings, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, without_var
-from nvct.engine.spans import Path
+from nvct.engine.model import (
+    ABSENT,
+    Change,
+    EngineOptions,
+    Files,
+    Handler,
+    KeyEdit,
+    Path,
+    State,
+    Table,
+    without_var,
+)
 from nvct.engine.syntax import ANY, Syntax
-from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
@@ -34,6 +42,7 @@ IMAGES = {  # key → containerd's own value
     "discard_unpacked_layers": False,
 }
 LEGACY_NAME = "former-default"
+DEFAULT_KEY = ("containerd", DEFAULT)
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
 KNOWS_CDI = (1, 7)
 CDI_IS_ON = (2, 0)
@@ -79,12 +88,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
             entry = _changed_runtime(program, template, old, cri, options)
         if entry:
             where = target_files.holder(config, (*RUNTIMES, handler.name), target)
-            settings.setdefault(where, []).append((RUNTIMES, handler.name, entry))
+            settings.setdefault(where, []).append(((*RUNTIMES, handler.name), entry))
     if settings:
         _keep_runc(options, cri, settings.setdefault(target.path, []), notes)
-    for table, key, value in _switches(options, config, cri, notes):
-        where = target_files.holder(config, (*table, key), target)
-        settings.setdefault(where, []).append((table, key, value))
+    for key, value in _switches(options, config, cri, notes):
+        where = target_files.holder(config, key, target)
+        settings.setdefault(where, []).append((key, value))
     edits = target_files.edits(config, target, settings, files)
     target_files.check(options, edits, files)
     notes += target.written if edits else ()
@@ -204,7 +213,7 @@ def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
 
 
 def _keep_runc(
-    options: EngineOptions, cri: Cri, settings: list[Setting], notes: list[str]
+    options: EngineOptions, cri: Cri, settings: list[KeyEdit], notes: list[str]
 ) -> None:
     """Name runc where it is the default: containerd 1.x drops its own for any table.
 
@@ -214,7 +223,7 @@ def _keep_runc(
     is_default = not options.default and cri.default in ("", "runc")
     if not cri.modern and "runc" not in cri.runtimes and (is_default or not cri.runtimes):
         kind = Noted.of(RUNC_TYPE, NAMED)
-        settings.insert(0, (RUNTIMES, "runc", {"runtime_type": kind}))
+        settings.insert(0, ((*RUNTIMES, "runc"), {"runtime_type": kind}))
         notes.append(
             "runc is named as well: containerd 1.x forgets its own entry beside any other"
         )
@@ -235,7 +244,7 @@ def _cdi(options: EngineOptions, config: Config, cri: Cri) -> bool | None:
 
 def _switches(
     options: EngineOptions, config: Config, cri: Cri, notes: list[str]
-) -> Iterator[Setting]:
+) -> Iterator[KeyEdit]:
     """Yield the changes of the settings other than runtimes; note options without effect."""
     if not options.default:
         yield from _without_default(options, cri, notes)
@@ -245,7 +254,7 @@ def _switches(
             raise EngineConfigError(
                 f"default runtime {options.default!r} is no runtime of containerd"
             )
-        yield RUNTIMES[:1], DEFAULT, options.default
+        yield DEFAULT_KEY, options.default
         if cri.legacy:
             yield from _without_legacy(cri, notes)
     if not options.cdi and not options.spec_dirs:
@@ -254,7 +263,7 @@ def _switches(
         notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
         return
     if options.cdi and not _cdi(options, config, cri):
-        yield (), "enable_cdi", True
+        yield ("enable_cdi",), True
     present = loading.strings(cri.table, "cdi_spec_dirs") or SPEC_DIRS
     names = {without_var(posixpath.normpath(folder)) for folder in present}
     missing = [
@@ -263,10 +272,10 @@ def _switches(
         if without_var(posixpath.normpath(folder)) not in names
     ]
     if missing:
-        yield (), "cdi_spec_dirs", [*present, *missing]
+        yield ("cdi_spec_dirs",), [*present, *missing]
 
 
-def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[Setting]:
+def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
     """Yield the changes that make runc the default again, if the only handler of the options is.
 
     A user who names one runtime without --set-as-default does not want it as the default, as with
@@ -278,15 +287,14 @@ def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iter
     if [handler.name for handler in options.handlers] != [name]:
         return
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
-    yield RUNTIMES[:1], DEFAULT, ABSENT
+    yield DEFAULT_KEY, ABSENT
     if "runc" not in tables:
         has_systemd = cri.systemd_cgroup(tables.get(name, {}))
-        yield RUNTIMES, "runc", {
-            "runtime_type": RUNC_TYPE, **({"options": SYSTEMD} if has_systemd else {})
-        }  # fmt: skip
+        cgroup_options = {"options": SYSTEMD} if has_systemd else {}
+        yield (*RUNTIMES, "runc"), {"runtime_type": RUNC_TYPE, **cgroup_options}
 
 
-def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[Setting]:
+def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
     """Yield the changes that make the table `default_runtime` a runtime with a name.
 
     containerd 1.x uses it as the default, whatever default_runtime_name says.
@@ -296,8 +304,8 @@ def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[Setting]:
     )
     # An empty table must stay: without options, the old shim takes the CRI's cgroup driver.
     empty_options: Table = {"options": {}} if cri.legacy.get("options") == {} else {}
-    yield RUNTIMES, LEGACY_NAME, {**empty_options, **loading.set_only(cri.legacy)}
-    yield RUNTIMES[:1], loading.LEGACY_TABLE, ABSENT
+    yield (*RUNTIMES, LEGACY_NAME), {**empty_options, **loading.set_only(cri.legacy)}
+    yield ("containerd", loading.LEGACY_TABLE), ABSENT
 
 
 def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> object:

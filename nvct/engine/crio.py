@@ -14,10 +14,19 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.model import (
+    ABSENT,
+    Change,
+    EngineOptions,
+    Files,
+    Handler,
+    KeyEdit,
+    State,
+    Table,
+    change_of,
+)
 from nvct.engine.syntax import Syntax
-from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table, decode, edit, find, parse, string
+from nvct.engine.toml_file import edit, find, parse, string
 from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
@@ -91,7 +100,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
     merged = _merge(_layers(options, files))
     document = parse(before or b"", target)
     template = _template(_merge(_in_force(options)) if options.dump else merged, files)
-    settings: list[Setting] = []
+    settings: list[KeyEdit] = []
     notes = [*_notes(options, files, target), *_low_level_note(template, files)]
     for handler in options.handlers:
         changes = _handler(handler, template, merged, document)
@@ -100,13 +109,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
             settings += changes
     for key, value in _keys(options, merged):
         _check_last(merged, key, target, files, options)
-        settings.append((RUNTIME, key, value))
+        settings.append(((*RUNTIME, key), value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     after = before
     if settings:
-        text = HEADER if before is None else decode(before, target)
-        after = edit(text, settings, target).encode()
+        after = edit(HEADER.encode() if before is None else before, settings, target)
     return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
@@ -181,7 +189,7 @@ def _template(merged: _Merged, files: Files) -> Table:
     return inherited | {"monitor_path": conmon}
 
 
-def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[Setting]:
+def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[KeyEdit]:
     """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
     # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
@@ -191,8 +199,8 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
         return []
     own_table = find(document, (*RUNTIMES, handler.name))
     keys = own_table if isinstance(own_table, dict) else ()
-    misleading = [((*RUNTIMES, handler.name), key, ABSENT) for key in MISLEADING if key in keys]
-    return [(RUNTIMES, handler.name, table), *misleading]
+    key = (*RUNTIMES, handler.name)
+    return [(key, table), *(((*key, name), ABSENT) for name in MISLEADING if name in keys)]
 
 
 def _is_up_to_date(registered: Table, table: Table) -> bool:

@@ -11,8 +11,17 @@ from __future__ import annotations
 
 from nvct import paths
 from nvct.engine import json_file
-from nvct.engine.json_file import Document, Edit
-from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
+from nvct.engine.json_file import Document
+from nvct.engine.model import (
+    Change,
+    EngineOptions,
+    Files,
+    Handler,
+    KeyEdit,
+    State,
+    change_of,
+    without_var,
+)
 from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, UsageError
 
@@ -96,7 +105,7 @@ def _registered(document: Document, name: str) -> tuple[str, str]:
     return member, document.get((RUNTIMES, name, member), str) or ""
 
 
-def _register(document: Document, handler: Handler) -> Edit | None:
+def _register(document: Document, handler: Handler) -> KeyEdit | None:
     """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
     if handler.name in RESERVED:
         raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
@@ -116,9 +125,9 @@ def _check_default(options: EngineOptions, document: Document) -> None:
         raise UsageError(f"no runtime {options.default} is registered that could be the default")
 
 
-def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
+def _cdi(options: EngineOptions, document: Document) -> list[KeyEdit]:
     """Return the edits that CDI needs: none if it is on and reads the right folders."""
-    edits: list[Edit] = []
+    edits: list[KeyEdit] = []
     switch = document.get(CDI, bool)
     if options.cdi and not switch and not cdi_is_on(options.engine_version, said=switch):
         edits.append((CDI, True))

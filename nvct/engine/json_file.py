@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from nvct.engine import spans
-from nvct.engine.model import Absent
-from nvct.engine.spans import SPACE, Item, Path, items, same
+from nvct.engine.model import ABSENT, KeyEdit, Path
+from nvct.engine.spans import SPACE, Item, items, same
 from nvct.errors import DocumentError, EngineConfigError
 from nvct.oci import jsontext
 
-Edit: TypeAlias = tuple[Path, object]
 Kind = TypeVar("Kind")
 
 EMPTY = "{}\n"
@@ -140,7 +139,7 @@ def parse(data: bytes | None, path: str) -> Document:
     return Document(text if text.strip(SPACE) else EMPTY, path)
 
 
-def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
+def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | None:
     """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
@@ -151,10 +150,9 @@ def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
     """
     document = start = parse(data, path)
     for where, value in edits:
-        if isinstance(value, Absent):
-            document = Document(_without(document, where), path)
-        else:
-            document = Document(_with(document, where, value), path)
+        gone = value is ABSENT
+        text = _without(document, where) if gone else _with(document, where, value)
+        document = Document(text, path)
     return data if document.text == start.text else document.text.encode()
 
 

@@ -96,6 +96,20 @@ def check_drop_in(engine: str, drop_in: str | None) -> None:
         raise UsageError("docker does not support drop-in configs", hint="use --config")
 
 
+def drop_in(engine: str, option: str) -> str | None:
+    """Return the drop-in that an option of the command line names, None if it leaves the choice.
+
+    Raises:
+        UsageError: the engine reads no drop-in, or the path is not absolute.
+    """
+    if option == SUITS_ENGINE:
+        return "" if engine == "docker" else None
+    check_drop_in(engine, option)
+    if option:
+        check_absolute("the drop-in's path", option)
+    return option
+
+
 def check_name(name: str | None, option: str) -> None:
     """Refuse a runtime without a name; None stands for the default name.
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from nvct.config import toml
-
-Path: TypeAlias = tuple[str, ...]
+from nvct.engine.model import Path
 
 SPACE = " \t\r\n"
 _PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\])*"|'[^']*'|[A-Za-z0-9_-]+)([ \t]*\.)?""")

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from nvct.engine import json_file, toml_file
-from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
-
-Path: TypeAlias = tuple[str, ...]
-Table: TypeAlias = dict[str, object]
-KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
+from nvct.engine.model import (
+    ABSENT,
+    EngineOptions,
+    FileEdit,
+    Files,
+    KeyEdit,
+    Path,
+    Table,
+    text_of,
+)
 
 RUNTIMES = "runtimes"
 ANY = "*"
@@ -64,8 +68,7 @@ class Syntax:
         """
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
-        changes = [(where[:-1], where[-1], value) for where, value in edits]
-        return data_of(toml_file.edit(text_of(data), changes, path))
+        return toml_file.edit(data, edits, path)
 
     def is_empty(self, data: bytes, path: str) -> bool:
         """Report whether a file has no settings, and no comments except ours."""

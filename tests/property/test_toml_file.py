@@ -7,9 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nvct.engine.model import ABSENT
-from nvct.engine.toml_file import edit, find, parse
+from nvct.engine.toml_file import find, parse
 from nvct.engine.toml_source import key_text as quoted
 from nvct.errors import EngineConfigError
+from tests.support.toml import edit
 
 NAMES = ("a", "b", "x.y", "c-1", 'q"t')
 SCALARS = (

@@ -9,8 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
+from nvct.engine.model import (
+    Change,
+    EngineOptions,
+    FileEdit,
+    Files,
+    Handler,
+    KeyEdit,
+    Path,
+    State,
+    Table,
+)
+from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, EngineError
 
 MAIN = "/etc/pair/main.conf"

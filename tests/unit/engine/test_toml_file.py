@@ -8,9 +8,10 @@ import pytest
 
 from nvct.engine.model import ABSENT
 from nvct.engine.spans import same
-from nvct.engine.toml_file import edit, parse
+from nvct.engine.toml_file import parse
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
+from tests.support.toml import edit
 
 PATH = "/etc/engine.toml"
 
