@@ -18,18 +18,8 @@ from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_files import NAMED, Settings, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
-from nvct.engine.model import (
-    ABSENT,
-    Change,
-    EngineOptions,
-    Files,
-    Handler,
-    KeyEdit,
-    Path,
-    State,
-    Table,
-    without_var,
-)
+from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, without_var
+from nvct.engine.spans import KeyEdit, Path, Table
 from nvct.engine.syntax import ANY, Syntax
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError

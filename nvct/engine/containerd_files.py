@@ -17,17 +17,8 @@ from typing import TypeAlias
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Cri, Loaded
-from nvct.engine.model import (
-    ABSENT,
-    EditedFiles,
-    EngineOptions,
-    FileEdit,
-    Files,
-    KeyEdit,
-    Path,
-    Table,
-)
-from nvct.engine.spans import same
+from nvct.engine.model import ABSENT, EditedFiles, EngineOptions, FileEdit, Files
+from nvct.engine.spans import KeyEdit, Path, Table, same
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import matches
 from nvct.paths import SHIM_PROGRAM

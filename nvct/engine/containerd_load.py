@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nvct.engine import toml_file
-from nvct.engine.model import EngineOptions, Files, Path, Table, text_of
+from nvct.engine.model import EngineOptions, Files, text_of
+from nvct.engine.spans import Path, Table
 from nvct.engine.toml_file import find
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import expand, matches

@@ -14,17 +14,8 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nvct.engine.model import (
-    ABSENT,
-    Change,
-    EngineOptions,
-    Files,
-    Handler,
-    KeyEdit,
-    State,
-    Table,
-    change_of,
-)
+from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.spans import KeyEdit, Table
 from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import edit, find, parse, string
 from nvct.engine.toml_file import table as table_of

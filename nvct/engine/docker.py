@@ -12,16 +12,8 @@ from __future__ import annotations
 from nvct import paths
 from nvct.engine import json_file
 from nvct.engine.json_file import Document
-from nvct.engine.model import (
-    Change,
-    EngineOptions,
-    Files,
-    Handler,
-    KeyEdit,
-    State,
-    change_of,
-    without_var,
-)
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
+from nvct.engine.spans import KeyEdit
 from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, UsageError
 

@@ -16,7 +16,6 @@ import os
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from nvct.errors import DocumentError
 from nvct.linux import files as host_files
@@ -26,10 +25,6 @@ from nvct.linux.files import MIB
 class Absent:
     """The value of a key that is missing, or is to be removed."""
 
-
-Path: TypeAlias = tuple[str, ...]  # of a key in a file, name by name
-Table: TypeAlias = dict[str, object]
-KeyEdit: TypeAlias = tuple[Path, object]  # a dict is merged into a table; ABSENT removes the key
 
 ABSENT = Absent()
 FILE_LIMIT = 4 * MIB  # bytes; an engine's configuration is a few KB

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from nvct import paths
 from nvct.engine import toml_file
-from nvct.engine.model import Change, EngineOptions, Files, KeyEdit, State, Table, change_of
+from nvct.engine.model import Change, EngineOptions, Files, State, change_of
+from nvct.engine.spans import KeyEdit, Table
 from nvct.engine.syntax import Syntax
 from nvct.engine.toml_file import table
 from nvct.errors import EngineConfigError, UsageError

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
 from nvct.engine.journal import Entry
-from nvct.engine.model import ABSENT, KeyEdit, Path, Table
-from nvct.engine.spans import same
+from nvct.engine.model import ABSENT
+from nvct.engine.spans import KeyEdit, Path, Table, same
 from nvct.engine.syntax import RUNTIMES, Syntax, find, has_values, program
 from nvct.errors import EngineConfigError
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nvct.config import toml
-from nvct.engine.model import Path
+
+Path: TypeAlias = tuple[str, ...]  # of a key in a file, name by name
+Table: TypeAlias = dict[str, object]
+KeyEdit: TypeAlias = tuple[Path, object]  # a dict is merged into a table; ABSENT removes the key
 
 SPACE = " \t\r\n"
 _PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\])*"|'[^']*'|[A-Za-z0-9_-]+)([ \t]*\.)?""")

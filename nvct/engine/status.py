@@ -15,8 +15,9 @@ from typing import NamedTuple
 from nvct.engine import containerd_load as loading
 from nvct.engine import modules, running, toml_file
 from nvct.engine.containerd_load import CRI, Config, Cri
-from nvct.engine.model import Engine, EngineOptions, Files, State, Table
+from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.running import Ask, Running
+from nvct.engine.spans import Table
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 

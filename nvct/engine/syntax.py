@@ -11,16 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nvct.engine import json_file, toml_file
-from nvct.engine.model import (
-    ABSENT,
-    EngineOptions,
-    FileEdit,
-    Files,
-    KeyEdit,
-    Path,
-    Table,
-    text_of,
-)
+from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, text_of
+from nvct.engine.spans import KeyEdit, Path, Table
 
 RUNTIMES = "runtimes"
 ANY = "*"

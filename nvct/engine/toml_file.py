@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nvct.config import toml
-from nvct.engine.model import ABSENT, KeyEdit, Path, Table, data_of, text_of
-from nvct.engine.spans import same
+from nvct.engine.model import ABSENT, data_of, text_of
+from nvct.engine.spans import KeyEdit, Path, Table, same
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 

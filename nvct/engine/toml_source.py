@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from nvct.config import toml
 from nvct.engine import spans
-from nvct.engine.model import Path
-from nvct.engine.spans import Item, after_space, items, same, value_end
+from nvct.engine.spans import Item, Path, after_space, items, same, value_end
 from nvct.errors import EngineConfigError
 
 GAPS = ("blank", "comment")

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.engine import restore, staging
+from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import (
     ABSENT,
@@ -21,12 +21,10 @@ from nvct.engine.model import (
     FileEdit,
     Files,
     Handler,
-    KeyEdit,
-    Path,
     State,
-    Table,
 )
 from nvct.engine.modules import Module
+from nvct.engine.spans import KeyEdit, Path, Table
 from nvct.engine.syntax import RUNTIMES, Syntax, find, program
 from nvct.paths import SHIM_PROGRAM
 
@@ -102,7 +100,7 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
 def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit:
     """Return an edit; it removes a drop-in of ours without settings."""
     name = posixpath.basename(edit.path)
-    is_ours = edit.path == options.drop_in or name.startswith(staging.DROP_IN)
+    is_ours = edit.path == options.drop_in or name.startswith(writing.DROP_IN)
     is_empty = is_ours and syntax.is_empty(edit.after or b"", edit.path)
     return replace(edit, after=None) if is_empty else edit
 

@@ -9,17 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from nvct.engine.model import (
-    Change,
-    EngineOptions,
-    FileEdit,
-    Files,
-    Handler,
-    KeyEdit,
-    Path,
-    State,
-    Table,
-)
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.spans import KeyEdit, Path, Table
 from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, EngineError
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nvct.engine import toml_file
-from nvct.engine.model import Path, data_of, text_of
+from nvct.engine.model import data_of, text_of
+from nvct.engine.spans import Path
 
 
 def edit(text: str, changes: Iterable[tuple[Path, str, object]], path: str = "the file") -> str:
