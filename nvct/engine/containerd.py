@@ -18,9 +18,9 @@ from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_files import NAMED, Settings, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, without_var
-from nvct.engine.spans import KeyEdit, Path, Table
-from nvct.engine.syntax import ANY, Syntax
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, without_var
+from nvct.engine.modules import ANY, Syntax
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, strings, subtable
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
@@ -52,7 +52,7 @@ def state(options: EngineOptions, files: Files) -> State:
         handlers={name: loading.binary(table) for name, table in cri.runtimes.items()},
         default=cri.default,
         cdi=_cdi(options, config, cri),
-        spec_dirs=loading.strings(cri.table, "cdi_spec_dirs"),
+        spec_dirs=strings(cri.table, "cdi_spec_dirs"),
     )
 
 
@@ -93,7 +93,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
 def _notes(config: Config) -> list[str]:
     notes: list[str] = []
     path = config.root.path
-    disabled = loading.strings(config.root.document, "disabled_plugins")
+    disabled = strings(config.root.document, "disabled_plugins")
     if loading.DISABLED.intersection(disabled):
         notes.append(
             f"{path} has the CRI in disabled_plugins: Kubernetes cannot use this containerd"
@@ -119,12 +119,12 @@ def _migrated_settings(config: Config) -> list[str]:
     cri = config.effective()
     if not config.modern or config.names[0] != loading.CRI[2] or cri.runtimes:
         return []
-    table = cri.table.get("containerd")
+    table = subtable(cri.table, ("containerd",))
     return [
         f"{key} of {config.root.path}, which containerd 2 reads only beside a runtime, has an"
         " effect from now on"
         for key, default in IMAGES.items()
-        if isinstance(table, dict) and table.get(key, default) != default
+        if table.get(key, default) != default
     ]
 
 
@@ -160,8 +160,7 @@ def _program(handler: Handler, target: Target) -> Table:
 
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
-    inherited = template.get("options")
-    inherited = inherited if isinstance(inherited, dict) else {}
+    inherited = subtable(template, ("options",))
     # runtime_engine is another name of the program, which would win over ours in old shims.
     settings = {k: v for k, v in template.items() if k not in ("options", "runtime_engine")}
     kind = settings.pop("runtime_type", "") or options.runtime_type
@@ -195,7 +194,7 @@ def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
         "pod_annotations": options.pod_annotations,
     }
     for key, patterns in requested.items():
-        present = loading.strings(table, key)
+        present = strings(table, key)
         missing = [pattern for pattern in patterns if pattern not in present]
         if missing:
             change[key] = [*present, *missing]
@@ -254,7 +253,7 @@ def _switches(
         return
     if options.cdi and not _cdi(options, config, cri):
         yield ("enable_cdi",), True
-    present = loading.strings(cri.table, "cdi_spec_dirs") or SPEC_DIRS
+    present = strings(cri.table, "cdi_spec_dirs") or SPEC_DIRS
     names = {without_var(posixpath.normpath(folder)) for folder in present}
     missing = [
         folder
@@ -326,8 +325,8 @@ def missing_in_dump(options: EngineOptions, dump: str) -> str:
         document = toml_file.parse(dump, "containerd config dump")
     except EngineConfigError:
         return ""
-    disabled = loading.strings(document, "disabled_plugins")
-    imported = (path for path in loading.strings(document, "imports") if "*" not in path)
+    disabled = strings(document, "disabled_plugins")
+    imported = (path for path in strings(document, "imports") if "*" not in path)
     unclear = loading.DISABLED.intersection(disabled) or not all(map(os.path.exists, imported))
     if not cri.table or unclear:
         return ""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Cri, Loaded
-from nvct.engine.model import ABSENT, EditedFiles, EngineOptions, FileEdit, Files
-from nvct.engine.spans import KeyEdit, Path, Table, same
+from nvct.engine.model import EditedFiles, EngineOptions, FileEdit, Files
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, same, strings, subtable
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import matches
 from nvct.paths import SHIM_PROGRAM
@@ -113,26 +113,22 @@ def _first_lines(config: Config) -> bytes:
 def _reduced_drop_in(
     config: Config, loaded: Loaded, pattern: str, notes: tuple[str, ...]
 ) -> Target:
-    path, cri = loaded.path, ("plugins", config.names[0])
+    path, where, cri = loaded.path, config.cri_path(loaded), ("plugins", config.names[0])
+    target = Target(path=path, cri=cri, start=_first_lines(config), pattern=pattern, written=notes)
     if loaded.data is None:
-        start = _first_lines(config)
-        return Target(path=path, cri=cri, start=start, pattern=pattern, written=notes)
-    where = config.cri_path(loaded)
+        return target
     table = config.cri(loaded) or {}
     additions = difference(table, config.effective(without=path).table)
     is_all_ours = _has_only_our_keys(additions) and not _has_other_keys(loaded, where)
     is_read = config.get(path) is not None
     is_small = same(table, additions) and loaded.version in (0, config.version)
     if is_small and (is_read or is_all_ours):
-        where = where if loaded.version else cri
-        return Target(path=path, cri=where, start=loaded.data, pattern=pattern, written=notes)
+        return replace(target, cri=where if loaded.version else cri, start=loaded.data)
     if is_all_ours:
         keys = [((*cri, key), value) for key, value in additions.items()]
-        start = toml_file.edit(_first_lines(config), keys, path)
+        start = toml_file.edit(target.start, keys, path)
         note = f"{path} held a copy of the CRI settings, which shadowed later edits: now only ours"
-        return Target(
-            path=path, cri=cri, start=start, pattern=pattern, replaces=True, notes=(note,)
-        )
+        return replace(target, start=start, replaces=True, notes=(note,), written=())
     if is_read:
         note = f"{path} holds CRI settings that the root file does not: it shadows edits of that"
         return Target(path=path, cri=where, start=loaded.data, notes=(note,))
@@ -176,8 +172,7 @@ def _full_drop_in(
 def _without_runtimes(cri: Cri, copy: Cri, names: Collection[str]) -> Table:
     if not names:
         return cri.table
-    containerd_table = cri.table.get("containerd")
-    containerd = dict(containerd_table) if isinstance(containerd_table, dict) else {}
+    containerd = dict(subtable(cri.table, ("containerd",)))
     runtimes = cri.runtimes
     containerd["runtimes"] = {name: runtimes[name] for name in runtimes if name not in names}
     if copy.default in names:
@@ -243,7 +238,7 @@ def holder(config: Config, path: Path, target: Target) -> str:
     """Return the file to change: the last with the key if tables merge, else the usual place."""
     if config.modern:
         for loaded in reversed(config.files):
-            if toml_file.find(config.cri(loaded) or {}, path) is not None:
+            if find(config.cri(loaded), path) is not ABSENT:
                 return loaded.path
     return target.path
 
@@ -268,7 +263,7 @@ def edits(
         after[path] = toml_file.edit(data, [*(target.base if is_target else ()), *keys], path)
     root = config.root
     if target.pattern and target.path in after:
-        imports = loading.strings(root.document, "imports")
+        imports = strings(root.document, "imports")
         keys = [(("imports",), [*imports, target.pattern])]
         if not root.document:
             keys.insert(0, (("version",), config.version))
@@ -322,7 +317,7 @@ def cleared(
             rest = toml_file.edit(rest, [(where, ABSENT)], path)
         after[path] = None if _is_left_over(options, config, path, rest) else rest
     root = config.root
-    spelled = loading.strings(root.document, "imports")
+    spelled = strings(root.document, "imports")
     stems = [posixpath.splitext(path) for path, data in after.items() if data is None]
     unneeded = {f"{stem}{star}{suffix}" for stem, suffix in stems for star in ("", "*")}
     paths = zip(spelled, loading.patterns(root), strict=True)

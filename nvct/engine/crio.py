@@ -14,10 +14,10 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
-from nvct.engine.spans import KeyEdit, Table
-from nvct.engine.syntax import Syntax
-from nvct.engine.toml_file import edit, find, parse, string
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import ABSENT, KeyEdit, Table, string, strings, subtable
+from nvct.engine.toml_file import edit, parse
 from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
@@ -54,11 +54,6 @@ class _Merged:
     sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
     low_level: str = ""  # the last default that is none of NVIDIA's
 
-    def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's list of strings, or CRI-O's default if it has none."""
-        value = self.keys.get(key)
-        return tuple(map(str, value)) if isinstance(value, list) else default
-
 
 def state(options: EngineOptions, files: Files) -> State:
     """Return what CRI-O's files say.
@@ -74,7 +69,7 @@ def state(options: EngineOptions, files: Files) -> State:
         handlers={name: string(table, "runtime_path") for name, table in merged.runtimes.items()},
         default=string(merged.keys, "default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
-        spec_dirs=merged.list("cdi_spec_dirs", ()),
+        spec_dirs=strings(merged.keys, "cdi_spec_dirs"),
     )
 
 
@@ -188,10 +183,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
     registered = merged.runtimes.get(handler.name)
     if registered is not None and _is_up_to_date(registered, table):
         return []
-    own_table = find(document, (*RUNTIMES, handler.name))
-    keys = own_table if isinstance(own_table, dict) else ()
     key = (*RUNTIMES, handler.name)
-    return [(key, table), *(((*key, name), ABSENT) for name in MISLEADING if name in keys)]
+    own_table = subtable(document, key)
+    return [(key, table), *(((*key, name), ABSENT) for name in MISLEADING if name in own_table)]
 
 
 def _is_up_to_date(registered: Table, table: Table) -> bool:
@@ -216,11 +210,11 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
                 hint="name one of " + ", ".join(sorted(names)),
             )
         yield "default_runtime", options.default
-    dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
+    dirs = strings(merged.keys, "cdi_spec_dirs", SPEC_DIRS)
     missing = [name for name in options.spec_dirs if name not in dirs]
     if missing:
         yield "cdi_spec_dirs", [*dirs, *missing]
-    hooks = merged.list("hooks_dir", (HOOKS_DIR,))
+    hooks = strings(merged.keys, "hooks_dir", (HOOKS_DIR,))
     if options.hooks_dir and options.hooks_dir not in hooks:
         yield "hooks_dir", [*hooks, options.hooks_dir]
 
@@ -257,8 +251,8 @@ def _low_level_note(template: Table, files: Files) -> Iterator[str]:
     path = string(template, "runtime_path")
     config = files.read(CONFIG_FILE)
     document = {} if config is None else parse(config, CONFIG_FILE)
-    runtimes = find(document, ("nvidia-container-runtime", "runtimes"))
-    first = str(runtimes[0]) if isinstance(runtimes, list) and runtimes else "runc"
+    shim_options = subtable(document, ("nvidia-container-runtime",))
+    first = (strings(shim_options, "runtimes") or ("runc",))[0]
     on_path = posixpath.dirname(path) in ("", *DEFAULT_PATH_DIRS)
     if path and first != path and not (on_path and first == posixpath.basename(path)):
         yield (

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import command, crio, modules, platforms, processes, syntax
+from nvct.engine import command, crio, modules, platforms, processes
 from nvct.engine.model import Engine, Files
 from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
+from nvct.engine.tables import find
 from nvct.errors import DocumentError
 
 # (file to execute, argv) → what it printed; "" if it cannot be run.
@@ -225,6 +226,6 @@ def _configured_sockets(engine: Engine, files: Files | None, *path: str) -> list
         document = modules.of(engine.engine).SYNTAX.parse(data, engine.config)
     except DocumentError:
         return []
-    configured = syntax.find(document, path)
+    configured = find(document, path)
     values = configured if isinstance(configured, list) else [configured]
     return [value for value in values if isinstance(value, str)]

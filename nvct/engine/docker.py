@@ -13,8 +13,8 @@ from nvct import paths
 from nvct.engine import json_file
 from nvct.engine.json_file import Document
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
-from nvct.engine.spans import KeyEdit
-from nvct.engine.syntax import Syntax
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"

@@ -205,9 +205,6 @@ class EngineControl:
         return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []
 
 
-TIMEOUT_S = 20.0
-
-
 def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
     """Return the command with which an engine reads its files and exits; [] if it has none.
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from nvct.engine import spans
-from nvct.engine.model import ABSENT
-from nvct.engine.spans import SPACE, Item, KeyEdit, Path, items, same
+from nvct.engine.spans import SPACE, Item, items
+from nvct.engine.tables import ABSENT, KeyEdit, Path, same
 from nvct.errors import DocumentError, EngineConfigError
 from nvct.oci import jsontext
 

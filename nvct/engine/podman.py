@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from nvct import paths
 from nvct.engine import toml_file
 from nvct.engine.model import Change, EngineOptions, Files, State, change_of
-from nvct.engine.spans import KeyEdit, Table
-from nvct.engine.syntax import Syntax
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit, Table, find
 from nvct.engine.toml_file import table
 from nvct.errors import EngineConfigError, UsageError
 
@@ -110,7 +110,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
     start = HEADER.encode() if before is None else before
     edits = _edits(options, current)
     if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:
-        folders = toml_file.find(toml_file.parse(start, target), (*ENGINE, HOOKS))
+        folders = find(toml_file.parse(start, target), (*ENGINE, HOOKS))
         value = _with_folder(options, folders, _merged(order[:at], files))
         edits.append(((*ENGINE, HOOKS), value))
     if not edits:

@@ -13,11 +13,19 @@ import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvct.engine import toml_file
 from nvct.engine.journal import Entry
-from nvct.engine.model import ABSENT
-from nvct.engine.spans import KeyEdit, Path, Table, same
-from nvct.engine.syntax import RUNTIMES, Syntax, find, has_values, program
+from nvct.engine.modules import RUNTIMES, Syntax, program
+from nvct.engine.tables import (
+    ABSENT,
+    KeyEdit,
+    Path,
+    Table,
+    find,
+    has_values,
+    pruned,
+    same,
+    subtable,
+)
 from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)
@@ -61,7 +69,7 @@ def restored(
             data=current, notes=[f"{path} was made by others: it stays"], has_settings=True
         )
     file.revert()
-    before, result = toml_file.pruned(file.before), toml_file.pruned(file.result)
+    before, result = pruned(file.before), pruned(file.result)
     if current == configured and same(result, before):
         return Restored(data=original, has_settings=has_values(file.before))
     note = f"{path} was changed by others: only our part is taken out"
@@ -115,11 +123,9 @@ class _File:
             else:
                 self._revert(path, before, configured)
         for path in helpers:
-            siblings, before = find(self.result, path[:-1]), find(self.before, path[:-1])
-            expected = {helper[-1] for helper in helpers}
-            expected.update(before if isinstance(before, dict) else ())
+            expected = {helper[-1] for helper in helpers} | subtable(self.before, path[:-1]).keys()
             # The helpers stay if others have registered a runtime since.
-            if isinstance(siblings, dict) and set(siblings) <= expected:
+            if subtable(self.result, path[:-1]).keys() <= expected:
                 self._revert(path, ABSENT, find(self.configured, path))
         # Settings that others added may need this version, so it stays beside them.
         rest = {key: value for key, value in self.result.items() if key not in VERSION}
@@ -142,9 +148,8 @@ class _File:
     def _value(self, path: Path, before: object, configured: object, current: object) -> object:
         if _is_runtime(path) and before is ABSENT and current is not ABSENT:
             return ABSENT if path[-1] in self.removable else current
-        if path[-1] == self.syntax.default and current in self.removable.intersection(
-            self.handlers
-        ):
+        ours_to_choose = self.removable.intersection(self.handlers)
+        if path[-1] == self.syntax.default and current in list(ours_to_choose):
             return before  # others chose another one of ours
         ours = configured if isinstance(configured, list) else []
         original = before if isinstance(before, list) else []

@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from nvct.engine.spans import Path
+from nvct.engine.tables import Path
 from nvct.engine.toml_source import (
     GAPS,
     HEADERS,

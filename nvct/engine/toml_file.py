@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nvct.config import toml
-from nvct.engine.model import ABSENT, data_of, text_of
-from nvct.engine.spans import KeyEdit, Path, Table, same
+from nvct.engine.model import data_of, text_of
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, pruned, same
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
@@ -101,21 +101,6 @@ def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
     return mark + (plain.replace("\n", "\r\n") if crlf else plain)
 
 
-def find(document: object, path: Iterable[str], missing: object = None) -> object:
-    """Return the value at a path, `missing` if there is none."""
-    for name in path:
-        if not isinstance(document, dict) or name not in document:
-            return missing
-        document = document[name]
-    return document
-
-
-def string(table: object, key: str) -> str:
-    """Return a string of a table, "" for anything else."""
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, str) else ""
-
-
 def table(document: Table, path: Iterable[str], where: str) -> Table:
     """Return the table at a path, {} if there is none.
 
@@ -149,11 +134,3 @@ def _apply(document: Table, key: Path, value: object) -> None:
     else:
         plain = str(value) if isinstance(value, Noted) else value
         document[key[-1]] = list(plain) if isinstance(plain, tuple) else plain
-
-
-def pruned(item: object) -> object:
-    """Return a value without empty tables, which mean nothing."""
-    if not isinstance(item, dict):
-        return item
-    inner = {key: pruned(value) for key, value in item.items()}
-    return {key: value for key, value in inner.items() if value != {}}

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from nvct.config import toml
 from nvct.engine import spans
-from nvct.engine.spans import Item, Path, after_space, items, same, value_end
+from nvct.engine.spans import Item, after_space, items, value_end
+from nvct.engine.tables import Path, same
 from nvct.errors import EngineConfigError
 
 GAPS = ("blank", "comment")

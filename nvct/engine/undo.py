@@ -13,19 +13,9 @@ from dataclasses import replace
 
 from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
-from nvct.engine.model import (
-    ABSENT,
-    Change,
-    EditedFiles,
-    EngineOptions,
-    FileEdit,
-    Files,
-    Handler,
-    State,
-)
-from nvct.engine.modules import Module
-from nvct.engine.spans import KeyEdit, Path, Table
-from nvct.engine.syntax import RUNTIMES, Syntax, find, program
+from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.modules import RUNTIMES, Module, Syntax, program
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, subtable
 from nvct.paths import SHIM_PROGRAM
 
 OWN = "the engine's own"
@@ -110,8 +100,7 @@ def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
     return {
         (*where, RUNTIMES, name): program(runtime)
         for where, table in syntax.parents(syntax.parse(data, path))
-        if isinstance(runtimes := table.get(RUNTIMES), dict)
-        for name, runtime in runtimes.items()
+        for name, runtime in subtable(table, (RUNTIMES,)).items()
         if is_nvidia_runtime(program(runtime))
     }
 
@@ -262,9 +251,7 @@ def _default_edits(
             continue
         value = find(original, where)
         if value is ABSENT or _is_among(value, unregistered):
-            runtimes = table.get(RUNTIMES)
-            remaining = runtimes if isinstance(runtimes, dict) else {}
-            value = syntax.next_default(remaining, version, path)
+            value = syntax.next_default(subtable(table, (RUNTIMES,)), version, path)
         edits.append((where, value))
     return edits
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.spans import KeyEdit, Path, Table
-from nvct.engine.syntax import Syntax
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit, Path, Table
 from nvct.errors import EngineConfigError, EngineError
 
 MAIN = "/etc/pair/main.conf"

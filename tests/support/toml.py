@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nvct.engine import toml_file
 from nvct.engine.model import data_of, text_of
-from nvct.engine.spans import Path
+from nvct.engine.tables import Path
 
 
 def edit(text: str, changes: Iterable[tuple[Path, str, object]], path: str = "the file") -> str:

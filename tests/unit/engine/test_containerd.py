@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import containerd, restore, toml_file, writing
+from nvct.engine import containerd, restore, tables, toml_file, writing
 from nvct.engine import containerd_load as loading
 from nvct.engine.journal import Entry
 from nvct.engine.model import EngineOptions, Handler, State
@@ -762,7 +762,7 @@ runtime_type = "io.containerd.runtime.v1.linux"
 
     assert cri.systemd_cgroup(former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
-    assert toml_file.find(toml_file.parse(remaining, CONFIG), legacy) == toml_file.find(
+    assert tables.find(toml_file.parse(remaining, CONFIG), legacy) == tables.find(
         toml_file.parse(text, CONFIG), legacy
     )
 

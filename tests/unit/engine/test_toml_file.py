@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from nvct.engine.model import ABSENT
-from nvct.engine.spans import same
+from nvct.engine.tables import ABSENT, same
 from nvct.engine.toml_file import parse
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError

@@ -457,3 +457,22 @@ def test_an_additional_runtime_is_removed_unless_others_added_one() -> None:
     for current, is_removed in ((configured, True), (foreign, False)):
         restored = restore.restored(entry, current, syntax, {"nvidia"})
         assert (b"former-default" not in (restored.data or b"")) is is_removed
+
+
+def test_a_default_of_another_kind_that_others_wrote_stays() -> None:
+    cri = "plugins.cri.containerd"
+    before = f'[{cri}]\ndefault_runtime_name = "runc"\n'
+    table = f'[{cri}.runtimes.nvidia]\nruntime_type = "x"\n'
+    configured = before.replace('"runc"', '"nvidia"') + table
+    current = configured.replace('"nvidia"', '["a"]')
+    file = writing.new_file("/x")
+    entry = Entry(
+        path="/x",
+        before=file.with_content(before.encode()),
+        after=file.with_content(configured.encode()),
+    )
+    syntax = modules.of("containerd").SYNTAX
+
+    restored = restore.restored(entry, current.encode(), syntax, {"nvidia"})
+
+    assert (restored.data or b"").decode() == before.replace('"runc"', '["a"]')
