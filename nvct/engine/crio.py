@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
@@ -81,7 +81,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
             default of the options is no handler.
         DocumentError: a file cannot be read.
     """
-    target = _target(options)
+    target, order = _target(options), _order(options, files)
     before = files.read(target)
     merged = _merge(_layers(options, files))
     document = parse(before or b"", target)
@@ -91,10 +91,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
     for handler in options.handlers:
         changes = _handler(handler, template, merged, document)
         if changes:
-            _check_last(merged, f"runtimes.{handler.name}", target, files, options)
+            _check_last(merged, f"runtimes.{handler.name}", target, order)
             settings += changes
     for key, value in _keys(options, merged):
-        _check_last(merged, key, target, files, options)
+        _check_last(merged, key, target, order)
         settings.append(((*RUNTIME, key), value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
@@ -116,9 +116,16 @@ def _target(options: EngineOptions) -> str:
 
 
 def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
-    paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
-    contents = ((path, files.read(path)) for path in paths)
+    contents = ((path, files.read(path)) for path in _order(options, files))
     return {path: parse(data, path) for path, data in contents if data}
+
+
+def _order(options: EngineOptions, files: Files) -> list[str]:
+    """Return the files in CRI-O's order, the target among them, whether it exists or not."""
+    main, drop_ins = options.config or CONFIG, [*_walk(files, config_dir(options))]
+    if _target(options) not in (main, *drop_ins):
+        drop_ins = sorted([*drop_ins, _target(options)])
+    return [main, *drop_ins]
 
 
 def _in_force(options: EngineOptions) -> dict[str, Table]:
@@ -219,15 +226,10 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
         yield "hooks_dir", [*hooks, options.hooks_dir]
 
 
-def _check_last(
-    merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
-) -> None:
+def _check_last(merged: _Merged, key: str, target: str, order: Sequence[str]) -> None:
     """Refuse to write a key that a later file overrides."""
     where = merged.sources.get(key, target)
-    order = [options.config or CONFIG, *_walk(files, config_dir(options))]
-    if target not in order:
-        order = [order[0], *sorted([*order[1:], target])]
-    if where in order and order.index(where) > order.index(target):
+    if order.index(where) > order.index(target):
         raise EngineConfigError(
             f"{where} says {key} too, and CRI-O reads it after {target}",
             hint=f"change {key} there",

@@ -143,7 +143,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
         remove(target(path) if stays else path, kernel)
     elif follow:
         new = not os.path.exists(path)
-        write(path, state.data, stat.S_IMODE(state.mode) if new else None, kernel)
+        write_engine_file(path, state.data, stat.S_IMODE(state.mode) if new else None, kernel)
         status = os.stat(path)
         if new and (status.st_uid, status.st_gid) != (state.uid, state.gid):
             kernel.lchown(path, state.uid, state.gid)
@@ -193,7 +193,7 @@ def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
 # Files
 
 
-def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
+def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     """Write a file as `files.write_atomic` does, with follow: admins link such files.
 
     CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
