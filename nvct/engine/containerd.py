@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from nvct.engine import containerd_files as target_files
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
-from nvct.engine.containerd_files import NAMED, Settings, Target
+from nvct.engine.containerd_files import NAMED, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, without_var
 from nvct.engine.modules import ANY, Syntax
@@ -65,10 +65,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
     """
     config = loading.load(options, files)
     target = target_files.choose(options, config, files)
-    settings: Settings = {}
     notes = [*_notes(config), *target.notes]
     cri = config.effective()
     template = _template(options, config, cri)
+    keys: list[KeyEdit] = []
     for handler in options.handlers:
         old = cri.runtimes.get(handler.name)
         program = _program(handler, target)
@@ -77,14 +77,11 @@ def plan(options: EngineOptions, files: Files) -> Change:
         else:
             entry = _changed_runtime(program, template, old, cri, options)
         if entry:
-            where = target_files.holder(config, (*RUNTIMES, handler.name), target)
-            settings.setdefault(where, []).append(((*RUNTIMES, handler.name), entry))
-    if settings:
-        _keep_runc(options, cri, settings.setdefault(target.path, []), notes)
-    for key, value in _switches(options, config, cri, notes):
-        where = target_files.holder(config, key, target)
-        settings.setdefault(where, []).append((key, value))
-    edits = target_files.edits(config, target, settings, files)
+            keys.append(((*RUNTIMES, handler.name), entry))
+    if keys:
+        keys = [*_named_runc(options, cri, notes), *keys]
+    keys += _switches(options, config, cri, notes)
+    edits = target_files.edits(config, target, keys, files)
     target_files.check(options, edits, files)
     notes += target.written if edits else ()
     return Change(engine="containerd", edits=edits, restart=bool(edits), notes=tuple(notes))
@@ -201,10 +198,8 @@ def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
     return change
 
 
-def _keep_runc(
-    options: EngineOptions, cri: Cri, settings: list[KeyEdit], notes: list[str]
-) -> None:
-    """Name runc where it is the default: containerd 1.x drops its own for any table.
+def _named_runc(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
+    """Yield runc's name where it is the default: containerd 1.x drops its own for any table.
 
     Without the runtime that is the default, its CRI does not load. A file without any has none to
     lose yet.
@@ -212,7 +207,7 @@ def _keep_runc(
     is_default = not options.default and cri.default in ("", "runc")
     if not cri.modern and "runc" not in cri.runtimes and (is_default or not cri.runtimes):
         kind = Noted.of(RUNC_TYPE, NAMED)
-        settings.insert(0, ((*RUNTIMES, "runc"), {"runtime_type": kind}))
+        yield (*RUNTIMES, "runc"), {"runtime_type": kind}
         notes.append(
             "runc is named as well: containerd 1.x forgets its own entry beside any other"
         )

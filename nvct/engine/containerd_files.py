@@ -12,7 +12,6 @@ import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
@@ -22,8 +21,6 @@ from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, same, strings
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import matches
 from nvct.paths import SHIM_PROGRAM
-
-Settings: TypeAlias = dict[str, list[KeyEdit]]  # path of the file → edits below the CRI's table
 
 NAME = "conf.d/99-nvidia.toml"
 HEADER = "# Made by nvct; `nvct runtime undo --runtime containerd` takes it away.\n"
@@ -234,40 +231,35 @@ def _has_other_keys(loaded: Loaded, cri: Path) -> bool:
 # Edits
 
 
-def holder(config: Config, path: Path, target: Target) -> str:
-    """Return the file to change: the last with the key if tables merge, else the usual place."""
-    if config.modern:
-        for loaded in reversed(config.files):
-            if find(config.cri(loaded), path) is not ABSENT:
-                return loaded.path
-    return target.path
-
-
 def edits(
-    config: Config, target: Target, settings: Settings, files: Files
+    config: Config, target: Target, keys: Sequence[KeyEdit], files: Files
 ) -> tuple[FileEdit, ...]:
-    """Return the edits: drop-ins before the root file, which imports them.
+    """Return the edits, by keys below the CRI's table: drop-ins before the root, their importer.
 
     Raises:
         EngineConfigError: k3s, RKE2 or k0s generates the root file at each start.
     """
+    by_file: dict[str, list[KeyEdit]] = {}
+    for key, value in keys:
+        by_file.setdefault(_holder(config, key, target), []).append((key, value))
     after = {target.path: target.start} if target.replaces else {}
-    for path, changed in settings.items():
-        if not changed:
-            continue
+    for path, changed in by_file.items():
         loaded = config.get(path)
-        is_target = path == target.path
-        cri = target.cri if is_target or loaded is None else config.cri_path(loaded)
-        data = target.start if is_target else (loaded and loaded.data) or b""
-        keys = [((*cri, *key), value) for key, value in changed]
-        after[path] = toml_file.edit(data, [*(target.base if is_target else ()), *keys], path)
+        data, cri = (loaded and loaded.data) or b"", target.cri
+        base: tuple[KeyEdit, ...] = ()
+        if path == target.path:
+            data, base = target.start, target.base
+        elif loaded:
+            cri = config.cri_path(loaded)
+        below = [((*cri, *key), value) for key, value in changed]
+        after[path] = toml_file.edit(data, [*base, *below], path)
     root = config.root
     if target.pattern and target.path in after:
-        imports = strings(root.document, "imports")
-        keys = [(("imports",), [*imports, target.pattern])]
-        if not root.document:
-            keys.insert(0, (("version",), config.version))
-        after[root.path] = toml_file.edit(after.get(root.path, root.data or b""), keys, root.path)
+        version = [] if root.document else [(("version",), config.version)]
+        imports = ("imports",), [*strings(root.document, "imports"), target.pattern]
+        after[root.path] = toml_file.edit(
+            after.get(root.path, root.data or b""), [*version, imports], root.path
+        )
     order = sorted(after, key=lambda path: path == root.path)
     every = (FileEdit(path=path, before=files.read(path), after=after[path]) for path in order)
     changed_files = tuple(edit for edit in every if edit.before != edit.after)
@@ -280,6 +272,14 @@ def edits(
             hint=K0S_HINT if maker == "k0s" else hint,
         )
     return changed_files
+
+
+def _holder(config: Config, key: Path, target: Target) -> str:
+    """Return the file to change: the last with the key if tables merge, else the usual place."""
+    for loaded in reversed(config.files) if config.modern else ():
+        if find(config.cri(loaded), key) is not ABSENT:
+            return loaded.path
+    return target.path
 
 
 def check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:

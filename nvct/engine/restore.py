@@ -92,9 +92,8 @@ class _File:
         handlers: Collection[str],
         remaining: Sequence[str],
     ) -> None:
-        self.path, self.syntax, self.handlers, self.remaining = (
-            entry.path, syntax, handlers, remaining
-        )  # fmt: skip
+        self.path, self.syntax = entry.path, syntax
+        self.handlers, self.remaining = handlers, remaining
         self.before, self.configured, self.current = (
             {} if data is None else syntax.parse(data, entry.path)
             for data in (entry.before.content, entry.after.content, current)
@@ -124,7 +123,7 @@ class _File:
                 self._revert(path, before, configured)
         for path in helpers:
             expected = {helper[-1] for helper in helpers} | subtable(self.before, path[:-1]).keys()
-            # The helpers stay if others have registered a runtime since.
+            # They stay if others have registered a runtime since.
             if subtable(self.result, path[:-1]).keys() <= expected:
                 self._revert(path, ABSENT, find(self.configured, path))
         # Settings that others added may need this version, so it stays beside them.
@@ -148,8 +147,8 @@ class _File:
     def _value(self, path: Path, before: object, configured: object, current: object) -> object:
         if _is_runtime(path) and before is ABSENT and current is not ABSENT:
             return ABSENT if path[-1] in self.removable else current
-        ours_to_choose = self.removable.intersection(self.handlers)
-        if path[-1] == self.syntax.default and current in list(ours_to_choose):
+        is_default = path[-1] == self.syntax.default and isinstance(current, str)
+        if is_default and current in self.removable and current in self.handlers:
             return before  # others chose another one of ours
         ours = configured if isinstance(configured, list) else []
         original = before if isinstance(before, list) else []
