@@ -206,7 +206,7 @@ def _named_runc(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[
     """
     is_default = not options.default and cri.default in ("", "runc")
     if not cri.modern and "runc" not in cri.runtimes and (is_default or not cri.runtimes):
-        kind = Noted.of(RUNC_TYPE, NAMED)
+        kind = Noted(RUNC_TYPE, NAMED)
         yield (*RUNTIMES, "runc"), {"runtime_type": kind}
         notes.append(
             "runc is named as well: containerd 1.x forgets its own entry beside any other"

@@ -70,8 +70,6 @@ def same(first: object, second: object) -> bool:
         return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, str) and isinstance(second, str):
-        return str(first) == str(second)
     if type(first) is not type(second):
         return False
     return first == second or (first != first and second != second)  # noqa: PLR0124 nan

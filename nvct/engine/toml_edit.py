@@ -47,6 +47,10 @@ def put(text: str, target: Path, value: object, path: str) -> str:
         for name, inner in value.items():
             text = put(text, (*target, name), inner, path)
         return text
+    note = ""
+    if isinstance(value, Noted):
+        note = f"  # {value.note}"
+        value = value.value
     nodes = statements(text)
     quote = "'" if text.count("= '") > text.count('= "') else '"'
     where = f"{path}: {'.'.join(target)}"
@@ -62,7 +66,6 @@ def put(text: str, target: Path, value: object, path: str) -> str:
         return put_member(text, holder.value, target[len(holder.path) :], value, quote, where)
     if value == {}:
         return _add(text, nodes, target, "", quote)
-    note = f"  # {value.note}" if isinstance(value, Noted) else ""
     line = f"{key_text(target[-1], quote)} = {value_text(value, quote)}{note}"
     return _add(text, nodes, target[:-1], line, quote)
 

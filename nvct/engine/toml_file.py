@@ -132,5 +132,5 @@ def _apply(document: Table, key: Path, value: object) -> None:
         for name, item in value.items():
             _apply(document, (key[-1], name), item)
     else:
-        plain = str(value) if isinstance(value, Noted) else value
+        plain = value.value if isinstance(value, Noted) else value
         document[key[-1]] = list(plain) if isinstance(plain, tuple) else plain

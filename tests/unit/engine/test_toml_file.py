@@ -226,7 +226,7 @@ def test_multi_line_strings_and_brackets_in_strings_are_no_statements() -> None:
 
 
 def test_a_noted_value_gets_its_comment_once() -> None:
-    change = [(("t",), "a", Noted.of("x", "because"))]
+    change = [(("t",), "a", Noted("x", "because"))]
 
     text = edit("", change)
 
