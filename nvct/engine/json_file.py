@@ -158,11 +158,11 @@ def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | Non
 
 def _with(document: Document, where: Path, value: object) -> str:
     text = document.text
+    has_lines = "\n" in text[document.root.value : document.root.end]
     old = document.find(where)
     if old is not None:
         if same(document.value(old), value):
             return text
-        has_lines = "\n" in text[document.root.value : document.root.end]
         indent = _indent_at(text, old.value) if has_lines else None
         return text[: old.value] + _render(document, value, indent) + text[old.end :]
     depth = len(where) - 1
@@ -175,8 +175,8 @@ def _with(document: Document, where: Path, value: object) -> str:
     members = items(text, parent.value)
     if members:
         return _appended(document, members, parent.value, where[depth], value)
-    is_alone = parent is document.root or "\n" in text[document.root.value : document.root.end]
-    indent = _indent_at(text, parent.value) if is_alone else None
+    is_on_lines = has_lines or parent is document.root
+    indent = _indent_at(text, parent.value) if is_on_lines else None
     filled = _render(document, {where[depth]: value}, indent)
     return text[: parent.value] + filled + text[parent.end :]
 
