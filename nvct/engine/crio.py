@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
 from nvct.engine.modules import Syntax
 from nvct.engine.tables import ABSENT, KeyEdit, Table, string, strings, subtable
-from nvct.engine.toml_file import edit, parse
+from nvct.engine.toml_file import parse
 from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
@@ -98,9 +98,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         settings.append(((*RUNTIME, key), value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
-    after = before
-    if settings:
-        after = edit(HEADER.encode() if before is None else before, settings, target)
+    after = SYNTAX.edit(before, settings, target) if settings else before
     return change_of("crio", target, before, after, restart=True, notes=notes)
 
 

@@ -58,15 +58,15 @@ class Syntax:
         # Some engines accept bytes that are not UTF-8; others have refused them before.
         return toml_file.parse(text_of(data), path)
 
-    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-        """Return a file with keys set or removed.
+    def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
+        """Return a file with keys set or removed; None is a new one, with our first line.
 
         Raises:
             EngineConfigError: it is malformed, or cannot be edited.
         """
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
-        return toml_file.edit(data, edits, path)
+        return toml_file.edit(self.header.encode() if data is None else data, edits, path)
 
     def is_empty(self, data: bytes, path: str) -> bool:
         """Report whether a file has no settings, and no comments except ours."""

@@ -107,15 +107,14 @@ def plan(options: EngineOptions, files: Files) -> Change:
     at = order.index(target) + 1
     current = _merged(order, files)
     before = files.read(target)
-    start = HEADER.encode() if before is None else before
     edits = _edits(options, current)
     if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:
-        folders = find(toml_file.parse(start, target), (*ENGINE, HOOKS))
+        folders = find(toml_file.parse(before or b"", target), (*ENGINE, HOOKS))
         value = _with_folder(options, folders, _merged(order[:at], files))
         edits.append(((*ENGINE, HOOKS), value))
     if not edits:
         return Change(engine=options.engine, notes=_notes(options, current))
-    after = toml_file.edit(start, edits, target)
+    after = SYNTAX.edit(before, edits, target)
     changed = {key[-1] for key, _value in edits}
     notes = tuple(
         f"{file} is read later and says {key} too: it wins"

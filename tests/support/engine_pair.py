@@ -37,7 +37,7 @@ class _Syntax(Syntax):
             raise EngineConfigError(f"{path} is broken")
         return {"imports": data.decode().splitlines(keepends=True)}
 
-    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
         del data, path
         lines = edits[-1][1]
         return "".join(lines).encode() if isinstance(lines, list) else b""
