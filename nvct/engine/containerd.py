@@ -335,6 +335,6 @@ def missing_in_dump(options: EngineOptions, dump: str) -> str:
 
 SYNTAX = Syntax(
     parent=("plugins", ANY, "containerd"), default=DEFAULT, header=target_files.HEADER,
-    needed=target_files.is_import_needed, copies=loading.replaces, next_default=_next_default,
-    cleared=target_files.cleared,
+    needed=target_files.is_import_needed, merges_from=loading.VERSION_3,
+    next_default=_next_default, cleared=target_files.cleared,
 )  # fmt: skip

@@ -200,11 +200,6 @@ def load(options: EngineOptions, files: Files) -> Config:
     return config
 
 
-def replaces(version: tuple[int, ...]) -> bool:
-    """Report whether a containerd of this version uses only the CRI's table of the last file."""
-    return version < VERSION_3
-
-
 def parsed(path: str, data: bytes | None) -> Loaded:
     """Return one file of this content, without its imports.
 

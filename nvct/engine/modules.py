@@ -35,9 +35,9 @@ class Syntax:
     header: str = ""  # the first line of a drop-in of ours
     # reports whether the remaining files use an element that we added to a list
     needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
-    # reports whether an engine of this version uses only the tables of the last file, so that a
-    # drop-in of ours holds a copy of the others
-    copies: Callable[[tuple[int, ...]], bool] = lambda _: False
+    # the first release that merges the tables of all files; before, those of the last one count,
+    # so that a drop-in of ours holds a copy of the others
+    merges_from: tuple[int, ...] = ()
     # returns the default after a removal by the remaining runtimes, the engine's version and the
     # path of the table; ABSENT for the engine's own
     next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT

@@ -166,7 +166,7 @@ def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
     the rest.
     """
     options, syntax, data = record.options, module.SYNTAX, entry.after.content
-    if data is None or not syntax.copies(options.engine_version):
+    if data is None or options.engine_version >= syntax.merges_from:
         return entry
     main = next((e.before.content for e in record.entries if e.path == options.config), None)
     root = {} if main is None else syntax.parse(main, options.config)
