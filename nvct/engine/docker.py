@@ -20,8 +20,7 @@ from nvct.errors import EngineConfigError, UsageError
 CONFIG = "/etc/docker/daemon.json"
 RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
 CDI = ("features", "cdi")
-STOCK = "runc"
-RESERVED = (STOCK, "io.containerd.runc.v2")
+RESERVED = ("runc", "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
 """Names of containerd's shims, which a default may have without being registered."""
 
