@@ -83,6 +83,13 @@ def test_the_command_prints_values_and_sentences(tmp_path: Path) -> None:
     )
 
 
+def test_a_release_without_values_is_converted(tmp_path: Path) -> None:
+    """`helm get values --output yaml` prints null then."""
+    (tmp_path / "values.yaml").write_text("null\n")
+    done = invoke("nvct", ["convert", "values", str(tmp_path / "values.yaml")])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "{}\n", "")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
