@@ -304,7 +304,9 @@ def test_an_image_that_cannot_be_pulled_delays_the_removal_by_a_minute(node: Clu
     node.helm("uninstall", "nvct", *IN_NAMESPACE, "--no-hooks")
     assert "Job/nvct/nvct-uninstall-pull not ready" in done.stderr, done
     assert PULL_S <= took < PULL_S + 30, (took, done)
-    kinds = "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,runtimeclasses"
+    kinds = (
+        "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,runtimeclasses"
+    )
     assert node.kubectl("get", kinds, *IN_NAMESPACE, "--selector=app.kubernetes.io/name=nvct",
                         "--output=name", "--ignore-not-found") == ""  # fmt: skip
     assert node.engine.snapshot() == before

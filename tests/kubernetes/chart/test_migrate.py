@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,7 +56,9 @@ class Reader:
         packaging.symlink_to(CHART.parents[1])
         chart = self._folder / "nvdp/nvidia-device-plugin"
         (chart / "templates").mkdir(parents=True, exist_ok=True)
-        (chart / "Chart.yaml").write_text("{apiVersion: v2, name: nvidia-device-plugin, version: 0.20.0}")
+        (chart / "Chart.yaml").write_text(
+            "{apiVersion: v2, name: nvidia-device-plugin, version: 0.20.0}"
+        )
         (chart / "templates/plugin.yaml").write_text(_plugin(node))
 
     def types(self, section: str, number: int) -> str:
@@ -65,7 +66,7 @@ class Reader:
         text = PAGE.read_text().partition(f"### {section}\n")[2].partition("\n#")[0]
         blocks = re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", text)
         block = re.sub(r"(?m)^    ", "", blocks[number]).replace("NODE", NODE)
-        nvct = f"nvct() {{ {PROGRAMS}/python -I -m nvct.cli nvct \"$@\"; }}\n"
+        nvct = f'nvct() {{ {PROGRAMS}/python -I -m nvct.cli nvct "$@"; }}\n'
         script = f"set -eu; cd {self._folder}\n{nvct}{block}"
         done = self.node.box.call("sh", "-c", script, env=ADMIN, timeout=300)
         assert done.returncode == 0, (block, done, state_of(self.node))
@@ -122,7 +123,9 @@ def reader(node: Cluster) -> Iterator[Reader]:
         yield made
     finally:
         for release in ("nvct", "nvdp"):
-            node.box.call("helm", "uninstall", release, f"--namespace={release}", "--wait", env=ADMIN)
+            node.box.call(
+                "helm", "uninstall", release, f"--namespace={release}", "--wait", env=ADMIN
+            )
         node.kubectl("label", "node", NODE, f"{NFD}-", "gpus-")
         node.engine.undo()
         node.box.write(CONFIG, config)
