@@ -151,6 +151,15 @@ def test_a_node_moves_and_moves_back_by_the_pages_commands(node: Cluster, reader
     _moves(node, reader, section)
     reader.types("Back", 0)
     _is_back(node, before, labels)
+    node.kubectl("label", "node", NODE, "gpus=nvct")
+    reader.types(section, 1)
+    assert wait(lambda: nvidia_labels(node), TIMEOUT_S), state_of(node)
+    reader.types(section, 3)
+    node.kubectl("label", "node", NODE, "gpus-")
+    node.kubectl("--namespace=nvct", "rollout", "status", "daemonset/nvct", "--timeout=100s")
+    assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+    assert gpus_of(run(node.api, "stays", ASKS)) == 1, state_of(node)
+    assert _gpus_in(node) == 1
     node.api.delete(f"{PODS}/runs-on")
 
 
