@@ -304,9 +304,7 @@ def test_an_image_that_cannot_be_pulled_delays_the_removal_by_a_minute(node: Clu
     node.helm("uninstall", "nvct", *IN_NAMESPACE, "--no-hooks")
     assert "Job/nvct/nvct-uninstall-pull not ready" in done.stderr, done
     assert PULL_S <= took < PULL_S + 30, (took, done)
-    kinds = (
-        "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,runtimeclasses"
-    )
-    assert node.kubectl("get", kinds, *IN_NAMESPACE, "--selector=app.kubernetes.io/name=nvct",
-                        "--output=name", "--ignore-not-found") == ""  # fmt: skip
+    kinds = "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
+    left = ("get", kinds, *IN_NAMESPACE, "--selector=app.kubernetes.io/name=nvct", "--output=name")
+    assert wait(lambda: node.kubectl(*left) == "", TIMEOUT_S), node.kubectl(*left)
     assert node.engine.snapshot() == before
