@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offers GPUs in a pod as NVIDIA's device plugin 0.20.0 was seen to do it, beside nvct and alone.
+"""Offers GPUs in a pod as NVIDIA's device plugin 0.20.0 (1b826acc) did on 2026-11-27.
 
 At its start it removes whatever is at its socket's path, at its end that path; it registers once,
 offers UUIDs, and answers with `NVIDIA_VISIBLE_DEVICES`. Its arguments are the UUIDs.

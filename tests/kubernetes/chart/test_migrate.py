@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrate.md: a node moves from NVIDIA's device plugin to nvct and back, by the page's own commands.
+"""docs/migrate.md: a node moves from NVIDIA's device plugin to nvct and back, by the page's commands.
 
-`others_plugin.py` stands for NVIDIA's plugin; if NVCT_PEER names the folder of NVIDIA's programs, it
-is the real one. The reduced chart has the values of NVIDIA's 0.20.0 that the page sets.
+`others_plugin.py` stands for NVIDIA's plugin; if NVCT_PEER names the folder of NVIDIA's programs,
+it is the real one. The reduced chart has the values of NVIDIA's 0.20.0 that the page sets.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -37,6 +38,7 @@ PAGE = CHART.parents[2] / "docs/migrate.md"
 PEER = os.environ.get("NVCT_PEER", "")
 ASKS = device_plugin.asks(1, runtime_class="")
 NFD = "feature.node.kubernetes.io/pci-10de.present"
+DEPLOY = "nvidia.com/gpu.deploy."
 VALUES = {
     "image": {"repository": "nvct", "tag": "agent"},
     "toolkit": {"env": [{"name": "NVCT_FARM_DIR", "value": attach.farm_dir()}]},
@@ -151,8 +153,9 @@ def test_a_node_moves_and_moves_back_by_the_pages_commands(node: Cluster, reader
     _moves(node, reader, section)
     reader.types("Back", 0)
     _is_back(node, before, labels)
-    node.kubectl("label", "node", NODE, "gpus=nvct")
     reader.types(section, 1)
+    with _operand(node):
+        reader.types("From the GPU operator, with its driver", 0)
     assert wait(lambda: nvidia_labels(node), TIMEOUT_S), state_of(node)
     reader.types(section, 3)
     node.kubectl("label", "node", NODE, "gpus-")
@@ -161,6 +164,31 @@ def test_a_node_moves_and_moves_back_by_the_pages_commands(node: Cluster, reader
     assert gpus_of(run(node.api, "stays", ASKS)) == 1, state_of(node)
     assert _gpus_in(node) == 1
     node.api.delete(f"{PODS}/runs-on")
+
+
+@contextlib.contextmanager
+def _operand(node: Cluster) -> Iterator[None]:
+    """Have an operand of the GPU operator on the node by its label; it has gone at the end."""
+    app = {"app": "nvidia-device-plugin-daemonset"}
+    pod = Pod(script="sleep 1000").manifest("")["spec"]
+    spec = {**pod, "restartPolicy": "Always", "nodeSelector": {f"{DEPLOY}device-plugin": "true"}}
+    template = {"metadata": {"labels": app}, "spec": spec}
+    node.api.create("/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
+    node.api.create(
+        "/apis/apps/v1/namespaces/gpu-operator/daemonsets",
+        {"metadata": {"name": app["app"]},
+         "spec": {"selector": {"matchLabels": app}, "template": template}},
+    )  # fmt: skip
+    running = "/api/v1/namespaces/gpu-operator/pods"
+    node.kubectl("label", "node", NODE, f"{DEPLOY}device-plugin=true")
+    try:
+        assert wait(lambda: (node.api.find(running) or {})["items"], TIMEOUT_S)
+        yield
+        assert not (node.api.find(running) or {})["items"]
+    finally:
+        keys = [key for key in nvidia_labels(node) if key.startswith(DEPLOY)]
+        node.kubectl("label", "node", NODE, *(f"{key}-" for key in keys))
+        node.kubectl("delete", "namespace", "gpu-operator")
 
 
 def _moves(node: Cluster, reader: Reader, section: str) -> None:

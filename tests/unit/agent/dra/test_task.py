@@ -274,7 +274,10 @@ async def test_another_driver_of_the_name_is_left_alone(
 async def test_a_node_moves_from_another_driver_of_the_name(
     machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its slices go once it has gone, and not while it serves again."""
+    """Its slices go once it has gone, and not while it serves again.
+
+    Names and sockets are those of NVIDIA's 0.5.0-dev (95932046), seen on 2026-11-27.
+    """
     monkeypatch.setattr(service, "IDENTIFY_S", 0.1)
     kind = slices.kind(slices.VERSIONS[0])
     api, names = FakeApi(), [f"00000-{DRIVER}-{end}" for end in ("llf42", "tdxcj")]
