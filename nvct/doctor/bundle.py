@@ -26,8 +26,8 @@ from typing import Any
 
 from nvct.compile import live_host
 from nvct.doctor import decisions
-from nvct.doctor.checks import Node
 from nvct.doctor.decisions import Filter
+from nvct.doctor.node import Node
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from nvct.doctor import engine_access
 from nvct.doctor.engine_access import Access
-from nvct.doctor.model import Finding, Severity, count, date
+from nvct.doctor.model import Finding, Part, Severity, count, date
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine import running
+from nvct.engine import docker_host, running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, WSL_DESKTOP, Client, Daemon, DockerHost, Program
-from nvct.engine.model import without_var
+from nvct.engine.model import Files, without_var
 from nvct.engine.status import is_nvidia
 from nvct.host.procfs import CLOCK_TICK_S
 
@@ -56,6 +57,24 @@ def why_docker_cannot(host: DockerHost) -> list[Finding]:
     else:
         findings += of_daemon(host, daemon)
     return [*findings, _no_driver(host)]
+
+
+def check(node: Node) -> Part:
+    """Check that `docker run --gpus` works."""
+    if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
+        return Part.absent("no dockerd runs here")
+    host = docker_host.look(Files(), node.roots, node.env)
+    found = [one for one in why_docker_cannot(host) if one.severity != "ok"]
+    cause = the_cause(found)
+    if cause is None:
+        if hidden := [one for one in found if one.reason is Reason.EngineNotRunning]:
+            return Part.absent(hidden[0])
+        unknown = any(finding.severity == "unknown" for finding in found)
+        seen = " that can be seen" if unknown else ""
+        return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
+    if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
+        return Part.absent(cause.evidence)
+    return Part.of(f"{command_of(cause)} fails: {cause.evidence}", findings=[cause])
 
 
 def the_cause(findings: list[Finding]) -> Finding | None:

@@ -34,6 +34,7 @@ from nvct.container.request.model import (
 from nvct.container.request.resolve import parse_env
 from nvct.container.shim.main import MODES
 from nvct.doctor import decisions, outcome, parts, refusals
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, line
 from nvct.host.discovery_options import DiscoveryOptions
@@ -298,8 +299,8 @@ def _lacking(config: Config) -> list[str]:
 
 def _lack(config: Config) -> Reason:
     """Return what the host lacks, which errors of code `host` do not tell."""
-    part, _ = parts.driver(config)
-    reasons = (finding.reason for finding in part.findings)
+    found = parts.driver(Node(settings=config, env={})).findings
+    reasons = (finding.reason for finding in found)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)
     return next(lacks, Reason.CreateFailed)
 

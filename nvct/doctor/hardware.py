@@ -9,25 +9,22 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
-from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part, Severity, count, listed
+from nvct.doctor.node import Log, Node
 from nvct.doctor.reasons import Reason
-from nvct.doctor.refusals import refused
+from nvct.doctor.refusals import of_error, refused
 from nvct.engine import command
 from nvct.engine.command import Run
-from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host import dev_char, modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import (
     COMPLETED,
     IN_PROGRESS,
     NOT_STARTED,
     GpuReadiness,
-    NvmlReadiness,
 )
-from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
 
@@ -41,12 +38,12 @@ SLOW_S = 1.0
 """NVML answers within 0.2 s if the GPUs are initialized, and after 1 to 3 s per GPU if not."""
 
 
-def gpus(roots: Roots) -> Part:
+def gpus(node: Node) -> Part:
     """Check that NVIDIA's driver has the GPUs of the PCI bus."""
-    number = pci.count(roots)
+    number = pci.count(node.roots)
     if not number:
         return Part.absent("no GPU of NVIDIA on the PCI bus")
-    elsewhere = pci.bound_elsewhere(roots)
+    elsewhere = pci.bound_elsewhere(node.roots)
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
     # A GPU that is handed on to a virtual machine is as its owner wants it.
@@ -55,23 +52,31 @@ def gpus(roots: Roots) -> Part:
     return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
 
 
-def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
-    """Check that NVML answers; return the MIG state as well, None if it does not."""
-    if session is None:
-        return Part.absent("no libnvidia-ml.so.1 to ask"), None
-    try:
-        state = session.mig()
-    except NvmlError as error:
-        return refused(error), None
-    text = f"answers about {count(len(state.gpus), 'GPU')}"
-    if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
-        text += f", the first time after {session.first_answer_s:.1f} s"
-    return Part.of(text), state
+def nvml(node: Node) -> Part:
+    """Check that NVML answers."""
+    answer = node.nvml
+    if answer is None:
+        return Part.absent("no libnvidia-ml.so.1 to ask")
+    if isinstance(answer, NvctError):
+        is_told = answer is node.__dict__.get("discovery")
+        return Part.of(of_error(answer, Reason.NvmlHung)) if is_told else refused(answer)
+    text = f"answers about {count(len(answer.gpus), 'GPU')}"
+    if (first_s := _first_answer_s(node)) is not None and first_s > SLOW_S:
+        text += f", the first time after {first_s:.1f} s"
+    return Part.of(text)
 
 
-def mig(state: MigState | None) -> Part:
+def _first_answer_s(node: Node) -> float | None:
+    """Return how long NVML's first answer took to this process, in seconds.
+
+    It starts the GPUs that nothing else uses; so it is short if something uses them.
+    """
+    return node.session.first_answer_s if node.session else None
+
+
+def mig(node: Node) -> Part:
     """Check that no GPU waits for a reset to change its MIG mode."""
-    capable = [gpu for gpu in state.gpus if gpu.capable] if state else []
+    capable = [gpu for gpu in node.mig.gpus if gpu.capable] if node.mig else []
     if not capable:
         return Part.absent("no GPU that NVML reports can do MIG")
     on = sum(gpu.enabled for gpu in capable)
@@ -84,30 +89,23 @@ def mig(state: MigState | None) -> Part:
     return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
 
 
-def persistence(
-    roots: Roots, readiness: NvmlReadiness | None, first_answer_s: float | None = None
-) -> Part:
-    """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
-
-    Args:
-        first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
-            the GPUs that nothing else uses; so it is short if something uses them.
-    """
-    if not procfs.driver_version(roots):
+def persistence(node: Node) -> Part:
+    """Check that something keeps the GPUs initialized: else each first user of a GPU waits."""
+    if not procfs.driver_version(node.roots):
         return Part.absent(procfs.NOT_LOADED)
-    path = f"{roots.run}/{PERSISTENCED_SOCKET}"
+    path = f"{node.roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
         return Part.of("nvidia-persistenced keeps the GPUs initialized")
-    gpus = readiness.gpus if readiness else ()
+    gpus = node.readiness.gpus if node.readiness else ()
     off = [gpu for gpu in gpus if gpu.persistence is False]
     if gpus and all(gpu.persistence for gpu in gpus):
         return Part.of("persistence mode keeps the GPUs initialized")
     text = f"nvidia-persistenced does not run: {path} does not exist"
     text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
     severity: Severity = "note"
-    if first_answer_s is not None and gpus:
-        text += f"; NVML's first answer took {first_answer_s:.1f} s"
-        severity = "warning" if off and first_answer_s > SLOW_S else "note"
+    if (first_s := _first_answer_s(node)) is not None and gpus:
+        text += f"; NVML's first answer took {first_s:.1f} s"
+        severity = "warning" if off and first_s > SLOW_S else "note"
     return Part.of(Finding(Reason.PersistenceOff, severity, text))
 
 
@@ -121,9 +119,9 @@ def driver_nodes(dev: str) -> dict[str, os.stat_result]:
     return nodes
 
 
-def node_modes(roots: Roots) -> Part:
+def node_modes(node: Node) -> Part:
     """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
-    nodes = driver_nodes(roots.dev)
+    nodes = driver_nodes(node.roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
@@ -140,13 +138,13 @@ def node_modes(roots: Roots) -> Part:
     return Part.of(Finding(Reason.DeviceNodesRestricted, "note", text))
 
 
-def character_links(roots: Roots, *, booted: bool) -> Part:
+def character_links(node: Node) -> Part:
     """Check /dev/char, which systemd reads when it is reloaded."""
-    if not booted:
+    if not node.booted:
         return Part.absent("systemd does not run here")
-    folder = f"{roots.dev}/char"
+    folder = f"{node.roots.dev}/char"
     try:
-        plan = dev_char.plan_links(roots, folder, Findings(), create_all=False)
+        plan = dev_char.plan_links(node.roots, folder, Findings(), create_all=False)
     except HostError as error:
         return Part.absent(error.message)
     wrong = [step for step in plan.steps if step.action in ("make", "replace")]
@@ -177,8 +175,9 @@ BUILD = (
 )
 
 
-def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
+def check_kernel_module(node: Node, release: str = "") -> Part:
     """Check that the module is loaded; if not, find out why."""
+    roots = node.roots
     version = procfs.driver_version(roots)
     if version:
         return Part.of(f"loaded: {version}")
@@ -188,7 +187,7 @@ def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = 
         return Part.absent("no GPU of NVIDIA on the PCI bus")
     if all_elsewhere(roots):
         return Part.absent("another driver has each GPU, as the check gpus says")
-    return Part.of(_why(log, host, release or os.uname().release))
+    return Part.of(_why(node.log, node.host, release or os.uname().release))
 
 
 def all_elsewhere(roots: Roots) -> bool:
@@ -253,20 +252,15 @@ STATES = {NOT_STARTED: "Not Started", IN_PROGRESS: "In Progress", COMPLETED: "Co
 SHOWN = 4
 
 
-def fabric(
-    roots: Roots,
-    readiness: NvmlReadiness | None,
-    run: Run = command.run,
-    folders: Sequence[str] = FOLDERS,
-) -> Part:
+def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS) -> Part:
     """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
-    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
-    gpus = readiness.gpus if readiness else ()
+    switches = procfs.list_directory(f"{node.roots.proc}/driver/nvidia-nvswitch/devices")
+    gpus = node.readiness.gpus if node.readiness else ()
     waiting = _waiting(gpus, has_switches=bool(switches))
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
         return Part.absent("no NVSwitch that this host has to manage")
-    found = _manager(roots, len(switches), run, folders) if switches else []
+    found = _manager(node.roots, len(switches), run, folders) if switches else []
     found += waiting
     if wrong := [finding for finding in found if finding.severity != "ok"]:
         return Part.of(*wrong)

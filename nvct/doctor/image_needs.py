@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from nvct.doctor.model import Finding, Part, Severity, listed
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
@@ -44,11 +45,12 @@ ICD_FOLDERS = (
 UNPACK = "docker export CONTAINER | tar -x -C FOLDER unpacks it"
 
 
-def check(folder: str, inventory: Inventory | None) -> Part:
+def check(node: Node) -> Part:
     """Check an unpacked image against the driver of this host."""
+    folder = node.image
     if not folder:
         return Part.absent("no --image to look at")
-    if inventory is None:
+    if node.inventory is None:
         return Part.absent("this host has no driver, or one that the check driver refuses")
     try:
         root = Root.open(folder)
@@ -56,7 +58,7 @@ def check(folder: str, inventory: Inventory | None) -> Part:
         text = f"{folder} cannot be read: {error}"
         return Part.of(Finding(Reason.ImageIncomplete, "unknown", text))
     with root:
-        return _look(folder, ImageTree(root, os.uname().machine), inventory)
+        return _look(folder, ImageTree(root, os.uname().machine), node.inventory)
 
 
 def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.doctor.model import Finding, Part
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
@@ -52,9 +53,9 @@ HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 """Of Podman and CRI-O: containers-common, oci-hooks(5)."""
 
 
-def check(host: str = "/") -> Part:
+def check(node: Node) -> Part:
     """Check which releases of the toolkit are here, and what they left behind."""
-    root = host.rstrip("/")
+    root = node.host.rstrip("/")
     found = [_of(where, version) for where, version in sorted(_versions(root))]
     found += _hooks(root)
     if not found:

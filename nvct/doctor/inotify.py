@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.doctor.model import Finding, Part
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 
@@ -55,8 +56,9 @@ class Used:
         return self.in_time and self.unseen * MANY <= self.counted
 
 
-def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
+def check(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
     """Check that root has instances and watches of inotify left."""
+    proc = node.roots.proc
     instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
     if instances is None or watches is None:
         return Part.absent(f"no limits in {proc}/{LIMITS}")

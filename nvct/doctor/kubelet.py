@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
-from nvct.doctor.containers import Containers
 from nvct.doctor.model import Finding, Part, count, unseen
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine.status import Status
 from nvct.errors import DocumentError
 from nvct.host import procfs
 from nvct.host.model import Inventory
@@ -44,20 +43,10 @@ CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 CAP_SYS_ADMIN = 21
 
 
-def check(
-    proc: str,
-    gpus: int,
-    statuses: Sequence[Status],
-    host: str = "/",
-    *,
-    inventory: Inventory | None = None,
-) -> Part:
-    """Check that the kubelet runs here, has a plugin for GPUs, can give all, and pods have theirs.
-
-    Args:
-        gpus: the number of GPUs that NVML reports; 0 if it does not answer.
-    """
-    root = host.rstrip("/")
+def check(node: Node) -> Part:
+    """Check that the kubelet runs, has a plugin for GPUs, can give all, and pods have theirs."""
+    proc, statuses, root = node.roots.proc, node.statuses, node.host.rstrip("/")
+    gpus = len(node.mig.gpus) if node.mig else 0
     running = processes(proc)
     base = _folder(proc, running, root)
     if part := unseen(Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
@@ -74,7 +63,7 @@ def check(
             said = [record]
         else:
             found += _devices(record.registered, gpus, f"{root}/{base}")
-            found += _in_containers(proc, host, record.given, _nodes(inventory))
+            found += _in_containers(node, record.given)
             sums = sorted((name, len(ids)) for name, ids in record.registered.items() if ids)
             own = [f"{number} of {name}" for name, number in sums if name.startswith(PREFIX)]
             said = [f"the kubelet has {', '.join(own)}"] if own else []
@@ -156,17 +145,15 @@ def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
     return nodes
 
 
-def _in_containers(
-    proc: str, host: str, given: dict[tuple[str, str], list[str]], nodes: dict[str, set[str]]
-) -> list[Finding]:
+def _in_containers(node: Node, given: dict[tuple[str, str], list[str]]) -> list[Finding]:
     """Compare the devices of running containers with those that the kubelet has given them.
 
     Containers that it has given nothing are left out: they may have devices by a claim.
     """
-    if not given or not nodes:
+    nodes = _nodes(node.inventory) if given else {}
+    if not nodes:
         return []
-    containers = Containers(host)
-    containers.refresh()
+    proc, containers = node.roots.proc, node.containers
     known = set().union(*nodes.values())
     texts = []
     for pid in procfs.processes(proc):

@@ -13,12 +13,13 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.doctor.containers import gpu_nodes
 from nvct.doctor.hardware import driver_nodes
 from nvct.doctor.model import Finding, Part, Severity
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
@@ -45,28 +46,18 @@ class User:
         return f"{self.name} ({self.uid})" if self.name else f"{self.uid}"
 
 
-def check(
-    roots: Roots,
-    user: User | None,
-    *,
-    uses_podman: bool,
-    name_of: Callable[[int], str],
-) -> Part:
-    """Check the user who asks, this process's own user namespace, and those of containers.
-
-    Args:
-        name_of: returns a container's name by the id of one of its processes, "" for a process
-            that is in none.
-    """
+def check(node: Node, user: User | None) -> Part:
+    """Check the user who asks, this process's own user namespace, and those of containers."""
+    roots = node.roots
     nodes = driver_nodes(roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     found = [*_here(roots, nodes)]
     if user and not found:
         found += _of_user(user, nodes)
-    if user and uses_podman:
+    if user and any(engine.engine == "podman" for engine in node.engines):
         found += _subordinate(roots, user)
-    found += _of_containers(roots, name_of)
+    found += _of_containers(node)
     return (
         Part.of(*found)
         if found
@@ -168,26 +159,26 @@ def _add_ids(user: User, listed: str) -> str:
     return f"Run `sudo {command}`, then `podman system migrate`."
 
 
-def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Finding]:
+def _of_containers(node: Node) -> Iterator[Finding]:
     """Yield a finding for each container whose user namespace may not open its GPU."""
-    here = _link(f"{roots.proc}/self/ns/user")
-    seen = {here}
-    for pid in procfs.processes(roots.proc):
-        folder = f"{roots.proc}/{pid}"
+    proc = node.roots.proc
+    seen = {_link(f"{proc}/self/ns/user")}
+    for pid in procfs.processes(proc):
+        folder = f"{proc}/{pid}"
         namespace = _link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
             continue  # another process of this namespace may have one
-        container = name_of(pid)
+        container = node.containers.name_of_process(pid)
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
-        node, status = gpus[0]
+        name, status = gpus[0]
         if not _may_open(folder, status):
             text = f"container {container} runs in a user namespace, and may not open "
-            text += f"/dev/{node}: {_describe(status)}"
+            text += f"/dev/{name}: {_describe(status)}"
             yield Finding(Reason.UserNamespaceDenies, "warning", text)
 
 
