@@ -168,9 +168,7 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
         "agent.json": node.agent,
     }
     found = (finding.reason for _, part in done for finding in part.findings)
-    bundle.save(
-        bundle.Bundle(node=node, documents=documents, hangs=Reason.NvmlHung in found), path
-    )
+    bundle.save(path, node, documents, hangs=Reason.NvmlHung in found)
     say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
 
 

@@ -50,13 +50,9 @@ def why_docker_cannot(host: DockerHost) -> list[Finding]:
     findings = [_podman(host.client), _desktop(host.client), _other_host(host.client)]
     if the_cause(findings):
         return findings
-    findings.append(_no_gpu(host))
     daemon = daemon_of(host)
-    if daemon is None:
-        findings.append(_no_daemon(host))
-    else:
-        findings += of_daemon(host, daemon)
-    return [*findings, _no_driver(host)]
+    causes = of_daemon(host, daemon) if daemon else [_no_daemon(host)]
+    return [*findings, _no_gpu(host), *causes, _no_driver(host)]
 
 
 def check(node: Node) -> Part:

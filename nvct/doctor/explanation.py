@@ -25,12 +25,7 @@ from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import (
-    BY_ENGINE,
-    VISIBLE_DEVICES,
-    Request,
-    Want,
-)
+from nvct.container.request.model import BY_ENGINE, VISIBLE_DEVICES, Request, Want
 from nvct.container.request.resolve import parse_env
 from nvct.container.shim.main import MODES
 from nvct.doctor import decisions, outcome, parts, refusals

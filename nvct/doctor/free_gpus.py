@@ -135,7 +135,9 @@ def candidates(
             parts = [(Device(gpu.index, ""), gpu.uuid, "", gpu.values)]
         for device, uuid, profile, values in parts:
             users = [*_computing(gpu, device, containers)]
-            users += [f"container {joined(u.labels)}" for u in uses if _has(u, device)]
+            holding = (device, Device(gpu.index, ""))  # a container may have the whole GPU
+            having = (use for use in uses if use.labels and use.device in holding)
+            users += [f"container {joined(use.labels)}" for use in having]
             users += [leased[uuid]] if uuid in leased else []
             found.append(
                 Candidate(
@@ -148,11 +150,6 @@ def candidates(
                 )
             )
     return found
-
-
-def _has(use: Use, device: Device) -> bool:
-    """Report whether a use is that of a container that has the device, or the whole GPU."""
-    return bool(use.labels) and use.device in (device, Device(device.gpu, ""))
 
 
 def _computing(gpu: GpuSample, device: Device, containers: Containers) -> Iterator[str]:

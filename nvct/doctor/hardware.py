@@ -19,12 +19,7 @@ from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host import dev_char, modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml.sample_model import (
-    COMPLETED,
-    IN_PROGRESS,
-    NOT_STARTED,
-    GpuReadiness,
-)
+from nvct.host.nvml.sample_model import COMPLETED, IN_PROGRESS, NOT_STARTED, GpuReadiness
 from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
 

@@ -20,12 +20,7 @@ from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
-from nvct.host.driver.libraries import (
-    COMPAT_MACHINES,
-    TRIPLETS,
-    machine_directories,
-    names_of,
-)
+from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories, names_of
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
 from nvct.host.model import DriverFile, Inventory

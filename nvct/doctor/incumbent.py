@@ -10,7 +10,6 @@ security bulletins (www.nvidia.com/en-us/security): what a release fixes is open
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
+from nvct.engine.engine_files import read_object
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
 from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
@@ -100,11 +100,8 @@ def _hooks(root: str) -> Iterator[Finding]:
 
 
 def _program(path: str) -> str:
-    try:
-        document = json.loads(read_bytes(path, 1 << 20))
-        return str(document["hook"]["path"])
-    except (OSError, DocumentError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    hook = read_object(path).get("hook")
+    return str(hook.get("path", "")) if isinstance(hook, dict) else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

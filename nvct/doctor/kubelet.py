@@ -8,6 +8,7 @@ The kubelet writes which devices are registered, and how many it can give, to a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -54,7 +55,11 @@ def check(node: Node) -> Part:
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
         return Part.absent(f"no kubelet: /{base}/{PLUGINS} does not exist")
     if not running:
-        return _not_running(proc, base)
+        text = f"no process of a kubelet runs, though /{base} exists"
+        if hidden := procfs.hidden_processes(proc):
+            text = f"{text}; or it is not seen: {hidden}"
+            return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
+        return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
     found = _waiting(root)
     said: list[str] = []
     if gpus:
@@ -73,20 +78,12 @@ def check(node: Node) -> Part:
             f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
         )
         found.append(Finding(Reason.EngineNotConfigured, "note", text))
-    return Part.of(*said, *found) if said or found else Part.of("it runs")
+    return Part.of(*said, *found, otherwise="it runs")
 
 
 def processes(proc: str) -> list[int]:
     """Return the ids of processes that are, or contain, a kubelet."""
     return [pid for pid in procfs.processes(proc) if procfs.command(proc, pid) in PROCESSES]
-
-
-def _not_running(proc: str, base: str) -> Part:
-    text = f"no process of a kubelet runs, though /{base} exists"
-    if hidden := procfs.hidden_processes(proc):
-        text = f"{text}; or it is not seen: {hidden}"
-        return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
-    return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
 
 
 def _folder(proc: str, processes: Sequence[int], root: str) -> str:
@@ -215,19 +212,16 @@ def _plugins(folder: str) -> dict[str, bool]:
 
 
 def _listens(path: str) -> bool:
+    """Return whether a process listens on a socket; True if that cannot be seen."""
     folder, name = os.path.split(path)
     here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(TIMEOUT_S)
-            probe.connect(f"/proc/self/fd/{here}/{name}")  # a socket's path has at most 107 bytes
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return True  # it cannot be seen
+            # a socket's path has at most 107 bytes
+            return probe.connect_ex(f"/proc/self/fd/{here}/{name}") != errno.ECONNREFUSED
     finally:
         os.close(here)
-    return True
 
 
 def _waiting(root: str) -> list[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,13 +25,9 @@ from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.doctor.refusals import refused
+from nvct.engine import command
 from nvct.engine.status import Status
-from nvct.errors import (
-    ConfigError,
-    DriverNotFoundError,
-    NvctError,
-    RuntimeNotFoundError,
-)
+from nvct.errors import ConfigError, DriverNotFoundError, NvctError, RuntimeNotFoundError
 from nvct.host import procfs
 from nvct.host.model import warning_kind
 
@@ -171,10 +166,9 @@ def plans(node: Node) -> Part:
     }
     if not states:
         return Part.absent("none yet: the first container makes them")
-    lines = (f"{name}: {text}" for name, text in states.items())
-    return Part.of(*(
-        Finding(Reason.PlanStale, "note", line) if line.endswith(STALE) else line for line in lines
-    ))  # fmt: skip
+    lines = [f"{name}: {text}" for name, text in states.items()]
+    stale = Finding.each(Reason.PlanStale, "note", [one for one in lines if one.endswith(STALE)])
+    return Part.of(*lines, findings=stale)
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -239,15 +233,9 @@ def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
-    words = ["show", f"--property={','.join(PROPERTIES)}", unit]
-    try:
-        completed = subprocess.run(
-            [systemctl, *words], capture_output=True, text=True, check=False,
-            timeout=SYSTEMCTL_TIMEOUT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
+    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
+    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
+    return dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
 
 
 def versions_of(node: Node) -> Part:
@@ -261,11 +249,8 @@ def versions_of(node: Node) -> Part:
         text = "no engine whose release is known" if registry.specs else "no specification"
         return Part.absent(text)
     names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
-    return (
-        Part.of(*found)
-        if found
-        else Part.of(f"{names}: {count(len(registry.specs), 'spec')} can be read")
-    )
+    text = f"{names}: {count(len(registry.specs), 'spec')} can be read"
+    return Part.of(*found, otherwise=text)
 
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:

@@ -54,7 +54,7 @@ def spec_folders(node: Node, *, owner: int = 0) -> Part:
         return Part.absent(f"no {' and no '.join(folders)}")
     wrong = [text for folder in there for text in _writable(folder, owner)]
     found = Finding.each(Reason.SpecificationFolderWritable, "error", wrong)
-    return Part.of(*found) if found else Part.of(f"only root can write {' and '.join(there)}")
+    return Part.of(*found, otherwise=f"only root can write {' and '.join(there)}")
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:

@@ -58,11 +58,8 @@ def check(node: Node, user: User | None) -> Part:
     if user and any(engine.engine == "podman" for engine in node.engines):
         found += _subordinate(roots, user)
     found += _of_containers(node)
-    return (
-        Part.of(*found)
-        if found
-        else Part.of("no user namespace that keeps its processes from the GPUs")
-    )
+    text = "no user namespace that keeps its processes from the GPUs"
+    return Part.of(*found, otherwise=text)
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
