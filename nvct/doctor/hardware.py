@@ -9,10 +9,10 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
+from nvct.doctor.messages import of_error, refused
 from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.node import Log, Node
 from nvct.doctor.reasons import Reason
-from nvct.doctor.refusals import of_error, refused
 from nvct.engine import command
 from nvct.engine.command import Run
 from nvct.errors import DocumentError, HostError, NvctError

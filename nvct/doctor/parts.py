@@ -19,12 +19,12 @@ from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
-from nvct.doctor import incumbent, inside, refusals, specifications
+from nvct.doctor import incumbent, inside, messages, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
+from nvct.doctor.messages import refused
 from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.doctor.refusals import refused
 from nvct.engine import command
 from nvct.engine.status import Status
 from nvct.errors import ConfigError, DriverNotFoundError, NvctError, RuntimeNotFoundError
@@ -85,11 +85,11 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
     try:
         check(settings)
     except ConfigError as error:
-        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+        yield messages.of_error(error, otherwise=Reason.ConfigurationInvalid)
     try:
         capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
     except ConfigError as error:
-        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+        yield messages.of_error(error, otherwise=Reason.ConfigurationInvalid)
 
 
 def driver(node: Node) -> Part:

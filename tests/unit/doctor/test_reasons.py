@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from nvct import errors
 from nvct.cdi.check.conflicts import Kind
 from nvct.cli.main import program
-from nvct.doctor import docker, refusals, specifications
+from nvct.doctor import docker, messages, specifications
 from nvct.doctor.reasons import Reason
 from nvct.version import __version__
 from tests.support.explained import VISIBLE, explained
@@ -85,7 +85,7 @@ def test_every_difference_and_every_cause_has_a_reason() -> None:
     assert set(specifications.REASONS) == set(kinds)
     classes = [one for one in vars(errors).values() if isinstance(one, type)]
     codes = {one.code for one in classes if issubclass(one, errors.NvctError)}
-    assert set(refusals.REASONS) < codes
+    assert set(messages.REASONS) < codes
     assert docker.CAUSES.keys() < set(Reason)
 
 
