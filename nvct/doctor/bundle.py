@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nvct.compile import live_host
-from nvct.doctor import decisions
-from nvct.doctor.decisions import Filter
 from nvct.doctor.node import Node
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
@@ -74,8 +72,8 @@ def _texts(node: Node) -> Iterator[tuple[str, str]]:
     texts = [message.text for message in node.log.messages]
     lines = [text for text in texts if any(word in text for word in DRIVER_WORDS)]
     yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{node.log.problem}\n"
-    log = decisions.look(decisions.folders(node.env), Filter())
-    lines = [*map(json.dumps, log.records[-RECORDS:]), *(f"# {one}" for one in log.problems)]
+    records, problems = node.decisions.records[-RECORDS:], node.decisions.problems
+    lines = [*map(json.dumps, records), *(f"# {one}" for one in problems)]
     yield "decisions.jsonl", "".join(f"{line}\n" for line in lines)
     if node.settings.path:
         yield "config.toml", _text(node.settings.path)

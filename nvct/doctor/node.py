@@ -14,7 +14,7 @@ from nvct.cdi.read import registry
 from nvct.cdi.read.registry import Registry
 from nvct.compile import live_host
 from nvct.config.model import Config
-from nvct.doctor import specifications
+from nvct.doctor import decisions, specifications
 from nvct.doctor.containers import Containers
 from nvct.engine import status as engine_status
 from nvct.engine.model import Engine, Files
@@ -146,6 +146,11 @@ class Node:
         containers = Containers(self.host)
         containers.refresh()
         return containers
+
+    @cached_property
+    def decisions(self) -> decisions.Log:
+        """What runtime, hooks and agent have decided about containers."""
+        return decisions.look(decisions.folders(self.env), decisions.Filter())
 
     @cached_property
     def report(self) -> Report:
