@@ -28,7 +28,6 @@ from nvct.doctor import (
 from nvct.doctor.model import Finding, Part, unseen
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.host import procfs
 from nvct.paths import AGENT_DIR
 
 AGENT_TASKS = ("device-plugin",)
@@ -46,18 +45,6 @@ class Check:
     name: str
     question: str
     look: Callable[[Node], Part]
-
-
-def _engines(node: Node) -> Part:
-    inventory = node.inventory
-    return registered.check(
-        node.statuses,
-        node.registry,
-        has_gpu=inventory is not None and bool(inventory.gpus or inventory.devices),
-        serves_pods=lambda: bool(kubelet.processes(node.roots.proc)),
-        no_cgroups=node.settings.cli_no_cgroups,
-        hidden=procfs.hidden_processes(node.roots.proc),
-    )
 
 
 def _agent(node: Node) -> Part:
@@ -93,7 +80,7 @@ CHECKS = (
     Check("versions", "Can the engines read the CDI specifications?", parts.versions_of),
     Check("plans", "Are the plans fresh?", parts.plans),
     Check("farm", "Are the views of the driver whole?", parts.farm),
-    Check("engines", "Can the engines give GPUs, by a runtime or by CDI?", _engines),
+    Check("engines", "Can the engines give GPUs, by a runtime or by CDI?", registered.check),
     Check("docker", "Does docker run --gpus work?", docker.check),
     Check("units", "Do systemd's units keep the specification?", parts.units),
     Check("reload", "Do running containers keep their GPU?", inside.systemd_reload),

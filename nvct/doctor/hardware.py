@@ -180,25 +180,17 @@ def check_kernel_module(node: Node, release: str = "") -> Part:
         return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
         return Part.absent("no GPU of NVIDIA on the PCI bus")
-    if all_elsewhere(roots):
+    if len(pci.bound_elsewhere(roots)) == pci.count(roots):
         return Part.absent("another driver has each GPU, as the check gpus says")
     return Part.of(_why(node.log, node.host, release or os.uname().release))
 
 
-def all_elsewhere(roots: Roots) -> bool:
-    """Return whether each GPU is bound to another driver than NVIDIA's."""
-    return len(pci.bound_elsewhere(roots)) == pci.count(roots)
-
-
 def _why(log: Log, host: str, release: str) -> Finding:
     root = host.rstrip("/")
-    refused = [
-        message.text
-        for message in log.messages
-        if any(words in message.text for words in UNSIGNED)
-    ]
-    if refused:
-        text = f"the kernel does not load unsigned modules: {refused[-1]}"
+    texts = [message.text for message in log.messages]
+    unsigned = [text for text in texts if any(words in text for words in UNSIGNED)]
+    if unsigned:
+        text = f"the kernel does not load unsigned modules: {unsigned[-1]}"
         return Finding(Reason.DriverNotLoaded, "error", text, ENROLL)
     releases = [
         one for one in procfs.list_directory(f"{root}/lib/modules") if _has_module(root, one)
@@ -325,16 +317,14 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
     """
     states: dict[str, list[str]] = {}
     for gpu in gpus:
+        name = procfs.canonical_bus_id(gpu.bus_id) or gpu.bus_id
         if gpu.fabric == COMPLETED and gpu.fabric_status:
-            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(
-                gpu.bus_id
-            )
+            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(name)
         elif gpu.fabric == IN_PROGRESS or (gpu.fabric == NOT_STARTED and has_switches):
-            states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
+            states.setdefault(STATES[gpu.fabric], []).append(name)
     severity: Severity = "error" if has_switches else "warning"
     found = []
-    for state, bus_ids in states.items():
-        names = [procfs.canonical_bus_id(name) or name for name in bus_ids]
+    for state, names in states.items():
         text = f"GPU{'' if len(names) == 1 else 's'} {listed(names, SHOWN)}: the fabric is {state}"
         found.append(Finding(Reason.FabricNotReady, severity, text))
     return found

@@ -122,34 +122,27 @@ def apparmor(node: Node) -> Part:
 
 def management(node: Node) -> Part:
     """Check who can reach the devices that change MIG, and specifications that give all nodes."""
-    wrong = list(_open_capabilities(node.roots))
-    found = Finding.each(Reason.ManagementWithinReach, "error", wrong)
+    path = _mig_capability(node.roots)
+    mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
+    text = f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+    found = Finding.each(Reason.ManagementWithinReach, "error", [text] if mode & 0o066 else [])
     given = [
         f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
         for file in node.registry.specs
         if file.spec["kind"].startswith("management.")
     ]
     found += Finding.each(Reason.ManagementWithinReach, "note", given)
-    if not wrong and not given:
-        nodes = _capabilities(node.roots)
-        text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
-        return Part.of(text, health="ok" if nodes else "absent")
-    return Part.of(*found)
+    if not found and not path:
+        return Part.absent("no such node or spec")
+    return Part.of(*found, otherwise="only root can open the nodes that change MIG")
 
 
-def _capabilities(roots: Roots) -> list[str]:
-    """Return the nodes that change MIG devices: /dev/nvidia-caps/nvidia-capN of mig/config."""
+def _mig_capability(roots: Roots) -> str:
+    """Return the node that changes MIG devices, nvidia-capN of mig/config; "" if there is none."""
     text = procfs.read_text(f"{roots.proc}/driver/nvidia/capabilities/mig/config") or ""
     match = re.search(r"^DeviceFileMinor: (\d+)$", text, re.MULTILINE)
     path = f"{roots.dev}/nvidia-caps/nvidia-cap{match[1]}" if match else ""
-    return [path] if path and os.path.exists(path) else []
-
-
-def _open_capabilities(roots: Roots) -> Iterator[str]:
-    for path in _capabilities(roots):
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        if mode & 0o066:
-            yield f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+    return path if os.path.exists(path) else ""
 
 
 # Images. Docker keeps an image's configuration in image/DRIVER/imagedb, containers/storage
