@@ -20,7 +20,6 @@ from nvct.doctor import (
     gpu_health,
     hardware,
     incumbent,
-    inotify,
     inside,
     kubelet,
     parts,
@@ -469,7 +468,7 @@ def inotify_instances(home: Path, used: int, limit: int) -> None:
 
 def inotify_that_is_used_up(home: Path, broken: bool) -> Part:  # noqa: FBT001
     inotify_instances(home, 125 if broken else 25, 128)
-    return inotify.check(node_of(home), uid=os.geteuid())
+    return kubelet.watches(node_of(home), uid=os.geteuid())
 
 
 BUILDERS: dict[str, tuple[str, Builder, str]] = {

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvct.doctor import inotify, kubelet, security, user_namespaces
+from nvct.doctor import kubelet, security, user_namespaces
 from nvct.doctor.node import Log
 from nvct.doctor.user_namespaces import User
 from nvct.host import procfs
@@ -219,10 +219,10 @@ def test_an_old_denial_does_not_count_and_a_closed_log_is_said(tmp_path: Path) -
 def test_watches_are_counted_too_but_not_without_time_or_in_a_container(tmp_path: Path) -> None:
     hosts.inotify_instances(tmp_path, 3, 128)
     node = hosts.node_of(tmp_path)
-    in_no_time = inotify.check(node, uid=os.geteuid(), budget_s=-1)
+    in_no_time = kubelet.watches(node, uid=os.geteuid(), budget_s=-1)
     limit = hosts.write(tmp_path, "proc/sys/fs/inotify/max_user_watches", "1000\n")
 
-    part = inotify.check(node, uid=os.geteuid())
+    part = kubelet.watches(node, uid=os.geteuid())
 
     assert part.health == "attention"
     assert "2 of 1000 watches of inotify (fs.inotify.max_user_watches)" in part.lines[0]
@@ -230,7 +230,7 @@ def test_watches_are_counted_too_but_not_without_time_or_in_a_container(tmp_path
     assert in_no_time.lines[0].startswith("at least 0 of 128")
     limit.unlink()
     in_a_container(tmp_path)
-    inside = inotify.check(node, uid=os.geteuid())
+    inside = kubelet.watches(node, uid=os.geteuid())
     assert (inside.health, inside.findings) == ("absent", ())
 
 
@@ -239,7 +239,7 @@ def test_a_limit_that_is_none(text: str, tmp_path: Path) -> None:
     hosts.inotify_instances(tmp_path, 1, 128)
     hosts.write(tmp_path, "proc/sys/fs/inotify/max_user_instances", text)
 
-    assert inotify.check(hosts.node_of(tmp_path)).health == "absent"
+    assert kubelet.watches(hosts.node_of(tmp_path)).health == "absent"
 
 
 def test_processes_may_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
