@@ -42,8 +42,7 @@ def gpus(node: Node) -> Part:
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
     # A GPU that is handed on to a virtual machine is as its owner wants it.
-    severity: Severity = "error" if natives else "note"
-    found = Finding.each(Reason.GpuBoundElsewhere, severity, texts)
+    found = Finding.each(Reason.GpuBoundElsewhere, "error" if natives else "note", texts)
     return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
 
 

@@ -115,13 +115,19 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding
 
 def _headers(path: str) -> VersionedElf | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _elf(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
+        return None
+
+
+def _elf(fd: int | None) -> VersionedElf | None:
+    """Close a file, and return its headers and versions; None if it is no library of any kind."""
+    if fd is None:
         return None
     try:
         return VersionedElf(fd)
     except ElfError:
-        return None
+        return None  # a script of the linker, for example
     finally:
         os.close(fd)
 
@@ -268,16 +274,8 @@ class ImageTree:
             return []
 
     def _read(self, path: str) -> VersionedElf | None:
-        """Return a library's headers and versions; None if it is no library of any kind."""
-        fd = None
         try:
-            fd = self._root.file_fd(path)
-            return VersionedElf(fd) if fd is not None else None
-        except ElfError:
-            return None  # a script of the linker, for example
+            return _elf(self._root.file_fd(path))
         except (OSError, NvctError):
             self.unread.append(path)
             return None
-        finally:
-            if fd is not None:
-                os.close(fd)
