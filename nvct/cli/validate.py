@@ -178,11 +178,9 @@ def find_driver(
         is_host = drivers.has_smi(host_here) or not (
             expects_container or os.path.isdir(driver_here)
         )
-        root, root_here = ("/", host_here) if is_host else (driver_root, driver_here)
+        root = "/" if is_host else driver_root
         say(f"no driver yet: {found.evidence}{context}; the driver is expected in {root}")
-        found = drivers.Driver(
-            is_host=is_host, root=root, root_here=root_here, dev_root=root, dev_root_here=root_here
-        )
+        found = drivers.Driver(is_host=is_host, root=root, dev_root=root)
     here = {places.host: host_here, driver_root: driver_here}
     return {
         **found.values(),
