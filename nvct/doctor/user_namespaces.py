@@ -13,7 +13,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nvct.doctor.containers import gpu_nodes
@@ -143,14 +143,7 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
 
 
 def _add_ids(user: User, listed: str) -> str:
-    rows = (line.split(":") for line in listed.splitlines())
-    ends = [
-        int(row[1]) + int(row[2])
-        for row in rows
-        if len(row) == 3
-        and all(word.isascii() and word.isdecimal() and len(word) < 11 for word in row[1:])
-    ]
-    start = max(FIRST_ID, *ends) if ends else FIRST_ID
+    start = max([FIRST_ID, *(ids.stop for ids in _ranges(listed, ":"))])
     ids = f"{start}-{start + IDS - 1}"
     command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
     return f"Run `sudo {command}`, then `podman system migrate`."
@@ -224,9 +217,12 @@ def _ids(text: str, field: str) -> set[int]:
 
 def _maps(path: str, number: int) -> bool:
     """Return whether a map has an id of ours: its root has then all rights (capabilities(7))."""
-    rows: Sequence[list[str]] = [
-        line.split() for line in (procfs.read_text(path) or "").splitlines()
-    ]
-    ranges = [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and
-              all(word.isdecimal() for word in row)]  # fmt: skip
-    return any(start <= number < start + length for start, length in ranges)
+    return any(number in ids for ids in _ranges(procfs.read_text(path) or ""))
+
+
+def _ranges(text: str, separator: str | None = None) -> Iterator[range]:
+    """Yield the ids of each line, whose fields are a name or id, the first one, their number."""
+    for _, *words in (line.split(separator) for line in text.splitlines() if line.strip()):
+        is_number = (word.isascii() and word.isdecimal() and len(word) < 11 for word in words)
+        if len(words) == 2 and all(is_number):
+            yield range(int(words[0]), int(words[0]) + int(words[1]))
