@@ -280,6 +280,23 @@ def test_who_waits_for_a_slow_driver_is_told_so(lab: Lab, monkeypatch: pytest.Mo
     assert slow[0] == quick[0]
 
 
+def test_all_checks_together_discover_the_host_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discover, looked = live_host.discover, []
+
+    def counted(settings: Config) -> Inventory:
+        looked.append(settings)
+        return discover(settings)
+
+    monkeypatch.setattr(live_host, "discover", counted)
+    host = node(lab)
+    for check in checks.CHECKS:
+        check.look(host)
+
+    assert looked == [host.settings]
+
+
 def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o000)
