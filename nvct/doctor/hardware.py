@@ -52,7 +52,7 @@ def nvml(node: Node) -> Part:
     if answer is None:
         return Part.absent("no libnvidia-ml.so.1 to ask")
     if isinstance(answer, NvctError):
-        is_told = answer is node.__dict__.get("discovery")
+        is_told = answer is vars(node).get("discovery")  # the check of the driver says more
         return Part.of(of_error(answer, Reason.NvmlHung)) if is_told else refused(answer)
     text = f"answers about {count(len(answer.gpus), 'GPU')}"
     if (first_s := _first_answer_s(node)) is not None and first_s > SLOW_S:

@@ -103,7 +103,7 @@ class Node:
     @cached_property
     def nvml(self) -> MigState | NvctError | None:
         """What NVML answers, or why it does not. If it hung for discovery, nobody waits again."""
-        before = self.__dict__.get("discovery")
+        before = vars(self).get("discovery")
         if isinstance(before, NvmlError) and is_hang(before.message):
             return before
         try:
