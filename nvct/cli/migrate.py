@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct migrate plan, apply, back: a host moves from NVIDIA's programs, and back."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import click
+
+from nvct import paths
+from nvct.cdi.check.conflicts import EffectiveSpec
+from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.gostyle import GoStyle
+from nvct.cli.options import format_option, need_host, show
+from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
+from nvct.cli.runtime import configure as runtime
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.cli.runtime.options import STATE_DIR_OPTION, VARIANTS_PACKAGE
+from nvct.cli.runtime.options import state_dir as folder_of
+from nvct.compile import live_host, published_spec
+from nvct.config import editing, load
+from nvct.doctor import fix, mends, migration
+from nvct.doctor.migration import Item
+from nvct.doctor.model import count
+from nvct.doctor.parts import UNITS
+from nvct.engine import command, modules
+from nvct.engine.journal import Journal, Record
+from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler
+from nvct.engine.status import options_for
+from nvct.engine.undo import is_nvidia_runtime
+from nvct.engine.writing import ABSENT, PathState
+from nvct.errors import HostError, NvctError
+
+WATCH, SERVICE = UNITS
+BACK = "`nvct migrate back` takes it back"
+FILE = PathState(mode=stat.S_IFREG)
+NEEDED = "{} is needed to stop {}: {}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMove:
+    """One engine that starts NVIDIA's runtime, and the change that makes it start nvct's."""
+
+    options: EngineOptions
+    engine: Engine
+    change: Change
+    why: str
+
+    def items(self) -> Iterator[Item]:
+        """Yield the files of the engine."""
+        for edit in self.change.edits:
+            before, after = (FILE.with_content(data) for data in (edit.before, edit.after))
+            yield Item(path=edit.path, why=self.why, before=before, after=after)
+        if not self.change.edits:
+            yield migration.stays(self.options.config, self.why)
+
+
+@click.command(cls=GoStyle)
+@STATE_DIR_OPTION
+@format_option("text")
+def plan(*, state_dir: str | None, form: str) -> None:
+    """Print what apply would change, a file a line; change nothing.
+
+    Files of engines, hook files, specifications of nvidia-ctk and units in /etc are covered.
+    config.toml stays as it is: nvct reads it.
+
+    Example: sudo nvct migrate plan
+    """
+    need_host("migrate")
+    journal = Journal(folder_of(state_dir))
+    if journal.load(f"{journal.folder}/{migration.NAME}").pending:
+        say(f"an earlier apply was cut short: apply begins anew, and {BACK}")
+    own_folder = _own_folder()
+    moves = _engine_moves(own_folder)
+    items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
+    document = [
+        {"path": item.path, "action": item.action, "why": item.why, "diff": "".join(_diff(item))}
+        for item in items
+    ]
+    show(form, document, _lines(items))
+
+
+@click.command(cls=GoStyle)
+@STATE_DIR_OPTION
+@runtime_engine.RELOAD
+def apply(*, state_dir: str | None, reload_mode: str) -> None:
+    """Move this host from NVIDIA's programs to nvct: all of it, or nothing.
+
+    What plan prints is done, and engines whose files change are reloaded; containers go on. nvct
+    migrate back takes it back.
+
+    Example: sudo nvct migrate apply
+    """
+    need_host("migrate")
+    folder = folder_of(state_dir)
+    others = _transaction(folder)
+    others.settle()
+    own_folder = _own_folder()
+    moves = _engine_moves(own_folder)
+    items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
+    paths_of_engines = {edit.path for move in moves for edit in move.change.edits}
+    states = {
+        item.path: item.after
+        for item in items
+        if item.action != "stays" and item.path not in paths_of_engines
+    }
+    with _engines_or_none(moves, Journal(folder), reload_mode):
+        if states and not others.carry_out(
+            [fix.Step(name="the other files", plan=lambda: states)]
+        ):
+            raise HostError("the move failed, for the reason above", hint="nothing was changed")
+    tell(*_lines(items))
+    _tell_systemd(states)
+    for program, ids in migration.programs_in_use().items():
+        if not migration.is_same(_resolved(program), f"{own_folder}/{os.path.basename(program)}"):
+            say(
+                NEEDED.format(
+                    count(len(ids), "container"),
+                    program,
+                    "apply again once NVIDIA's packages are removed",
+                )
+            )
+    say(f"done: {BACK}" if states or paths_of_engines else "this host has moved already")
+
+
+@click.command(cls=GoStyle)
+@STATE_DIR_OPTION
+@runtime_engine.RELOAD
+@click.pass_context
+def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None:
+    """Take back what apply and nvct runtime configure did; edits by others stay.
+
+    Example: sudo nvct migrate back
+    """
+    need_host("migrate")
+    folder = folder_of(state_dir)
+    ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)
+    journal = Journal(folder)
+    page = journal.load(f"{folder}/{migration.NAME}")
+    record = page.pending or page.done
+    if record is None:
+        return
+    is_done = _transaction(folder).undo()
+    _tell_systemd([entry.path for entry in record.entries])
+    for program, ids in migration.programs_in_use().items():
+        if migration.is_same(_resolved(program), f"{_own_folder()}/{os.path.basename(program)}"):
+            say(NEEDED.format(count(len(ids), "container"), program, "keep nvct until then"))
+    sys.exit(0 if is_done else 1)
+
+
+def _own_folder() -> str:
+    """Return the folder of nvct's programs: beside the running one or its Python, or on PATH.
+
+    Raises:
+        HostError: nvct's runtime is not there.
+    """
+    programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
+    for folder in (os.path.dirname(os.path.abspath(program)) for program in programs):
+        # NVIDIA's runtime has the same name, but no program nvct beside it.
+        if all(os.access(f"{folder}/{name}", os.X_OK) for name in ("nvct", paths.SHIM_PROGRAM)):
+            return folder
+    raise HostError(
+        f"{paths.SHIM_PROGRAM} of nvct is not beside nvct, so no engine can move to it",
+        hint="install nvct's packages, or use bin/nvct of the bundle",
+    )
+
+
+def _resolved(program: str, path: str | None = None) -> str:
+    """Return the path of a program that an engine looks up on its PATH, "" if there is none."""
+    return shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS)) or ""
+
+
+# The engines
+
+
+def _engine_moves(own_folder: str) -> list[EngineMove]:
+    """Return the engines of this host that start NVIDIA's runtime.
+
+    Raises:
+        NvctError: the files of one cannot be read or edited.
+    """
+    moves = []
+    for engine in runtime_engine.engines():
+        if engine.foreign or engine.root != "/" or not os.path.exists(engine.config):
+            continue
+        try:
+            handlers = modules.of(engine.engine).state(options_for(engine), Files()).handlers
+        except NvctError:
+            if engine.leave:  # its owner understands it
+                continue
+            raise
+        programs = {name: path for name, path in handlers.items() if is_nvidia_runtime(path)}
+        if programs and engine.leave:
+            say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
+        elif programs:
+            moves.append(_engine_move(engine, programs, own_folder))
+    return moves
+
+
+def _engine_move(engine: Engine, programs: Mapping[str, str], own_folder: str) -> EngineMove:
+    handlers, reasons = [], []
+    for name, program in programs.items():
+        variant = os.path.basename(program)
+        own = f"{own_folder}/{variant if variant in paths.SHIM_PROGRAMS else paths.SHIM_PROGRAM}"
+        if migration.is_same(_resolved(program, engine.path), own):
+            reasons.append(f"runtime {name} is nvct's already")
+        elif not os.access(own, os.X_OK):
+            reasons.append(f"runtime {name} stays {program}: {VARIANTS_PACKAGE} has {own}")
+        else:
+            handlers.append(Handler(name=name, path=own))
+            reasons.append(f"runtime {name}: {program} becomes {own}")
+    options = EngineOptions(
+        engine=engine.engine, handlers=tuple(handlers), config=modules.CONFIG[engine.engine]
+    )
+    options = runtime_engine.fitted(options, engine, drop_in=False)
+    change = Change(engine=engine.engine)
+    if handlers:
+        change = modules.of(engine.engine).plan(options, Files())
+    return EngineMove(options=options, engine=engine, change=change, why="; ".join(reasons))
+
+
+@contextmanager
+def _engines_or_none(
+    moves: Sequence[EngineMove], journal: Journal, reload_mode: str
+) -> Iterator[None]:
+    """Move the engines; after an error, there or in the block, take that back."""
+    done: list[tuple[EngineMove, Record | None]] = []
+    try:
+        for move in moves:
+            if move.change.edits:
+                page = journal.load(journal.path(move.options.engine, move.options.config))
+                _configure(move.options, move.engine, journal, reload_mode)
+                done.append((move, page.done))
+        yield
+    except BaseException:
+        for move, before in reversed(done):
+            transaction = runtime_engine.transaction(
+                move.options, move.engine, journal, reload_mode=reload_mode, removing=True
+            )
+            transaction.undo(move.options)
+            if before:  # what nvct runtime configure had done
+                _configure(before.options, move.engine, journal, reload_mode)
+        raise
+
+
+def _configure(options: EngineOptions, engine: Engine, journal: Journal, mode: str) -> None:
+    transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
+    for note in transaction.configure(options).notes:
+        say(f"note: {note}")
+
+
+# All other files
+
+
+def _other_items(own_folder: str) -> Iterator[Item]:
+    """Yield config.toml, specifications, units, hook files, and links for old containers.
+
+    Raises:
+        NvctError: one cannot be read; nvct's specification cannot be made.
+    """
+    settings = settings_in_force()
+    data = load.read(settings.path) if settings.path else None
+    if data is not None:
+        unknown = "".join(f"; {text}" for text in editing.unknown_keys(load.text(data)))
+        yield migration.stays(settings.path, f"nvct reads it{unknown}")
+    specs = migration.incumbents_specs(settings.spec_dirs)
+    output = _output(specs)
+    host = mends.Host(
+        roots=live_host.roots_of(settings),
+        settings=settings,
+        output=output,
+        options=["--config", settings.path] if data is not None else [],
+        say=say,
+    )
+    publish = mends.step(mends.Mend(mends.PUBLISH, ()), host)
+    yield from migration.specifications(specs, output, publish)
+    yield from migration.units()
+    yield from migration.hooks(f"{own_folder}/{paths.RUNTIME_HOOK_PROGRAM}")
+    yield from migration.links(migration.programs_in_use(), own_folder)
+
+
+def _output(specs: Sequence[EffectiveSpec]) -> str:
+    """Return where nvct's specification goes: where its service writes it, which runs at boot.
+
+    Without the service, it goes where nvidia-ctk's is: that may be in a folder that lasts.
+    """
+    service = published_spec.variables_of_service(published_spec.REFRESH_ENV)
+    named = os.environ.get(OUTPUT_ENV) or service.get(OUTPUT_ENV)
+    if not named and specs and not migration.own_unit(SERVICE):
+        named = specs[0].file.path
+    return published_spec.output_path(named or OUTPUT)
+
+
+def _transaction(folder: str) -> fix.Transaction:
+    return fix.Transaction(
+        folder,
+        live_host.roots_of(settings_in_force()),
+        say,
+        name=migration.NAME,
+        run="apply",
+        accumulates=True,
+        rest=migration.rest,
+    )
+
+
+def _tell_systemd(changed: Iterable[str]) -> None:
+    """Have systemd read units that were changed, and watch what an enabled one names."""
+    folder = f"/{migration.UNITS_OF_ADMINS}"
+    if not os.path.isdir("/run/systemd/system") or not any(
+        path.startswith(f"{folder}/") for path in changed
+    ):
+        return
+    is_enabled = glob.glob(f"{folder}/*.wants/{WATCH}")
+    for words in (["daemon-reload"], ["restart" if is_enabled else "stop", WATCH]):
+        done = command.run(["systemctl", *words])
+        if done.status:
+            say(f"warning: systemctl {' '.join(words)}: {done.reason}")
+
+
+# Output
+
+
+def _lines(items: Sequence[Item]) -> Iterator[str]:
+    for item in items:
+        yield f"{item.path} {item.action}: {item.why}"
+    if not items:
+        yield "nothing here is of NVIDIA's programs"
+
+
+def _diff(item: Item) -> Iterator[str]:
+    contents = (
+        state.content if state == ABSENT or state.is_file else b"-> " + state.data + b"\n"
+        for state in (item.before, item.after)
+    )
+    before, after = contents
+    yield from runtime.diff(FileEdit(path=item.path, before=before, after=after))
