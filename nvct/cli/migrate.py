@@ -41,7 +41,6 @@ from nvct.errors import HostError, NvctError
 WATCH, SERVICE = UNITS
 BACK = "`nvct migrate back` takes it back"
 FILE = PathState(mode=stat.S_IFREG)
-NEEDED = "{} is needed to stop {}: {}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,8 @@ def plan(*, state_dir: str | None, form: str) -> None:
     """
     need_host("migrate")
     journal = Journal(folder_of(state_dir))
-    if journal.load(f"{journal.folder}/{migration.NAME}").pending:
-        say(f"an earlier apply was cut short: apply begins anew, and {BACK}")
+    if journal.load(f"{journal.folder}/{migration.NAME}").pending or _interrupted(journal):
+        say(f"an earlier change was cut short: apply completes it, and {BACK}")
     own_folder = _own_folder()
     moves = _engine_moves(own_folder)
     items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
@@ -102,6 +101,9 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
     folder = folder_of(state_dir)
     others = _transaction(folder)
     others.settle()
+    journal = Journal(folder)
+    for options in _interrupted(journal):
+        _configure(options, runtime_engine.reader(options), journal, reload_mode)
     own_folder = _own_folder()
     moves = _engine_moves(own_folder)
     items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
@@ -111,22 +113,14 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
         for item in items
         if item.action != "stays" and item.path not in paths_of_engines
     }
-    with _engines_or_none(moves, Journal(folder), reload_mode):
+    with _engines_or_none(moves, journal, reload_mode):
         if states and not others.carry_out(
             [fix.Step(name="the other files", plan=lambda: states)]
         ):
             raise HostError("the move failed, for the reason above", hint="nothing was changed")
     tell(*_lines(items))
     _tell_systemd(states)
-    for program, ids in migration.programs_in_use().items():
-        if not migration.is_same(_resolved(program), f"{own_folder}/{os.path.basename(program)}"):
-            say(
-                NEEDED.format(
-                    count(len(ids), "container"),
-                    program,
-                    "apply again once NVIDIA's packages are removed",
-                )
-            )
+    _say_what_is_needed(own_folder, "apply again once NVIDIA's packages are removed", by_own=False)
     say(f"done: {BACK}" if states or paths_of_engines else "this host has moved already")
 
 
@@ -149,9 +143,7 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
         return
     is_done = _transaction(folder).undo()
     _tell_systemd([entry.path for entry in record.entries])
-    for program, ids in migration.programs_in_use().items():
-        if migration.is_same(_resolved(program), f"{_own_folder()}/{os.path.basename(program)}"):
-            say(NEEDED.format(count(len(ids), "container"), program, "keep nvct until then"))
+    _say_what_is_needed(_own_folder(), "keep nvct until then", by_own=True)
     sys.exit(0 if is_done else 1)
 
 
@@ -250,7 +242,13 @@ def _engines_or_none(
         raise
 
 
-def _configure(options: EngineOptions, engine: Engine, journal: Journal, mode: str) -> None:
+def _interrupted(journal: Journal) -> list[EngineOptions]:
+    """Return what was being configured in an engine as the process was killed."""
+    pages = map(journal.load, journal.paths())
+    return [page.pending.options for page in pages if page.pending]
+
+
+def _configure(options: EngineOptions, engine: Engine | None, journal: Journal, mode: str) -> None:
     transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
     for note in transaction.configure(options).notes:
         say(f"note: {note}")
@@ -325,6 +323,14 @@ def _tell_systemd(changed: Iterable[str]) -> None:
 
 
 # Output
+
+
+def _say_what_is_needed(own_folder: str, advice: str, *, by_own: bool) -> None:
+    """Name the runtimes that running containers need: nvct's, or the others."""
+    for program, ids in migration.programs_in_use().items():
+        own = f"{own_folder}/{os.path.basename(program)}"
+        if migration.is_same(_resolved(program), own) == by_own:
+            say(f"{program} is needed to stop {count(len(ids), 'container')}: {advice}")
 
 
 def _lines(items: Sequence[Item]) -> Iterator[str]:

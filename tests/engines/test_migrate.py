@@ -1,79 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Docker host that NVIDIA's own programs set up moves to nvct and back, with running containers.
+"""Hosts that NVIDIA's own programs set up move to nvct and back, with containers that run on.
 
-NVCT_PEER names the folder of NVIDIA's programs, built from public sources; without it, skipped.
+NVCT_PEER names the folder of NVIDIA's programs, built from public sources; without it, all is
+skipped. Recorded files of theirs are in tests/unit/cli/incumbent.
 """
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engines import configured, docker_run, releases
-from tests.engines.box import PROGRAMS, Box
+from tests.engines import configured, releases
+from tests.engines.box import Box
 from tests.engines.checks import UUID
-from tests.engines.daemons import SPEC, Docker, Done
+from tests.engines.cri import Pod
+from tests.engines.daemons import SPEC, Containerd, Daemon, Docker, Done
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("NVCT_PEER" not in os.environ, reason="NVCT_PEER names no folder"),
 ]
 PEER = Path(os.environ.get("NVCT_PEER", "/nonexistent"))
+RECORDED = Path(__file__).parents[1] / "unit/cli/incumbent"
 FOLDER = "/usr/local/bin"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNIT = "/etc/systemd/system/nvidia-cdi-refresh.service"
 LINK = "/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service"
 HOOK = "/etc/containers/oci/hooks.d/oci-nvidia-hook.json"
-SHIM = "nvidia-container-runtime"
+SHIM = f"{FOLDER}/nvidia-container-runtime"
 SLEEP = "trap exit TERM; while :; do sleep 0.1; done"
-FOLDERS = ("etc/docker", "etc/cdi", "etc/systemd/system", "etc/containers", "var/run/cdi",
-           "etc/nvidia-container-runtime", "usr/local/bin")  # fmt: skip
+FOLDERS = (
+    "etc/docker", "etc/containerd", "etc/cdi", "etc/systemd/system", "etc/containers",
+    "var/run/cdi", "etc/nvidia-container-runtime", "usr/local/bin",
+)  # fmt: skip
 
 
-class Host(Docker):
-    """dockerd as NVIDIA's toolkit set it up; its programs are in /usr/local/bin."""
+class Host:
+    """A machine with NVIDIA's programs in /usr/local/bin, and one engine that knows them."""
 
-    def _write_config(self) -> None:
-        super()._write_config()
+    def __init__(self, daemon: Daemon, *flags: str) -> None:
+        self.daemon = daemon
+        self.box = daemon.box
         if self.box.call("mountpoint", "-q", FOLDER).returncode:
             assert self.box.call("mount", "-t", "tmpfs", "peer", FOLDER).returncode == 0
         self.install_peer()
-        self.peer("runtime", "configure", "--runtime=docker", "--set-as-default", "--cdi.enabled")
-        self.peer("cdi", "generate", f"--output={SPEC}", f"--nvidia-cdi-hook-path={FOLDER}/nvidia-cdi-hook")
+        self.peer("runtime", "configure", f"--runtime={daemon.engine}", "--cdi.enabled", *flags)
+        hook = f"--nvidia-cdi-hook-path={FOLDER}/nvidia-cdi-hook"
+        self.peer("cdi", "generate", f"--output={SPEC}", hook)
         self.box.write(UNIT, "[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n")
         self.box.call("mkdir", "-p", os.path.dirname(LINK))
         self.box.call("ln", "-sfn", UNIT, LINK)
-        self.box.write(HOOK, f'{{"version": "1.0.0",\n "hook": {{"path": "{FOLDER}/{SHIM}-hook"}}}}\n')
-
-    def _command(self) -> list[str]:
-        return ["env", f"PATH={PATH}", "/usr/sbin/dockerd"]
+        self.box.write(HOOK, f'{{"hook": {{"path": "{SHIM}-hook"}}, "version": "1.0.0"}}\n')
 
     def install_peer(self) -> None:
         assert self.box.call("sh", "-c", f"cp {PEER}/nvidia-c* {FOLDER}").returncode == 0
+
+    def remove_peer(self) -> None:
+        assert self.box.call("sh", "-c", f"rm {FOLDER}/nvidia-c*").returncode == 0
 
     def peer(self, *words: str) -> None:
         completed = self.box.call(f"{FOLDER}/nvidia-ctk", *words, env={"PATH": PATH})
         assert completed.returncode == 0, completed
 
-    def migrate(self, word: str, *words: str) -> Done:
-        return self.box.call("nvct", "migrate", word, *words)
-
-    def begin(self, name: str) -> None:
-        """Start a container with a GPU that lasts."""
-        completed = self.docker(
-            "run", "--detach", f"--name={name}", "--network=none", "--runtime=nvidia",
-            f"--env={configured.ONE}", "plain:test", "/bin/sh", "-c", SLEEP,
-        )  # fmt: skip
+    def migrate(self, word: str) -> Done:
+        completed = self.box.call("nvct", "migrate", word)
         assert completed.returncode == 0, completed
-
-    def ends(self, name: str) -> None:
-        """Assert that a container can be entered, stopped and removed, and has its GPU."""
-        entered = self.docker("exec", name, "nvidia-smi", "-L")
-        assert len(UUID.findall(entered.stdout)) == 1, entered
-        for words in (["stop", "--time=5", name], ["rm", name]):
-            completed = self.docker(*words)
-            assert completed.returncode == 0, completed
+        return completed
 
     def files(self) -> dict[str, bytes | str]:
         """Return all files that a move may change."""
@@ -88,30 +82,130 @@ class Host(Docker):
         return found
 
 
+class PeersDocker(Docker):
+    """dockerd that finds NVIDIA's runtime on its PATH, where nvct's is not."""
+
+    def _command(self) -> list[str]:
+        return ["env", f"PATH={PATH}", "/usr/sbin/dockerd"]
+
+    def begin(self, name: str) -> None:
+        """Start a container with a GPU that lasts."""
+        completed = self.docker(
+            "run", "--detach", f"--name={name}", "--network=none", "--runtime=nvidia",
+            f"--env={configured.ONE}", "plain:test", "/bin/sh", "-c", SLEEP,
+        )  # fmt: skip
+        assert completed.returncode == 0, completed
+
+    def ends(self, name: str) -> None:
+        """Assert that a container has its GPU, can be entered, stopped, started and removed."""
+        entered = self.docker("exec", name, "nvidia-smi", "-L")
+        assert len(UUID.findall(entered.stdout)) == 1, entered
+        stop = ["stop", "--time=5", name]
+        for words in (stop, ["start", name], stop, ["rm", name]):
+            completed = self.docker(*words)
+            assert completed.returncode == 0, completed
+
+
+class PeersContainerd(Containerd):
+    """containerd, whose runtime of NVIDIA's finds runc."""
+
+    def _command(self) -> list[str]:
+        return ["env", f"PATH={PATH}", "/usr/bin/containerd"]
+
+
+def _ready(daemon: Daemon, *flags: str) -> Host:
+    configured.cleaned(daemon)
+    host = Host(daemon, *flags)
+    daemon.restart()
+    return host
+
+
 @pytest.fixture(scope="module", params=releases.ALL)
-def host(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Host]:
-    daemon = configured.started(lambda: Host(machine_of(request.param)))
+def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Daemon]:
+    daemon = configured.started(lambda: PeersDocker(machine_of(request.param)))
     yield daemon
     daemon.stop()
 
 
-def test_x(host: Host) -> None:
-    host.begin("old")
+@pytest.fixture(
+    scope="module",
+    params=[
+        releases.of_release("trixie", ("trixie", 2), name="trixie-2"),
+        *releases.in_full("forky", ("forky", 3), name="forky-3"),
+    ],
+)
+def containerd(
+    request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
+) -> Iterator[PeersContainerd]:
+    release, version = request.param
+    daemon = configured.started(lambda: PeersContainerd(machine_of(release), version))
+    yield daemon
+    daemon.stop()
+
+
+def test_docker_moves_and_back_and_containers_of_either_can_be_stopped(
+    docker: PeersDocker,
+) -> None:
+    host = _ready(docker, "--set-as-default")
+    docker.begin("old")
     before = host.files()
-    pass
-    print(host.box.call("sh", "-c", "for f in /run/containerd/io.containerd.runtime.v2.task/*/*/* /run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/*; do echo $f; done; cat /run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/runtime; cat /run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/options.json").stdout)
-    for word in ("plan", "apply"):
-        done = host.migrate(word)
-        print(done.returncode, done.stdout, done.stderr)
-    assert done.returncode == 0
-    print(host.box.read("/etc/docker/daemon.json"))
-    host.begin("new")
-    host.box.call("sh", "-c", f"rm {FOLDER}/nvidia-*")
-    done = host.migrate("apply")
-    print(done.returncode, done.stdout, done.stderr)
-    host.ends("old")
-    done = host.migrate("back")
-    print(done.returncode, done.stdout, done.stderr)
+
+    plan = host.migrate("plan").stdout
+
+    assert host.files() == before, "plan changed files"
+    for path in ("/etc/docker/daemon.json", SPEC, UNIT, LINK, HOOK):
+        assert f"\n{path} " in f"\n{plan}"
+    said = host.migrate("apply").stderr
+    assert "is needed to stop 1 container: apply again once NVIDIA's packages" in said
+    docker.begin("new")
+    host.remove_peer()
+    host.migrate("apply")
+    docker.ends("old")
+
+    said = host.migrate("back").stderr
+
+    assert "is needed to stop 1 container: keep nvct until then" in said
+    assert "until it is restarted" not in said, "dockerd has the former runtime"
     host.install_peer()
     assert host.files() == before
-    host.ends("new")
+    docker.begin("again")
+    docker.ends("again")
+    docker.ends("new")
+
+
+def test_containerd_moves_and_back(containerd: PeersContainerd) -> None:
+    host = _ready(containerd, f"--nvidia-runtime-path={SHIM}")
+    pod = Pod(handler="nvidia", env={"NVIDIA_VISIBLE_DEVICES": "0"})
+    configured.has_one_gpu(containerd.pod("nvidia-smi -L", pod))
+    before = host.files()
+
+    host.migrate("apply")
+
+    containerd.restart()
+    host.remove_peer()
+    configured.has_one_gpu(containerd.pod("nvidia-smi -L", pod))
+    host.migrate("back")
+    host.install_peer()
+    assert host.files() == before
+    containerd.restart()
+    configured.has_one_gpu(containerd.pod("nvidia-smi -L", pod))
+
+
+def test_the_recorded_files_are_what_the_programs_write(tmp_path: Path) -> None:
+    ctk = str(PEER / "nvidia-ctk")
+    config = tmp_path / "containerd.toml"
+    recorded = (RECORDED / "containerd.toml").read_text(encoding="utf-8")
+    config.write_text("\n".join(recorded.splitlines()[1:]), encoding="utf-8")
+    drop_in = tmp_path / "conf.d/99-nvidia.toml"
+    calls = {
+        "daemon.json": ["--runtime=docker", f"--config={tmp_path}/daemon.json"],
+        "containerd-99-nvidia.toml": ["--runtime=containerd", f"--config={config}",
+                                      f"--drop-in-config={drop_in}"],
+    }  # fmt: skip
+    for name, flags in calls.items():
+        words = ["runtime", "configure", "--set-as-default", "--cdi.enabled", *flags]
+        subprocess.run([ctk, *words], check=True, capture_output=True)
+        path = drop_in if name.startswith("containerd") else tmp_path / name
+        assert path.read_bytes() == (RECORDED / name).read_bytes()
+    default = subprocess.run([ctk, "config", "default"], check=True, capture_output=True).stdout
+    assert default == (RECORDED / "config.toml").read_bytes()

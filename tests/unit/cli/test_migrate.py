@@ -306,6 +306,7 @@ def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -
     seen = set()
     for point in range(MOST):
         succeeds(lab, "apply" if word == "back" else "back")
+        assert files(lab) == (new if word == "back" else old), point
         if not killed(lab, word, point):
             break
         current = files(lab)
@@ -315,6 +316,8 @@ def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -
         way = ("apply", new) if point % 2 else ("back", old)
         succeeds(lab, way[0])
         assert files(lab) == way[1], point
+        for page in (lab.home / "state").glob("*j*"):
+            assert json.loads(page.read_text())["pending"] is None, (point, page)
     else:
         raise AssertionError(f"it never ends by itself, after {point} kills")
     assert len(seen) > len(ENGINES) + len(FOLDERS)
