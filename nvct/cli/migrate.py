@@ -22,21 +22,22 @@ from nvct.cli.options import format_option, need_host, show
 from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime import configure as runtime
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime.options import STATE_DIR_OPTION, VARIANTS_PACKAGE
+from nvct.cli.runtime.options import STATE_DIR_OPTION
 from nvct.cli.runtime.options import state_dir as folder_of
 from nvct.compile import live_host, published_spec
 from nvct.config import editing, load
 from nvct.doctor import fix, mends, migration
-from nvct.doctor.migration import Item
+from nvct.doctor.migration import STAYS, Item
 from nvct.doctor.model import count
 from nvct.doctor.parts import UNITS
 from nvct.engine import command, modules
 from nvct.engine.journal import Journal, Record
-from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler
+from nvct.engine.model import Engine, EngineOptions, FileEdit, Files, Handler
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
-from nvct.engine.writing import ABSENT, PathState
+from nvct.engine.writing import PathState
 from nvct.errors import HostError, NvctError
+from nvct.host.roots import Roots
 
 WATCH, SERVICE = UNITS
 BACK = "`nvct migrate back` takes it back"
@@ -44,21 +45,12 @@ FILE = PathState(mode=stat.S_IFREG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineMove:
-    """One engine that starts NVIDIA's runtime, and the change that makes it start nvct's."""
+class Move:
+    """One engine that starts NVIDIA's runtime, and what makes it start nvct's."""
 
     options: EngineOptions
     engine: Engine
-    change: Change
-    why: str
-
-    def items(self) -> Iterator[Item]:
-        """Yield the files of the engine."""
-        for edit in self.change.edits:
-            before, after = (FILE.with_content(data) for data in (edit.before, edit.after))
-            yield Item(path=edit.path, why=self.why, before=before, after=after)
-        if not self.change.edits:
-            yield migration.stays(self.options.config, self.why)
+    items: Sequence[Item]
 
 
 @click.command(cls=GoStyle)
@@ -76,14 +68,13 @@ def plan(*, state_dir: str | None, form: str) -> None:
     journal = Journal(folder_of(state_dir))
     if journal.load(f"{journal.folder}/{migration.NAME}").pending or _interrupted(journal):
         say(f"an earlier change was cut short: apply completes it, and {BACK}")
-    own_folder = _own_folder()
-    moves = _engine_moves(own_folder)
-    items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
-    document = [
-        {"path": item.path, "action": item.action, "why": item.why, "diff": "".join(_diff(item))}
-        for item in items
-    ]
-    show(form, document, _lines(items))
+    items = [item for move in _moves() for item in move.items] + list(_other_items())
+    document = []
+    for item in items:
+        edit = FileEdit(path=item.path, before=item.before.content, after=item.after.content)
+        row = {"path": item.path, "action": item.action, "why": item.why}
+        document.append({**row, "diff": "".join(runtime.diff(edit))})
+    show(form, document, map(str, items))
 
 
 @click.command(cls=GoStyle)
@@ -104,24 +95,18 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
     journal = Journal(folder)
     for options in _interrupted(journal):
         _configure(options, runtime_engine.reader(options), journal, reload_mode)
-    own_folder = _own_folder()
-    moves = _engine_moves(own_folder)
-    items = [*(item for move in moves for item in move.items()), *_other_items(own_folder)]
-    paths_of_engines = {edit.path for move in moves for edit in move.change.edits}
-    states = {
-        item.path: item.after
-        for item in items
-        if item.action != "stays" and item.path not in paths_of_engines
-    }
+    moves, other_items = _moves(), list(_other_items())
+    states = {item.path: item.after for item in other_items if item.action != STAYS}
+    steps = [fix.Step(name="the other files", plan=lambda: states)]
     with _engines_or_none(moves, journal, reload_mode):
-        if states and not others.carry_out(
-            [fix.Step(name="the other files", plan=lambda: states)]
-        ):
+        if states and not others.carry_out(steps):
             raise HostError("the move failed, for the reason above", hint="nothing was changed")
-    tell(*_lines(items))
+    items = [item for move in moves for item in move.items] + other_items
+    tell(*map(str, items))
     _tell_systemd(states)
-    _say_what_is_needed(own_folder, "apply again once NVIDIA's packages are removed", by_own=False)
-    say(f"done: {BACK}" if states or paths_of_engines else "this host has moved already")
+    _say_what_is_needed("apply again once NVIDIA's packages are removed", by_own=False)
+    has_changed = any(item.action != STAYS for item in items)
+    say(f"done: {BACK}" if has_changed else "this host has moved already")
 
 
 @click.command(cls=GoStyle)
@@ -143,44 +128,46 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
         return
     is_done = _transaction(folder).undo()
     _tell_systemd([entry.path for entry in record.entries])
-    _say_what_is_needed(_own_folder(), "keep nvct until then", by_own=True)
+    _say_what_is_needed("keep nvct until then", by_own=True)
     sys.exit(0 if is_done else 1)
 
 
 def _own_folder() -> str:
-    """Return the folder of nvct's programs: beside the running one or its Python, or on PATH.
-
-    Raises:
-        HostError: nvct's runtime is not there.
-    """
+    """Return the folder of nvct's programs: beside the running one or its Python, or on PATH."""
     programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
     for folder in (os.path.dirname(os.path.abspath(program)) for program in programs):
         # NVIDIA's runtime has the same name, but no program nvct beside it.
         if all(os.access(f"{folder}/{name}", os.X_OK) for name in ("nvct", paths.SHIM_PROGRAM)):
             return folder
     raise HostError(
-        f"{paths.SHIM_PROGRAM} of nvct is not beside nvct, so no engine can move to it",
+        f"{paths.SHIM_PROGRAM} of nvct is not beside nvct",
         hint="install nvct's packages, or use bin/nvct of the bundle",
     )
 
 
-def _resolved(program: str, path: str | None = None) -> str:
-    """Return the path of a program that an engine looks up on its PATH, "" if there is none."""
-    return shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS)) or ""
+def _own(program: str) -> str:
+    """Return the path of nvct's program of the same name."""
+    return f"{_own_folder()}/{os.path.basename(program)}"
+
+
+def _is_own(program: str, path: str | None = None) -> bool:
+    """Report whether an engine that looks a program up on its PATH gets nvct's."""
+    there = shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS))
+    return bool(there) and os.path.realpath(there or "") == os.path.realpath(_own(program))
 
 
 # The engines
 
 
-def _engine_moves(own_folder: str) -> list[EngineMove]:
+def _moves() -> list[Move]:
     """Return the engines of this host that start NVIDIA's runtime.
 
     Raises:
-        NvctError: the files of one cannot be read or edited.
+        NvctError: nvct's runtime is not here; the files of one cannot be read or edited.
     """
     moves = []
     for engine in runtime_engine.engines():
-        if engine.foreign or engine.root != "/" or not os.path.exists(engine.config):
+        if engine.foreign or engine.root != "/":
             continue
         try:
             handlers = modules.of(engine.engine).state(options_for(engine), Files()).handlers
@@ -192,53 +179,57 @@ def _engine_moves(own_folder: str) -> list[EngineMove]:
         if programs and engine.leave:
             say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
         elif programs:
-            moves.append(_engine_move(engine, programs, own_folder))
+            moves.append(_move(engine, programs))
     return moves
 
 
-def _engine_move(engine: Engine, programs: Mapping[str, str], own_folder: str) -> EngineMove:
+def _move(engine: Engine, programs: Mapping[str, str]) -> Move:
     handlers, reasons = [], []
     for name, program in programs.items():
-        variant = os.path.basename(program)
-        own = f"{own_folder}/{variant if variant in paths.SHIM_PROGRAMS else paths.SHIM_PROGRAM}"
-        if migration.is_same(_resolved(program, engine.path), own):
+        own = _own(program)
+        if _is_own(program, engine.path):
             reasons.append(f"runtime {name} is nvct's already")
         elif not os.access(own, os.X_OK):
-            reasons.append(f"runtime {name} stays {program}: {VARIANTS_PACKAGE} has {own}")
+            reasons.append(f"runtime {name} stays {program}: {own} is not installed")
         else:
             handlers.append(Handler(name=name, path=own))
             reasons.append(f"runtime {name}: {program} becomes {own}")
-    options = EngineOptions(
-        engine=engine.engine, handlers=tuple(handlers), config=modules.CONFIG[engine.engine]
-    )
+    usual = modules.CONFIG[engine.engine]
+    options = EngineOptions(engine=engine.engine, handlers=tuple(handlers), config=usual)
     options = runtime_engine.fitted(options, engine, drop_in=False)
-    change = Change(engine=engine.engine)
-    if handlers:
-        change = modules.of(engine.engine).plan(options, Files())
-    return EngineMove(options=options, engine=engine, change=change, why="; ".join(reasons))
+    edits = modules.of(engine.engine).plan(options, Files()).edits if handlers else ()
+    why = "; ".join(reasons)
+    items = [
+        Item(
+            path=edit.path,
+            why=why,
+            before=FILE.with_content(edit.before),
+            after=FILE.with_content(edit.after),
+        )
+        for edit in edits
+    ]
+    items = items or [Item(path=options.config, why=why)]
+    return Move(options=options, engine=engine, items=items)
 
 
 @contextmanager
-def _engines_or_none(
-    moves: Sequence[EngineMove], journal: Journal, reload_mode: str
-) -> Iterator[None]:
+def _engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Iterator[None]:
     """Move the engines; after an error, there or in the block, take that back."""
-    done: list[tuple[EngineMove, Record | None]] = []
+    done: list[tuple[Move, Record | None]] = []
     try:
         for move in moves:
-            if move.change.edits:
+            if move.items[0].action != STAYS:
                 page = journal.load(journal.path(move.options.engine, move.options.config))
-                _configure(move.options, move.engine, journal, reload_mode)
+                _configure(move.options, move.engine, journal, mode)
                 done.append((move, page.done))
         yield
     except BaseException:
         for move, before in reversed(done):
-            transaction = runtime_engine.transaction(
-                move.options, move.engine, journal, reload_mode=reload_mode, removing=True
-            )
-            transaction.undo(move.options)
+            runtime_engine.transaction(
+                move.options, move.engine, journal, reload_mode=mode, removing=True
+            ).undo(move.options)
             if before:  # what nvct runtime configure had done
-                _configure(before.options, move.engine, journal, reload_mode)
+                _configure(before.options, move.engine, journal, mode)
         raise
 
 
@@ -257,7 +248,7 @@ def _configure(options: EngineOptions, engine: Engine | None, journal: Journal, 
 # All other files
 
 
-def _other_items(own_folder: str) -> Iterator[Item]:
+def _other_items() -> Iterator[Item]:
     """Yield config.toml, specifications, units, hook files, and links for old containers.
 
     Raises:
@@ -267,7 +258,7 @@ def _other_items(own_folder: str) -> Iterator[Item]:
     data = load.read(settings.path) if settings.path else None
     if data is not None:
         unknown = "".join(f"; {text}" for text in editing.unknown_keys(load.text(data)))
-        yield migration.stays(settings.path, f"nvct reads it{unknown}")
+        yield Item(path=settings.path, why=f"nvct reads it{unknown}")
     specs = migration.incumbents_specs(settings.spec_dirs)
     output = _output(specs)
     host = mends.Host(
@@ -280,8 +271,8 @@ def _other_items(own_folder: str) -> Iterator[Item]:
     publish = mends.step(mends.Mend(mends.PUBLISH, ()), host)
     yield from migration.specifications(specs, output, publish)
     yield from migration.units()
-    yield from migration.hooks(f"{own_folder}/{paths.RUNTIME_HOOK_PROGRAM}")
-    yield from migration.links(migration.programs_in_use(), own_folder)
+    yield from migration.hooks(_own(paths.RUNTIME_HOOK_PROGRAM))
+    yield from migration.links(migration.programs_in_use(), _own_folder())
 
 
 def _output(specs: Sequence[EffectiveSpec]) -> str:
@@ -299,10 +290,9 @@ def _output(specs: Sequence[EffectiveSpec]) -> str:
 def _transaction(folder: str) -> fix.Transaction:
     return fix.Transaction(
         folder,
-        live_host.roots_of(settings_in_force()),
+        Roots(),
         say,
         name=migration.NAME,
-        run="apply",
         accumulates=True,
         rest=migration.rest,
     )
@@ -322,28 +312,8 @@ def _tell_systemd(changed: Iterable[str]) -> None:
             say(f"warning: systemctl {' '.join(words)}: {done.reason}")
 
 
-# Output
-
-
-def _say_what_is_needed(own_folder: str, advice: str, *, by_own: bool) -> None:
+def _say_what_is_needed(advice: str, *, by_own: bool) -> None:
     """Name the runtimes that running containers need: nvct's, or the others."""
     for program, ids in migration.programs_in_use().items():
-        own = f"{own_folder}/{os.path.basename(program)}"
-        if migration.is_same(_resolved(program), own) == by_own:
+        if _is_own(program) == by_own:
             say(f"{program} is needed to stop {count(len(ids), 'container')}: {advice}")
-
-
-def _lines(items: Sequence[Item]) -> Iterator[str]:
-    for item in items:
-        yield f"{item.path} {item.action}: {item.why}"
-    if not items:
-        yield "nothing here is of NVIDIA's programs"
-
-
-def _diff(item: Item) -> Iterator[str]:
-    contents = (
-        state.content if state == ABSENT or state.is_file else b"-> " + state.data + b"\n"
-        for state in (item.before, item.after)
-    )
-    before, after = contents
-    yield from runtime.diff(FileEdit(path=item.path, before=before, after=after))

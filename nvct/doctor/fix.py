@@ -52,14 +52,12 @@ class Transaction:
         kernel: Kernel = KERNEL,
         *,
         name: str = NAME,
-        run: str = "--fix",
         accumulates: bool = False,
         rest: Rest = lambda *_: None,
     ) -> None:
         self.page_path = f"{folder}/{name}"
         self.roots = roots
         self.say = say
-        self.run = run
         self.accumulates = accumulates
         self.rest = rest
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
@@ -120,7 +118,7 @@ class Transaction:
             record = page.pending or page.done
             if record is None:
                 folder = self.journal.folder
-                self.say(f"nothing to take back: {folder} has no record of a {self.run}")
+                self.say(f"nothing to take back: {folder} has no record of a --fix")
                 return True
             if dry_run:
                 return not self._take_back(record, dry_run=True)
@@ -155,8 +153,7 @@ class Transaction:
         if isinstance(error, NvctError):
             text = f"{error.message}; {error.hint}" if error.hint else error.message
         self.say(f"{step.name} failed: {text}")
-        taken_back = f"what this {self.run} changed is taken back"
-        self.say(taken_back if entries else "nothing was changed")
+        self.say("what this run changed is taken back" if entries else "nothing was changed")
         record = self._record(entries)
         left = self._take_back(record)
         self._save(Page(done=done, pending=self._rest(record, left)))

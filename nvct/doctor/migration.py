@@ -22,15 +22,15 @@ from nvct.doctor import incumbent
 from nvct.doctor.fix import Step
 from nvct.doctor.model import count, listed
 from nvct.doctor.parts import NAMED, UNITS
-from nvct.engine import json_file, restore, undo
+from nvct.engine import json_file, undo
 from nvct.engine.journal import Entry
-from nvct.engine.restore import Versions
-from nvct.engine.syntax import Syntax
 from nvct.engine.writing import ABSENT, PathState, state_of
+from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
 from nvct.paths import DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_ALIAS, RUNTIME_HOOK_PROGRAM
 
 NAME = "migrate.journal"
+STAYS = "stays"
 HOOK_KEY = ("hook", "path")
 UNITS_OF_ADMINS = "etc/systemd/system"
 UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system")
@@ -44,26 +44,24 @@ PROGRAM_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One file: what it becomes, and why."""
+    """One file: what it becomes, and why; by default, it stays as it is."""
 
     path: str
     why: str
-    before: PathState
-    after: PathState
+    before: PathState = ABSENT
+    after: PathState = ABSENT
 
     @property
     def action(self) -> str:
-        """A verb: stays, goes, is made, changes."""
+        """A verb."""
         if self.after == self.before:
-            return "stays"
+            return STAYS
         if self.after == ABSENT:
             return "goes"
         return "changes" if self.before.mode else "is made"
 
-
-def stays(path: str, why: str) -> Item:
-    """Return the item of a path that stays as it is."""
-    return Item(path=path, why=why, before=ABSENT, after=ABSENT)
+    def __str__(self) -> str:
+        return f"{self.path} {self.action}: {self.why}"
 
 
 def becomes(path: str, after: PathState, why: str) -> Item:
@@ -92,7 +90,7 @@ def specifications(specs: Sequence[EffectiveSpec], output: str, publish: Step) -
     states = {} if is_own(state_of(output)) else publish.plan()
     if ABSENT in states.values():
         for spec in specs:
-            yield stays(spec.file.path, "no driver is here now that nvct could describe")
+            yield Item(path=spec.file.path, why="no driver is here now that nvct could describe")
         return
     new = [load.loads(state.data, source=path) for path, state in states.items()]
     new = new or [load.load_file(output)]
@@ -149,22 +147,13 @@ def hooks(program: str, root: str = "/") -> Iterator[Item]:
             if os.path.basename(named) not in (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS):
                 continue
             if not os.access(program, os.X_OK):
-                yield stays(path, f"{program} is not there: the package nvct has it")
-                continue
-            if is_same(named, program):
-                yield stays(path, f"{named} is nvct's already")
-                continue
-            state = state_of(path)
-            data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
-            yield becomes(path, state.with_content(data), f"{named} becomes {program}")
-
-
-def is_same(program: str, own: str) -> bool:
-    """Report whether two paths lead to one program."""
-    try:
-        return os.path.samefile(program, own)
-    except OSError:
-        return False
+                yield Item(path=path, why=f"{program} is not there: the package nvct has it")
+            elif os.path.realpath(named) == os.path.realpath(program):
+                yield Item(path=path, why=f"{named} is nvct's already")
+            else:
+                state = state_of(path)
+                data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
+                yield becomes(path, state.with_content(data), f"{named} becomes {program}")
 
 
 def programs_in_use(root: str = "/") -> dict[str, list[str]]:
@@ -207,10 +196,14 @@ def rest(entry: Entry, current: PathState) -> PathState | None:
         return entry.before if os.path.isdir(os.path.dirname(entry.path)) else None
     if not (entry.path.endswith(".json") and current.is_file and entry.after.is_file):
         return None
-    versions = Versions(
-        path=entry.path,
-        original=entry.before.content,
-        configured=entry.after.content,
-        current=current.content,
-    )
-    return current.with_content(restore.restored(versions, Syntax(is_json=True), ()).data)
+    try:
+        former, own, there = (
+            json_file.parse(state.data, entry.path).get(HOOK_KEY, str)
+            for state in (entry.before, entry.after, current)
+        )
+        if there != own:
+            return None
+        data = json_file.edit(current.data, [(HOOK_KEY, former)], entry.path)
+    except NvctError:
+        return None
+    return current.with_content(data)

@@ -147,7 +147,7 @@ def test_a_step_that_fails_takes_back_those_before(host: Host) -> None:
 
     assert host.is_as_before()
     assert "step 3 failed: it ended with exit status 1; look at it" in host.said
-    assert "what this --fix changed is taken back" in host.said
+    assert "what this run changed is taken back" in host.said
     assert host.journal == Page()
 
 
