@@ -261,6 +261,22 @@ def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
 
 
 @in_a_mount_namespace
+def test_a_name_that_the_engine_finds_on_its_path_as_nvcts_stays(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `apt install nvct`, whose programs have the paths of NVIDIA's."""
+    furnish(lab)
+    engine = Engine(engine="docker", config="/etc/docker/daemon.json", path=f"/nowhere:{OWN}")
+    monkeypatch.setattr(runtime_engine, "engines", lambda: [engine])
+    before = (ETC / "docker/daemon.json").read_bytes()
+
+    said = succeeds(lab, "apply")
+
+    assert "/etc/docker/daemon.json stays: runtime nvidia is nvct's already" in said
+    assert (ETC / "docker/daemon.json").read_bytes() == before
+
+
+@in_a_mount_namespace
 def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab) -> None:
     furnish(lab)
     (ETC / "crio/crio.conf").write_text("[crio")
