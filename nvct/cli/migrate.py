@@ -10,7 +10,9 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
 
 import click
 
@@ -22,7 +24,7 @@ from nvct.cli.options import format_option, need_host, show
 from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime import configure as runtime
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime.options import STATE_DIR_OPTION
+from nvct.cli.runtime.options import STATE_DIR_OPTION, own_folder
 from nvct.cli.runtime.options import state_dir as folder_of
 from nvct.compile import live_host, published_spec
 from nvct.config import editing, load
@@ -31,8 +33,9 @@ from nvct.doctor.migration import STAYS, Item
 from nvct.doctor.model import count
 from nvct.doctor.parts import UNITS
 from nvct.engine import command, modules
-from nvct.engine.journal import Journal, Record
-from nvct.engine.model import Engine, EngineOptions, FileEdit, Files, Handler
+from nvct.engine.journal import Journal
+from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler
+from nvct.engine.modules import Module
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
 from nvct.engine.writing import PathState
@@ -132,22 +135,19 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
     sys.exit(0 if is_done else 1)
 
 
-def _own_folder() -> str:
-    """Return the folder of nvct's programs: beside the running one or its Python, or on PATH."""
-    programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
-    for folder in (os.path.dirname(os.path.abspath(program)) for program in programs):
-        # NVIDIA's runtime has the same name, but no program nvct beside it.
-        if all(os.access(f"{folder}/{name}", os.X_OK) for name in ("nvct", paths.SHIM_PROGRAM)):
-            return folder
-    raise HostError(
-        f"{paths.SHIM_PROGRAM} of nvct is not beside nvct",
-        hint="install nvct's packages, or use bin/nvct of the bundle",
-    )
-
-
 def _own(program: str) -> str:
-    """Return the path of nvct's program of the same name."""
-    return f"{_own_folder()}/{os.path.basename(program)}"
+    """Return the path of nvct's program of the same name.
+
+    Raises:
+        HostError: nvct's programs are not found.
+    """
+    folder = own_folder()
+    if not folder:
+        raise HostError(
+            f"{paths.SHIM_PROGRAM} of nvct is not beside nvct",
+            hint="install nvct's packages, or use bin/nvct of the bundle",
+        )
+    return f"{folder}/{os.path.basename(program)}"
 
 
 def _is_own(program: str, path: str | None = None) -> bool:
@@ -215,22 +215,32 @@ def _move(engine: Engine, programs: Mapping[str, str]) -> Move:
 @contextmanager
 def _engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Iterator[None]:
     """Move the engines; after an error, there or in the block, take that back."""
-    done: list[tuple[Move, Record | None]] = []
+    done: list[tuple[Move, Change]] = []
     try:
         for move in moves:
             if move.items[0].action != STAYS:
-                page = journal.load(journal.path(move.options.engine, move.options.config))
-                _configure(move.options, move.engine, journal, mode)
-                done.append((move, page.done))
+                done.insert(0, (move, _configure(move.options, move.engine, journal, mode)))
         yield
     except BaseException:
-        for move, before in reversed(done):
-            runtime_engine.transaction(
-                move.options, move.engine, journal, reload_mode=mode, removing=True
-            ).undo(move.options)
-            if before:  # what nvct runtime configure had done
-                _configure(before.options, move.engine, journal, mode)
+        for move, change in done:
+            _take_back(move, change, journal, mode)
         raise
+
+
+def _take_back(move: Move, change: Change, journal: Journal, mode: str) -> None:
+    """Give an engine the files from before a change, which is the last one."""
+    edits = [
+        FileEdit(path=edit.path, before=edit.after, after=edit.before)
+        for edit in reversed(change.edits)
+    ]
+    former = replace(change, edits=tuple(edits), notes=())
+    transaction = runtime_engine.transaction(
+        move.options, move.engine, journal, reload_mode=mode, removing=True
+    )
+    module = transaction.module
+    planned = SimpleNamespace(SYNTAX=module.SYNTAX, state=module.state, plan=lambda *_: former)
+    transaction.module = cast("Module", planned)
+    transaction.configure(move.options)
 
 
 def _interrupted(journal: Journal) -> list[EngineOptions]:
@@ -239,10 +249,14 @@ def _interrupted(journal: Journal) -> list[EngineOptions]:
     return [page.pending.options for page in pages if page.pending]
 
 
-def _configure(options: EngineOptions, engine: Engine | None, journal: Journal, mode: str) -> None:
+def _configure(
+    options: EngineOptions, engine: Engine | None, journal: Journal, mode: str
+) -> Change:
     transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
-    for note in transaction.configure(options).notes:
+    change = transaction.configure(options)
+    for note in change.notes:
         say(f"note: {note}")
+    return change
 
 
 # All other files
@@ -272,7 +286,7 @@ def _other_items() -> Iterator[Item]:
     yield from migration.specifications(specs, output, publish)
     yield from migration.units()
     yield from migration.hooks(_own(paths.RUNTIME_HOOK_PROGRAM))
-    yield from migration.links(migration.programs_in_use(), _own_folder())
+    yield from migration.links(migration.programs_in_use(), own_folder())
 
 
 def _output(specs: Sequence[EffectiveSpec]) -> str:
