@@ -6,7 +6,6 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,13 +37,11 @@ from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Ha
 from nvct.engine.modules import Module
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
-from nvct.engine.writing import PathState
 from nvct.errors import HostError, NvctError
 from nvct.host.roots import Roots
 
 WATCH, SERVICE = UNITS
 BACK = "`nvct migrate back` takes it back"
-FILE = PathState(mode=stat.S_IFREG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +149,9 @@ def _own(program: str) -> str:
 
 def _is_own(program: str, path: str | None = None) -> bool:
     """Report whether an engine that looks a program up on its PATH gets nvct's."""
-    there = shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS))
-    return bool(there) and os.path.realpath(there or "") == os.path.realpath(_own(program))
+    there = shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS)) or ""
+    own = os.path.join(own_folder(), os.path.basename(there))
+    return bool(there and own_folder()) and os.path.realpath(there) == os.path.realpath(own)
 
 
 # The engines
@@ -199,16 +197,9 @@ def _move(engine: Engine, programs: Mapping[str, str]) -> Move:
     options = runtime_engine.fitted(options, engine, drop_in=False)
     edits = modules.of(engine.engine).plan(options, Files()).edits if handlers else ()
     why = "; ".join(reasons)
-    items = [
-        Item(
-            path=edit.path,
-            why=why,
-            before=FILE.with_content(edit.before),
-            after=FILE.with_content(edit.after),
-        )
-        for edit in edits
-    ]
-    items = items or [Item(path=options.config, why=why)]
+    items = [Item(path=options.config, why=why)]
+    if edits:
+        items = [migration.edited(edit, why) for edit in edits]
     return Move(options=options, engine=engine, items=items)
 
 
@@ -302,22 +293,15 @@ def _output(specs: Sequence[EffectiveSpec]) -> str:
 
 
 def _transaction(folder: str) -> fix.Transaction:
-    return fix.Transaction(
-        folder,
-        Roots(),
-        say,
-        name=migration.NAME,
-        accumulates=True,
-        rest=migration.rest,
-    )
+    name, rest = migration.NAME, migration.rest
+    return fix.Transaction(folder, Roots(), say, name=name, accumulates=True, rest=rest)
 
 
 def _tell_systemd(changed: Iterable[str]) -> None:
     """Have systemd read units that were changed, and watch what an enabled one names."""
     folder = f"/{migration.UNITS_OF_ADMINS}"
-    if not os.path.isdir("/run/systemd/system") or not any(
-        path.startswith(f"{folder}/") for path in changed
-    ):
+    has_units = any(path.startswith(f"{folder}/") for path in changed)
+    if not has_units or not os.path.isdir("/run/systemd/system"):
         return
     is_enabled = glob.glob(f"{folder}/*.wants/{WATCH}")
     for words in (["daemon-reload"], ["restart" if is_enabled else "stop", WATCH]):

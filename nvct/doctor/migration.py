@@ -24,6 +24,7 @@ from nvct.doctor.model import count, listed
 from nvct.doctor.parts import NAMED, UNITS
 from nvct.engine import json_file, undo
 from nvct.engine.journal import Entry
+from nvct.engine.model import FileEdit
 from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
@@ -67,6 +68,13 @@ class Item:
 def becomes(path: str, after: PathState, why: str) -> Item:
     """Return the item of a path that becomes what a state says."""
     return Item(path=path, why=why, before=state_of(path), after=after)
+
+
+def edited(edit: FileEdit, why: str) -> Item:
+    """Return the item of an edit."""
+    file = PathState(mode=stat.S_IFREG)
+    before, after = file.with_content(edit.before), file.with_content(edit.after)
+    return Item(path=edit.path, why=why, before=before, after=after)
 
 
 def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
