@@ -158,6 +158,8 @@ def hooks(program: str, root: str = "/") -> Iterator[Item]:
                 yield Item(path=path, why=f"{program} is not there: the package nvct has it")
             elif os.path.realpath(named) == os.path.realpath(program):
                 yield Item(path=path, why=f"{named} is nvct's already")
+            elif not os.access(os.path.dirname(path), os.W_OK):
+                yield Item(path=path, why=f"its folder is read-only; it names {named}")
             else:
                 state = state_of(path)
                 data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
@@ -187,7 +189,8 @@ def links(
         own = os.path.join(own_folder, os.path.basename(program))
         is_there = shutil.which(program, path=":".join(DEFAULT_PATH_DIRS)) if root == "/" else None
         at = os.path.join(root, path.lstrip("/"))
-        if is_there or os.path.lexists(at) or not os.access(own, os.X_OK):
+        is_writable = os.access(os.path.dirname(at), os.W_OK)
+        if is_there or os.path.lexists(at) or not is_writable or not os.access(own, os.X_OK):
             continue
         why = f"{count(len(ids), 'running container')} must be stopped by it"
         link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid(), text=own)

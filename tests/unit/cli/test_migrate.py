@@ -21,6 +21,7 @@ from nvct.cli.runtime import engine as runtime_engine
 from nvct.engine.model import Engine
 from nvct.errors import EngineConfigError
 from nvct.kernel.calls import KERNEL
+from nvct.linux import constants
 from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.shim_lab import Lab
 
@@ -240,6 +241,20 @@ def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab
 
 
 @in_a_mount_namespace
+def test_what_is_on_a_read_only_file_system_does_not_hinder_the_move(lab: Lab) -> None:
+    furnish(lab)
+    folder = str(ETC / "containers/oci/hooks.d")
+    KERNEL.mount(folder, folder, None, constants.MS_BIND)
+    flags = constants.MS_BIND | constants.MS_REMOUNT | constants.MS_RDONLY
+    KERNEL.mount(None, folder, None, flags)
+
+    said = succeeds(lab, "apply")
+
+    assert f"{folder}/oci-nvidia-hook.json stays: its folder is read-only" in said
+    assert SHIM in (ETC / "docker/daemon.json").read_text()
+
+
+@in_a_mount_namespace
 def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
     """What `nvct runtime configure` had done before apply stays."""
     furnish(lab)
@@ -250,13 +265,13 @@ def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
     (ETC / "docker/daemon.json").write_text(text.replace(SHIM, "nvidia-container-runtime"))
     before = files(lab)
     unit = UNITS / "nvidia-cdi-refresh.service"
-    KERNEL.mount(str(unit), str(unit), None, 4096)  # a mount point cannot be removed
+    KERNEL.mount(str(unit), str(unit), None, constants.MS_BIND)  # a mount point cannot be removed
 
     done = migrate(lab, "apply")
 
     assert done.exit_code == 1, done.output
     assert "it is a mount point" in done.output or "cannot be written" in done.output
-    KERNEL.umount2(str(unit), 2)
+    KERNEL.umount2(str(unit), constants.MNT_DETACH)
     assert files(lab) == before
 
 
