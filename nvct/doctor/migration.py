@@ -141,6 +141,10 @@ def units(root: str = "/") -> Iterator[Item]:
             if stat.S_ISLNK(current.mode) and os.path.basename(current.text) == name:
                 after = replace(current, text=own) if own else ABSENT
                 yield becomes(link, after, "it enables the unit")
+    for path in sorted(glob.glob(os.path.join(glob.escape(root), UNITS_OF_ADMINS, "*.service"))):
+        data = state_of(path).data
+        if os.path.basename(path) not in UNITS and b"nvidia-ctk cdi generate" in data:
+            yield Item(path=path, why="it is an admin's; what it generates, nvct's unit does, too")
 
 
 def hooks(program: str, root: str = "/") -> Iterator[Item]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import configured, crio_program, releases
-from tests.engines.box import Box
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.checks import UUID
 from tests.engines.cri import Pod
 from tests.engines.daemons import SPEC, Containerd, Crio, Daemon, Docker, Done
@@ -181,6 +181,22 @@ def test_docker_moves_and_back_and_containers_of_either_can_be_stopped(
     assert host.files() == before
     docker.begin("again")
     docker.ends("again")
+    docker.ends("new")
+
+
+def test_containers_outlive_the_change_of_packages_in_both_directions(docker: PeersDocker) -> None:
+    """nvct's packages have the programs of NVIDIA's packages, at the same paths."""
+    host = _ready(docker)
+    docker.begin("old")
+    host.remove_peer()
+    ours = f"cp -P {PROGRAMS}/nvidia-c* {FOLDER}"
+    assert docker.box.call("sh", "-c", ours).returncode == 0
+
+    docker.ends("old")
+
+    docker.begin("new")
+    host.remove_peer()
+    host.install_peer()
     docker.ends("new")
 
 

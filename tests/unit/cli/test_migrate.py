@@ -194,6 +194,8 @@ def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: La
     furnish(lab)
     KERNEL.mount("usr", str(PACKAGED.parent), "tmpfs", 0, "")
     PACKAGED.write_text("ExecStart=/usr/bin/nvct publish\n")
+    admins = UNITS / "gpu-spec.service"
+    admins.write_text("ExecStart=/usr/bin/nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml\n")
     masked = UNITS / "nvidia-cdi-refresh.path"
     masked.unlink()
     masked.symlink_to("/dev/null")
@@ -202,6 +204,7 @@ def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: La
     said = succeeds(lab, "apply")
 
     assert f"nvidia-cdi-refresh.service goes: it hides {PACKAGED}" in said
+    assert f"{admins} stays: it is an admin's" in said
     link = UNITS / "multi-user.target.wants/nvidia-cdi-refresh.service"
     assert os.readlink(link) == str(PACKAGED)
     assert os.readlink(masked) == "/dev/null"
