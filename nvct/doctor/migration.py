@@ -22,12 +22,11 @@ from nvct.doctor import incumbent
 from nvct.doctor.fix import Step
 from nvct.doctor.model import count, listed
 from nvct.doctor.parts import NAMED, UNITS
-from nvct.engine import json_file, undo
+from nvct.engine import engine_files, json_file, undo
 from nvct.engine.journal import Entry
 from nvct.engine.model import FileEdit
 from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import NvctError
-from nvct.linux.files import read_bytes
 from nvct.paths import DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_ALIAS, RUNTIME_HOOK_PROGRAM
 
 NAME = "migrate.journal"
@@ -38,9 +37,7 @@ UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system")
 OWN = b"nvct"
 """Is in each unit of nvct's: its page of the manual."""
 TASKS = ("run/containerd", "run/docker/containerd/daemon")
-RUNTIME_FILE = "io.containerd.runtime.v2.task/*/*/runtime"
-"""Names the program that started a container, which its shim of containerd calls to stop it."""
-PROGRAM_LIMIT = 4096
+"""Folders of containerd's state: its own, and of the one that Docker starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +171,9 @@ def programs_in_use(root: str = "/") -> dict[str, list[str]]:
     """Return the runtimes of NVIDIA's name that containers of containerd need: program → ids."""
     programs: dict[str, list[str]] = {}
     for folder in TASKS:
-        for path in sorted(glob.glob(os.path.join(glob.escape(root), folder, RUNTIME_FILE))):
-            try:
-                program = os.fsdecode(read_bytes(path, PROGRAM_LIMIT)).strip()
-            except OSError:
-                continue  # the container has ended
+        for id_, program in engine_files.runtimes_in_use(os.path.join(root, folder)):
             if undo.is_nvidia_runtime(program):
-                programs.setdefault(program, []).append(os.path.basename(os.path.dirname(path)))
+                programs.setdefault(program, []).append(id_)
     return programs
 
 

@@ -114,9 +114,11 @@ def test_a_host_moves_and_moves_back_to_the_byte(lab: Lab) -> None:
     furnish(lab)
     before = files(lab)
 
-    rows = json.loads(migrate(lab, "plan", "--json").stdout)
+    plan = migrate(lab, "plan", "--json")
 
     assert files(lab) == before
+    assert "Generated" not in plan.stderr
+    rows = json.loads(plan.stdout)
     actions = {row["path"]: row["action"] for row in rows}
     succeeds(lab, "apply")
     after = files(lab)
