@@ -33,7 +33,7 @@ from nvct.doctor.model import count
 from nvct.doctor.parts import UNITS
 from nvct.engine import command, modules
 from nvct.engine.journal import Journal
-from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler
+from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.modules import Module
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
@@ -168,20 +168,20 @@ def _moves() -> list[Move]:
         if engine.foreign or engine.root != "/":
             continue
         try:
-            handlers = modules.of(engine.engine).state(options_for(engine), Files()).handlers
+            state = modules.of(engine.engine).state(options_for(engine), Files())
         except NvctError:
             if engine.leave:  # its owner understands it
                 continue
             raise
-        programs = {name: path for name, path in handlers.items() if is_nvidia_runtime(path)}
+        programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
         if programs and engine.leave:
             say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
         elif programs:
-            moves.append(_move(engine, programs))
+            moves.append(_move(engine, state, programs))
     return moves
 
 
-def _move(engine: Engine, programs: Mapping[str, str]) -> Move:
+def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
     handlers, reasons = [], []
     for name, program in programs.items():
         own = _own(program)
@@ -192,8 +192,14 @@ def _move(engine: Engine, programs: Mapping[str, str]) -> Move:
         else:
             handlers.append(Handler(name=name, path=own))
             reasons.append(f"runtime {name}: {program} becomes {own}")
-    usual = modules.CONFIG[engine.engine]
-    options = EngineOptions(engine=engine.engine, handlers=tuple(handlers), config=usual)
+    options = EngineOptions(
+        engine=engine.engine,
+        handlers=tuple(handlers),
+        # What is said in a drop-in of NVIDIA's would go with it.
+        default=state.default if state.default in programs else "",
+        cdi=state.cdi is True and engine.engine in ("docker", "containerd"),
+        config=modules.CONFIG[engine.engine],
+    )
     options = runtime_engine.fitted(options, engine, drop_in=False)
     edits = modules.of(engine.engine).plan(options, Files()).edits if handlers else ()
     why = "; ".join(reasons)

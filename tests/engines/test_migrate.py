@@ -202,8 +202,8 @@ def test_containers_outlive_the_change_of_packages_in_both_directions(docker: Pe
 
 def test_an_engine_of_pods_moves_and_back(engine_of_pods: Containerd | Crio) -> None:
     daemon = engine_of_pods
-    host = _ready(daemon, f"--nvidia-runtime-path={SHIM}")
-    pod = Pod(handler="nvidia", env={"NVIDIA_VISIBLE_DEVICES": "0"})
+    host = _ready(daemon, "--set-as-default", f"--nvidia-runtime-path={SHIM}")
+    pod = Pod(env={"NVIDIA_VISIBLE_DEVICES": "0"})
     configured.has_one_gpu(daemon.pod("nvidia-smi -L", pod))
     before = host.files()
 

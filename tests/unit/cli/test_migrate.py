@@ -41,6 +41,7 @@ ENGINES = [
     Engine(engine="docker", config="/etc/docker/daemon.json"),
     Engine(engine="containerd", config="/etc/containerd/config.toml", version="1.7.24"),
     Engine(engine="crio", config="/etc/crio/crio.conf", config_dir="/etc/crio/crio.conf.d"),
+    Engine(engine="podman", config="/etc/containers/containers.conf"),
 ]
 HOOK = '{"version": "1.0.0", "hook": {"path": "%s"}, "stages": ["prestart"]}\n'
 OLD_HOOK = "/usr/bin/nvidia-container-runtime-hook"
@@ -74,6 +75,8 @@ def furnish(lab: Lab) -> None:
         (ETC / name).parent.mkdir(exist_ok=True)
         shutil.copy(RECORDED / recorded, ETC / name)
     (ETC / "crio/crio.conf").write_text("# mine\n")
+    podman = '[engine.runtimes]\nnvidia = ["/usr/bin/nvidia-container-runtime"] # mine\n'
+    (ETC / "containers/containers.conf").write_text(podman)
     for name in ("service", "path"):
         unit = UNITS / f"nvidia-cdi-refresh.{name}"
         unit.write_text("[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n")
@@ -129,9 +132,13 @@ def test_a_host_moves_and_moves_back_to_the_byte(lab: Lab) -> None:
     daemon = json.loads((ETC / "docker/daemon.json").read_text())
     assert daemon["runtimes"]["nvidia"]["path"] == SHIM
     assert (daemon["default-runtime"], daemon["features"]) == ("nvidia", {"cdi": True})
+    texts = [text.decode() for text in after.values() if isinstance(text, bytes)]
+    assert sum(f'"{SHIM}"' in text for text in texts) == len(ENGINES)
     for name in ("containerd/conf.d/99-nvidia.toml", "crio/crio.conf.d/99-nvidia.toml"):
-        assert f'"{SHIM}"' in (ETC / name).read_text()
-        assert '"/usr/bin/nvidia-container-runtime"' not in (ETC / name).read_text()
+        former = before[f"/etc/{name}"]
+        assert isinstance(former, bytes)
+        expected = former.decode().replace("/usr/bin/nvidia-container-runtime", SHIM)
+        assert (ETC / name).read_text() == expected, "its default and CDI stay"
     assert f"{OWN}/nvidia-container-runtime-hook" in json.dumps(
         json.loads((ETC / "containers/oci/hooks.d/oci-nvidia-hook.json").read_text())
     )
