@@ -67,7 +67,7 @@ def plan(*, state_dir: str | None, form: str) -> None:
     need_host("migrate")
     journal = Journal(folder_of(state_dir))
     if journal.load(f"{journal.folder}/{migration.NAME}").pending or _interrupted(journal):
-        say(f"an earlier change was cut short: apply completes it, and {BACK}")
+        say(f"an earlier change was cut short: apply begins it anew, and {BACK}")
     items = [item for move in _moves() for item in move.items] + list(_other_items())
     document = []
     for item in items:
@@ -94,7 +94,8 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
     others.settle()
     journal = Journal(folder)
     for options in _interrupted(journal):
-        _configure(options, runtime_engine.reader(options), journal, reload_mode)
+        nothing = Change(engine=options.engine)
+        _carry_out(nothing, options, runtime_engine.reader(options), journal, reload_mode)
     moves, other_items = _moves(), list(_other_items())
     states = {item.path: item.after for item in other_items if item.action != STAYS}
     steps = [fix.Step(name="the other files", plan=lambda: states)]
@@ -220,24 +221,13 @@ def _engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Iter
         yield
     except BaseException:
         for move, change in done:
-            _take_back(move, change, journal, mode)
+            edits = [
+                FileEdit(path=edit.path, before=edit.after, after=edit.before)
+                for edit in reversed(change.edits)
+            ]
+            former = replace(change, edits=tuple(edits), notes=())
+            _carry_out(former, move.options, move.engine, journal, mode)
         raise
-
-
-def _take_back(move: Move, change: Change, journal: Journal, mode: str) -> None:
-    """Give an engine the files from before a change, which is the last one."""
-    edits = [
-        FileEdit(path=edit.path, before=edit.after, after=edit.before)
-        for edit in reversed(change.edits)
-    ]
-    former = replace(change, edits=tuple(edits), notes=())
-    transaction = runtime_engine.transaction(
-        move.options, move.engine, journal, reload_mode=mode, removing=True
-    )
-    module = transaction.module
-    planned = SimpleNamespace(SYNTAX=module.SYNTAX, state=module.state, plan=lambda *_: former)
-    transaction.module = cast("Module", planned)
-    transaction.configure(move.options)
 
 
 def _interrupted(journal: Journal) -> list[EngineOptions]:
@@ -246,9 +236,21 @@ def _interrupted(journal: Journal) -> list[EngineOptions]:
     return [page.pending.options for page in pages if page.pending]
 
 
-def _configure(
-    options: EngineOptions, engine: Engine | None, journal: Journal, mode: str
-) -> Change:
+def _carry_out(
+    change: Change, options: EngineOptions, engine: Engine | None, journal: Journal, mode: str
+) -> None:
+    """Make a change that is planned already, after taking back one that was cut short."""
+    transaction = runtime_engine.transaction(
+        options, engine, journal, reload_mode=mode, removing=True
+    )
+    module = transaction.module
+    planned = SimpleNamespace(SYNTAX=module.SYNTAX, state=module.state, plan=lambda *_: change)
+    transaction.module = cast("Module", planned)
+    for note in transaction.configure(options).notes:
+        say(f"note: {note}")
+
+
+def _configure(options: EngineOptions, engine: Engine, journal: Journal, mode: str) -> Change:
     transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
     change = transaction.configure(options)
     for note in change.notes:
