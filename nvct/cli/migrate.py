@@ -42,6 +42,7 @@ from nvct.host.roots import Roots
 
 WATCH, SERVICE = UNITS
 BACK = "`nvct migrate back` takes it back"
+NOTHING = "nothing to move"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ def plan(*, state_dir: str | None, form: str) -> None:
         row = {"path": item.path, "action": item.action, "why": item.why}
         document.append({**row, "diff": "".join(runtime.diff(edit))})
     show(form, document, map(str, items))
+    if all(item.action == STAYS for item in items):
+        say(NOTHING)
 
 
 @click.command(cls=GoStyle)
@@ -106,8 +109,7 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
     tell(*map(str, items))
     _tell_systemd(states)
     _say_what_is_needed("apply again once NVIDIA's packages are removed", by_own=False)
-    has_changed = any(item.action != STAYS for item in items)
-    say(f"done: {BACK}" if has_changed else "this host has moved already")
+    say(NOTHING if all(item.action == STAYS for item in items) else f"done: {BACK}")
 
 
 @click.command(cls=GoStyle)
