@@ -17,7 +17,7 @@ from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
 from nvct.agent.kubelet.sockets import Identity, Sockets, identity
-from nvct.errors import NvmlError, RequestError
+from nvct.errors import NvctError
 
 TASK = "device-plugin"
 
@@ -160,12 +160,13 @@ class Endpoint(Sockets):
         """Answer Allocate."""
         content, response = self._content, api.AllocateResponse()
         try:
-            content.check()
+            await content.look()
+            content = self._content
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
             if content.mode is not None:
                 content.mode.grant(_gpus(content, request))
-        except (RequestError, NvmlError) as error:
+        except NvctError as error:
             self._counts.refusals[content.resource.name] += 1
             self._log.refused(TASK, content.resource.name, error)
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)

@@ -11,7 +11,7 @@ instance that is smaller than its GPU instance is left out instead of ending the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nvct.agent.core.config_file import PREFIX, Replicas, is_excluded, name_of
@@ -260,6 +260,10 @@ class Node:
     features: tuple[str, ...] = ()
 
 
+async def _known() -> None:
+    """Nothing has changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """What an endpoint serves; replaced as a whole.
@@ -267,7 +271,8 @@ class Content:
     Attributes:
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
-        check: refuses containers while the driver is being replaced.
+        look: looks at a driver that was replaced before a container gets devices; NvmlError while
+            it is being replaced.
     """
 
     resource: Resource
@@ -276,7 +281,7 @@ class Content:
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     mode: ResourcesMode | None = None
-    check: Callable[[], None] = lambda: None
+    look: Callable[[], Awaitable[None]] = _known
 
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:

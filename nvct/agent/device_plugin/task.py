@@ -44,6 +44,7 @@ from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
+from nvct.host import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class DevicePlugin(Task):
         self._has_nvml = False
         self._is_first = True
         self._offered: tuple[object, ...] | None = None
+        self._loaded = ""  # the driver whose files were written last
+        self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._failure: NvctError | None = None
         self._counts = Counts()
         self._served = ServedResources(log, self._counts, self._discovery.host, store)
@@ -219,7 +222,8 @@ class DevicePlugin(Task):
         """Offer what there is; return the seconds until the machine is looked at again."""
         is_first, self._is_first = self._is_first, False
         try:
-            inventory = await self._offer()
+            async with self._looking:
+                inventory = await self._offer()
         except SupervisorEndedError:
             raise
         except NvctError as error:
@@ -253,6 +257,15 @@ class DevicePlugin(Task):
         self._discovery = self._make_discovery(self._settings)
         if is_repair:
             self._health.forget()
+
+    async def _look_again(self) -> None:
+        """Write the CDI files of a driver that was replaced since, for Allocate."""
+        self._discovery.nvml.check()
+        if self._settings.uses_cdi and self._loaded != procfs.driver_version(
+            self._discovery.roots
+        ):
+            async with self._looking:
+                await self._offer()
 
     async def _offer(self) -> Inventory:
         if self._strategy.problem:  # the engine may have changed since
@@ -296,7 +309,7 @@ class DevicePlugin(Task):
     ) -> Content:
         return Content(
             resource=resource, settings=self._settings, node=node, scores=scores, mode=self._mode,
-            unhealthy=self._unhealthy(resource), check=self._discovery.nvml.check,
+            unhealthy=self._unhealthy(resource), look=self._look_again,
         )  # fmt: skip
 
     def _others(self) -> tuple[object, ...]:
@@ -319,7 +332,9 @@ class DevicePlugin(Task):
         channels = imex_channels(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
+            loaded = procfs.driver_version(self._discovery.roots)
             features = await self._files.write(self._settings, self._discovery, channels)
+            self._loaded = loaded
         return Node(
             control_nodes=inventory.control_nodes, imex_channels=channels, features=features
         )

@@ -399,6 +399,23 @@ async def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: L
         await until(lambda: mounts() > 5)
 
 
+async def test_a_container_waits_for_the_files_of_a_driver_that_was_replaced(lab: Lab) -> None:
+    """Its devices may be healthy again before the machine was looked at."""
+    lab.words.append("--device-list-strategy=cdi-cri")
+    lab.specs.mkdir()
+    async with lab.running() as plugin:
+        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+        written = lab.specs / f"{VENDOR}-gpu.json"
+        written.unlink()
+        plugin._offered, plugin._loaded = None, "580.1.1"  # as before another driver
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=[lab.uuid(2)])
+
+        await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+
+        assert written.exists()
+
+
 @pytest.fixture
 def unresolvable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the CDI names that were listed as healthy when no specification had them."""
