@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from nvct.container import host_view
-from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES
+from nvct.container.host_view import ACCESS, CGROUP_TYPES, KERNEL_TYPES, Source
 from nvct.errors import DocumentError, HostError, NotPermittedError
 from nvct.linux.files import read_bytes
 from nvct.linux.mountinfo import Mount, unescape
@@ -139,11 +139,12 @@ class Node:
             NotPermittedError: there are too many.
             HostError: the plugin's own mounts cannot be read.
         """
-        options: dict[tuple[str, bool, bool], list[object]] = {}
+        options: dict[tuple[str, tuple[str, ...]], list[object]] = {}
         for mount in mounts:
-            if mount.source[:1] == "/":
-                key = clean(mount.source), "rro" in mount.options, "ro" in mount.options
-                options.setdefault(key, [*mount.options])
+            own = [*mount.options]
+            if mount.source[:1] == "/" or host_view.is_bind({"type": mount.type, "options": own}):
+                path = clean(mount.source) if mount.source[:1] == "/" else "/"
+                options.setdefault((path, tuple(o for o in own if o in ACCESS)), [*own])
         if len(options) > SOURCES:
             raise NotPermittedError(
                 f"the container mounts {len(options)} sources, and {SOURCES} can be judged",
@@ -151,13 +152,11 @@ class Node:
             )
         view = self.view()
         sources = {key: self.source(key[0], view) for key in options}
-        shown: list[host_view.Source] = [
-            (source.rstrip("/"), options[key], []) for key, source in sources.items()
-        ]
+        shown = [Source(source.rstrip("/"), options[key]) for key, source in sources.items()]
         is_wide = (
             any(map(self.gives, sources.values()))
-            or host_view.gives_settings(shown, SHOWN)
-            or "proc" in [mount.fstype for _, _, mount, _ in host_view.shared(shown, SHOWN)]
+            or bool(host_view.way_to_settings(shown, SHOWN))
+            or "proc" in [mount.fstype for _, mount, _ in host_view.shared(shown, SHOWN)]
         )
         return list(dict.fromkeys(sources.values())), is_wide
 
