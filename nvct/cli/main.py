@@ -17,6 +17,7 @@ from nvct.errors import UsageError
 
 OWN, CDI = "nvct.cli.main", "nvct.cli.cdi.commands"
 CONFIGURE, STATUS = "nvct.cli.runtime.configure", "nvct.cli.runtime.status"
+MIGRATE = "nvct.cli.migrate"
 CTK_COMMANDS = {
     "cdi": (OWN, "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
@@ -38,6 +39,7 @@ NVCT_COMMANDS = {
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "runtime": (OWN, "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
+    "migrate": (OWN, "migrate", "Move from NVIDIA's programs to nvct, and back."),
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.refresh", "publish", "Keep the specification that engines read."),
@@ -97,6 +99,15 @@ runtime = LazyGroup(
     },
     "Container engines: show and change their configuration, and undo it.",
 )  # fmt: skip
+migrate = LazyGroup(
+    "migrate",
+    {
+        "apply": (MIGRATE, "apply", "Move this host: all of it, or nothing."),
+        "back": (MIGRATE, "back", "Take back what apply did."),
+        "plan": (MIGRATE, "plan", "Print what apply would change."),
+    },
+    "Move a host that NVIDIA's programs set up to nvct, and back.",
+)
 info = LazyGroup(
     "info", {}, "Nothing yet, as the incumbent's; nvct status says how a node stands."
 )

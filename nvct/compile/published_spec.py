@@ -48,6 +48,17 @@ def choices_of_service(path: str) -> dict[str, str]:
     Raises:
         HostError: the file is there and cannot be read.
     """
+    values = variables_of_service(path)
+    found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
+    return {option: value for option, value in found.items() if value}
+
+
+def variables_of_service(path: str) -> dict[str, str]:
+    """Return the variables in the service's file; none if there is no file.
+
+    Raises:
+        HostError: the file is there and cannot be read.
+    """
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
@@ -55,9 +66,7 @@ def choices_of_service(path: str) -> dict[str, str]:
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror}") from error
     pairs = (line.strip().partition("=") for line in lines)
-    values = {name: value.strip("\"' ") for name, _, value in pairs}
-    found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
-    return {option: value for option, value in found.items() if value}
+    return {name: value.strip("\"' ") for name, _, value in pairs}
 
 
 def options_of_file(path: str) -> dict[str, str]:

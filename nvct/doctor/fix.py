@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out `nvct doctor --fix` completely or not at all, and takes the last one back.
+"""Carries out changes of paths completely or not at all, and takes them back.
+
+`nvct doctor --fix` and `nvct migrate apply` make them; --undo takes back the last --fix, `nvct
+migrate back` all that apply did.
 
 Order: lock; take back what a killed run left; for each step: look at its paths, write the journal,
 change the paths. A failure takes back all steps. A kill at any point leaves each path in its
@@ -26,23 +29,37 @@ from nvct.mig import holders
 Say = Callable[[str], None]
 NAME = "doctor.journal"
 CHANGED = "somebody else changed it since"
+Rest = Callable[[Entry, PathState], PathState | None]
+"""Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of --fix."""
+    """One step of --fix or apply."""
 
     name: str
     plan: Callable[[], Mapping[str, PathState]]
 
 
 class Transaction:
-    """The changes of --fix on one host."""
+    """The changes of one command on a host; `accumulates` if undo takes back all runs of it."""
 
-    def __init__(self, folder: str, roots: Roots, say: Say, kernel: Kernel = KERNEL) -> None:
-        self.page_path = f"{folder}/{NAME}"
+    def __init__(
+        self,
+        folder: str,
+        roots: Roots,
+        say: Say,
+        kernel: Kernel = KERNEL,
+        *,
+        name: str = NAME,
+        accumulates: bool = False,
+        rest: Rest = lambda *_: None,
+    ) -> None:
+        self.page_path = f"{folder}/{name}"
         self.roots = roots
         self.say = say
+        self.accumulates = accumulates
+        self.rest = rest
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
         self.paths = PathChanges(
             self.journal,
@@ -85,6 +102,8 @@ class Transaction:
                     if isinstance(error, NvctError):
                         return False
                     raise
+            if done and self.accumulates:
+                entries = _merged(done.entries, entries)
             self._save(Page(done=self._record(entries) if entries else done))
             return True
 
@@ -134,7 +153,7 @@ class Transaction:
         if isinstance(error, NvctError):
             text = f"{error.message}; {error.hint}" if error.hint else error.message
         self.say(f"{step.name} failed: {text}")
-        self.say("what this --fix changed is taken back" if entries else "nothing was changed")
+        self.say("what this run changed is taken back" if entries else "nothing was changed")
         record = self._record(entries)
         left = self._take_back(record)
         self._save(Page(done=done, pending=self._rest(record, left)))
@@ -150,6 +169,8 @@ class Transaction:
         left = []
         for entry in reversed(record.entries):
             current = self.paths.state_of(entry)
+            if not current.is_like(entry.after) and (rest := self.rest(entry, current)):
+                entry = replace(entry, before=rest, after=current)
             if current != entry.before:
                 why = self._why_left(entry, current, record)
                 if not why and not dry_run:
@@ -173,8 +194,9 @@ class Transaction:
             return CHANGED
         if current != ABSENT and not current.is_file:
             is_own = not entry.identity or entry.identity == identity(entry.path)
-            if record.boot != self._boot() or not is_own:
-                return CHANGED  # /dev is empty at each boot
+            is_lasting = not entry.path.startswith(f"{self.roots.dev}/")  # that is empty at boot
+            if not is_own or not (is_lasting or record.boot == self._boot()):
+                return CHANGED
         if current.is_node and current.rdev != entry.before.rdev:
             number = os.major(current.rdev), os.minor(current.rdev)
             using = holders.holders_of(self.roots, number, entry.path)
@@ -199,3 +221,15 @@ class Transaction:
 
     def _save(self, page: Page) -> None:
         self.paths.save(self.page_path, page)
+
+
+def _merged(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+    """Return entries that take back both; what somebody else did in between stays."""
+    entries = {entry.path: entry for entry in old}
+    for entry in new:
+        first = entries.get(entry.path)
+        if first and first.after.is_like(entry.before):
+            folders = first.folders or entry.folders
+            entry = replace(entry, before=first.before, folders=folders)
+        entries[entry.path] = entry
+    return list(entries.values())

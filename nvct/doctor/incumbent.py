@@ -92,14 +92,15 @@ def _hooks(root: str) -> Iterator[Finding]:
     """Yield a finding for each file of an OCI hook whose program is not there: engines fail."""
     for folder in HOOKS:
         for path in sorted(glob.glob(f"{root}/{folder}/*.json")):
-            program = _program(path)
+            program = hook_program(path)
             if "nvidia" in os.path.basename(program) and not os.path.exists(f"{root}{program}"):
                 text = f"{path[len(root) :]} names {program}, which does not exist"
                 remedy = f"Remove {path[len(root) :]}, or install nvct."
                 yield Finding(Reason.HookMissing, "error", text, remedy)
 
 
-def _program(path: str) -> str:
+def hook_program(path: str) -> str:
+    """Return the program that the file of an OCI hook names; "" if it names none."""
     hook = read_object(path).get("hook")
     return str(hook.get("path", "")) if isinstance(hook, dict) else ""
 
@@ -121,7 +122,7 @@ STICKY = 0o1000
 
 def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator[Finding]:
     """Yield a finding for each hook program that is not of the installed release."""
-    for program, path in list(_programs(specs).items())[:LIMIT]:
+    for program, path in list(programs_of(specs).items())[:LIMIT]:
         if not os.access(program, os.X_OK) or not os.path.isfile(program):
             continue  # as another finding says
         if why := _distrust(program):
@@ -136,7 +137,7 @@ def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Ite
             yield finding
 
 
-def _programs(specs: Sequence[EffectiveSpec]) -> dict[str, str]:
+def programs_of(specs: Sequence[EffectiveSpec]) -> dict[str, str]:
     """Return the hook programs that print a release, with the first specification of each."""
     found: dict[str, str] = {}
     for spec in specs:

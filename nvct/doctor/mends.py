@@ -46,6 +46,8 @@ COMMANDS = {
 ORDER = (NODES, PUBLISH, LINKS)
 """Nodes come first, because specifications name them."""
 SPEC_MODE = 0o644
+WRITTEN = ("wrote ", "Generated CDI spec ")
+"""Begins what `nvct publish` says of a file that the transaction writes, a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _specification(host: Host) -> States:
         argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         for line in done.stderr.splitlines():
-            if not line.startswith("wrote "):  # the transaction writes, a moment later
+            if not line.startswith(WRITTEN):
                 host.say(line.replace(folder, os.path.dirname(output)))
         if done.returncode:
             raise HostError(f"it ended with exit status {done.returncode}")

@@ -260,7 +260,7 @@ class Reason(Enum):
     RefreshUnitReplaced = (
         "Does systemd run the package's units?",
         "`systemctl show` of nvidia-cdi-refresh.service: its file, and what it runs",
-        "Remove the file that the evidence names, then run `systemctl daemon-reload`.")
+        "Run `nvct migrate apply`, or remove that file, then run `systemctl daemon-reload`.")
 
     # Container engines.
     EngineNotConfigured = (

@@ -198,6 +198,7 @@ class EngineControl:
     def _remaining_note(self) -> list[str]:
         """Return a note on runtimes that dockerd keeps: a reload removes none."""
         names = {handler.name for handler in self.options.handlers}
+        names -= modules.of("docker").state(self.options, self.files).handlers.keys()
         try:
             remaining = sorted(names & running.runtimes(self.socket))
         except OSError:

@@ -123,6 +123,20 @@ def bundle_of(id_: str, env: Mapping[str, str], host: str = "/") -> str:
     return next((path for path in found if os.path.exists(f"{path}/config.json")), "")
 
 
+def runtimes_in_use(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield id and runtime of each container of containerd, whose state is in a folder.
+
+    The runtime is called again to enter the container, and to stop it.
+    """
+    pattern = f"{glob.escape(folder)}/io.containerd.runtime.v2.task/*/*/runtime"
+    for path in sorted(glob.glob(pattern)):
+        try:
+            runtime = os.fsdecode(read_bytes(path, LIMIT)).strip()
+        except (OSError, DocumentError):
+            continue  # the container has ended
+        yield os.path.basename(os.path.dirname(path)), runtime
+
+
 def _own_data(env: Mapping[str, str]) -> list[str]:
     home = env.get("HOME", "")
     if os.geteuid() == 0 or not home.startswith("/"):

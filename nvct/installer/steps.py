@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import TypeAlias
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
 from nvct.cdi.types import Spec
+from nvct.engine.engine_files import runtimes_in_use
 from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions
 from nvct.errors import HostError, NvctError, UnsafePathError
@@ -229,8 +229,6 @@ def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
     return sorted(moves, key=lambda pair: -len(pair[0]))
 
 
-BUNDLES = "io.containerd.runtime.v2.task/*/*"
-"""Of containerd's containers, beside its socket; one's file `runtime` names its runtime."""
 KEPT = {
     "/var/lib/nvct": "running containers may use its files",
     "/run/nvct": "a cache, which is gone after the next boot",
@@ -287,16 +285,11 @@ def users_of(request: Request, socket: str) -> list[str]:
     """Return why the programs are in use: a sentence for each container that they started."""
     if request.engine != "containerd":
         return [f"{request.engine} may need its programs to end containers"]
-    users = []
-    for path in sorted(glob.glob(f"{os.path.dirname(socket)}/{BUNDLES}/runtime")):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                runtime = file.read()
-        except OSError:
-            continue  # the container has ended
-        if runtime.startswith(f"{request.toolkit}/"):
-            users.append(f"container {os.path.basename(os.path.dirname(path))} runs by it")
-    return users
+    return [
+        f"container {id_} runs by it"
+        for id_, runtime in runtimes_in_use(os.path.dirname(socket))
+        if runtime.startswith(f"{request.toolkit}/")
+    ]
 
 
 def _remove_ready(files: HostFiles) -> None:

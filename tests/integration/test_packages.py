@@ -163,6 +163,35 @@ ls $config && exit 1
 echo "== end"
 """
 
+MIGRATED = r"""
+here() { dpkg "$@" > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }; }
+here -i "$peer"/*.deb
+units=/etc/systemd/system
+mkdir -p /etc/cdi /etc/nvidia-container-runtime $units/multi-user.target.wants
+printf '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n' > /etc/nvidia-container-runtime/config.toml
+cat > /etc/cdi/nvidia.yaml # as nvidia-ctk wrote it
+echo "ExecStart=/usr/bin/nvidia-ctk cdi generate" > $units/nvidia-cdi-refresh.service # as 1.18.0 left it
+ln -s $units/nvidia-cdi-refresh.service $units/multi-user.target.wants/
+state() { find /etc/cdi $units /etc/nvidia-container-runtime ! -type d ! -name '*leases*' ! -name '*.path' \
+    -printf '%p %l\n' -type f -exec cat {} + | sort; }
+state > /tmp/before
+here -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb
+nvct migrate apply
+ls /etc/cdi/nvidia.yaml $units/nvidia-cdi-refresh.service && exit 1
+readlink $units/multi-user.target.wants/nvidia-cdi-refresh.service
+nvct cdi list | grep -c nvidia.com/gpu=
+nvct migrate back
+state | diff /tmp/before -
+echo "== back by removal"
+nvct migrate apply > /dev/null
+here -r nvct nvct-operator-extensions nvct-base
+state | diff /tmp/before -
+here -P nvct-base
+here -P nvidia-docker2 nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools \
+    libnvidia-container1
+echo "== end"
+"""
+
 SPLIT = r"""
 install() { dpkg -B -i "$@" > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }; }
 install "$DEBS"/0.0.9/nvct-base*.deb
@@ -273,6 +302,23 @@ def test_a_purge_leaves_what_another_toolkit_uses_or_was_there_before(
     steps = Path(__file__).with_name("incumbent.sh").read_text(encoding="utf-8") + ROLLED_BACK
 
     assert "== end" in in_a_root("bookworm", debs, simulated, steps)
+
+
+@pytest.mark.slow
+def test_a_host_moves_from_the_incumbents_packages_and_back(
+    debs: Path, simulated: SimulatedNode
+) -> None:
+    spec = Path(__file__).parents[1] / "unit/cli/incumbent/nvidia.yaml"
+    recorded = f"<<'END'\n{spec.read_text(encoding='utf-8')}END\n"
+    written = "cat > /etc/cdi/nvidia.yaml"
+    steps = MIGRATED.replace(f"{written} # as nvidia-ctk wrote it\n", f"{written} {recorded}")
+    incumbent = Path(__file__).with_name("incumbent.sh").read_text(encoding="utf-8")
+
+    said = in_a_root("bookworm", debs, simulated, incumbent + steps)
+
+    assert "nvidia-cdi-refresh.service goes: it hides /usr/lib/systemd/system" in said
+    assert "\n/usr/lib/systemd/system/nvidia-cdi-refresh.service\n" in said
+    assert "== end" in said
 
 
 FRESH = r"""

@@ -21,7 +21,7 @@ TOML = "a = " + "[" * 5000
 
 def test_a_hooks_file_names_no_program(tmp_path: Path) -> None:
     (tmp_path / "hook.json").write_text(DEEP)
-    assert incumbent._program(str(tmp_path / "hook.json")) == ""
+    assert incumbent.hook_program(str(tmp_path / "hook.json")) == ""
 
 
 def test_a_list_of_containers_has_no_names(tmp_path: Path) -> None:

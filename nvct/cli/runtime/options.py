@@ -205,15 +205,27 @@ def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tupl
     return handlers(path)
 
 
+def own_folder() -> str:
+    """Return the folder of nvct's programs, "" if it is not known.
+
+    That is beside the running one; beside its Python, or on PATH, where nvct itself is: NVIDIA's
+    programs have the same names, except for that one.
+    """
+    programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
+    running, *folders = (os.path.dirname(os.path.abspath(program)) for program in programs)
+    folders = [folder for folder in folders if os.access(f"{folder}/nvct", os.X_OK)]
+    found = (each for each in (running, *folders) if os.access(f"{each}/{SHIM}", os.X_OK))
+    return next(found, "")
+
+
 def _shim_path(*, every: bool, is_default_file: bool) -> str:
-    """Return the path of the runtime to register: beside the running program, or on PATH.
+    """Return the path of the runtime to register: beside nvct, or on PATH.
 
     nvidia-ctk registers the runtime in /usr/bin without a check; in the default file of an engine
     of this host (`is_default_file`) only if it exists.
     """
-    neighbor = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
-    on_path = shutil.which(SHIM)
-    nearby = [neighbor, *([os.path.abspath(on_path)] if on_path else [])]
+    own = f"{own_folder()}/{SHIM}" if own_folder() else SHIM_PATH
+    nearby = [own, os.path.abspath(shutil.which(SHIM) or SHIM_PATH)]
     candidates = [SHIM_PATH, *(nearby if is_default_file else [])]
     if every:
         candidates = [*nearby, SHIM_PATH]

@@ -147,7 +147,7 @@ def test_a_step_that_fails_takes_back_those_before(host: Host) -> None:
 
     assert host.is_as_before()
     assert "step 3 failed: it ended with exit status 1; look at it" in host.said
-    assert "what this --fix changed is taken back" in host.said
+    assert "what this run changed is taken back" in host.said
     assert host.journal == Page()
 
 
@@ -217,6 +217,44 @@ def test_nodes_and_links_of_another_boot_are_not_of_this_fix(host: Host) -> None
 
     of_dev = {name: AFTER[name] for name in FIRST}
     assert host.states() == {**BEFORE, **of_dev}
+
+
+def test_a_link_on_a_disk_is_taken_back_after_a_boot(host: Host) -> None:
+    path = host.root / "cdi/link"
+    step = Step(name="a link", plan=lambda: {str(path): link("/usr/lib/unit")})
+    host.transaction().carry_out([step])
+    (host.root / BOOT).write_text("two\n")
+
+    assert host.transaction().undo()
+
+    assert not path.is_symlink()
+
+
+def test_runs_that_accumulate_are_taken_back_together(host: Host) -> None:
+    old, new = f"{host.root}/cdi/old.yaml", f"{host.root}/cdi/new.yaml"
+    transaction = Transaction(f"{host.root}/state", Roots(), host.said.append, accumulates=True)
+    for states in ({old: file(b"one")}, {old: file(b"two"), new: file(b"new")}, {}):
+        transaction.carry_out([Step(name="a step", plan=lambda states=states: states)])  # type: ignore[misc]
+
+    assert transaction.undo()
+
+    assert host.is_as_before()
+    assert not os.path.exists(new)
+
+
+def test_what_others_changed_can_be_taken_back_in_part(host: Host) -> None:
+    old = host.root / "cdi/old.yaml"
+    transaction = Transaction(
+        f"{host.root}/state", Roots(), host.said.append,
+        rest=lambda entry, current: current.with_content(entry.before.data + current.data),
+    )  # fmt: skip
+    transaction.carry_out([Step(name="a step", plan=lambda: {str(old): file(b"ours")})])
+    old.write_bytes(b" and an admin's")
+
+    assert transaction.undo()
+
+    assert old.read_bytes() == b"old and an admin's"
+    assert host.journal == Page()
 
 
 def test_a_node_that_is_open_stays_until_it_is_closed(host: Host) -> None:

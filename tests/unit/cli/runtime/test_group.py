@@ -488,6 +488,23 @@ def test_the_runtime_beside_the_program_is_registered(
     assert json.loads(daemon.read_text())["runtimes"]["nvidia"]["path"] == shim
 
 
+def test_a_runtime_of_nvidias_on_the_path_is_not_taken_for_nvcts(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As where a bundle, or a virtual environment, is used beside NVIDIA's packages."""
+    shim = lab.programs("nvidia-container-runtime", "nvct")
+    theirs = Lab(tmp_path_factory.mktemp("theirs"))
+    theirs.programs("nvidia-container-runtime")
+    monkeypatch.setattr("sys.argv", ["/usr/lib/nvct/nvct/cli/__main__.py"])
+    monkeypatch.setattr("sys.executable", str(lab.path("python3", "")))
+    monkeypatch.setenv("PATH", str(theirs.folder))
+    daemon = lab.path("daemon.json", "{}")
+
+    lab.run("nvct", "configure")
+
+    assert json.loads(daemon.read_text())["runtimes"]["nvidia"]["path"] == shim
+
+
 @pytest.mark.skipif(os.path.exists(SHIM), reason="the runtime is installed here")
 def test_a_missing_runtime_is_reported(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["nvidia-ctk"])

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a host that NVIDIA's programs set up, besides those of engines; what they become. Cold.
+
+Contract: nothing here changes the host; `fix` carries it out. Specifications of nvidia-ctk have
+the same devices as nvct's, units that NVIDIA's packages leave in /etc hide those of nvct's, and
+hook files name NVIDIA's hook program. config.toml stays: nvct reads it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nvct.cdi.check.conflicts import EffectiveSpec
+from nvct.cdi.make import provenance
+from nvct.cdi.read import load, registry
+from nvct.doctor import incumbent
+from nvct.doctor.fix import Step
+from nvct.doctor.model import count, listed
+from nvct.doctor.parts import NAMED, UNITS
+from nvct.engine import engine_files, json_file, undo
+from nvct.engine.journal import Entry
+from nvct.engine.model import FileEdit
+from nvct.engine.writing import ABSENT, PathState, state_of
+from nvct.errors import NvctError
+from nvct.paths import DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_ALIAS, RUNTIME_HOOK_PROGRAM
+
+NAME = "migrate.journal"
+STAYS = "stays"
+HOOK_KEY = ("hook", "path")
+UNITS_OF_ADMINS = "etc/systemd/system"
+UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system")
+OWN = b"nvct"
+"""Is in each unit of nvct's: its page of the manual."""
+TASKS = ("run/containerd", "run/docker/containerd/daemon")
+"""Folders of containerd's state: its own, and of the one that Docker starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One file: what it becomes, and why; by default, it stays as it is."""
+
+    path: str
+    why: str
+    before: PathState = ABSENT
+    after: PathState = ABSENT
+
+    @property
+    def action(self) -> str:
+        """A verb."""
+        if self.after == self.before:
+            return STAYS
+        if self.after == ABSENT:
+            return "goes"
+        return "changes" if self.before.mode else "is made"
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.action}: {self.why}"
+
+
+def becomes(path: str, after: PathState, why: str) -> Item:
+    """Return the item of a path that becomes what a state says."""
+    return Item(path=path, why=why, before=state_of(path), after=after)
+
+
+def edited(edit: FileEdit, why: str) -> Item:
+    """Return the item of an edit."""
+    file = PathState(mode=stat.S_IFREG)
+    before, after = file.with_content(edit.before), file.with_content(edit.after)
+    return Item(path=edit.path, why=why, before=before, after=after)
+
+
+def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
+    """Return the specifications of GPUs that nvidia-ctk wrote, as their hooks show."""
+    specs = [
+        EffectiveSpec(file=file, devices=tuple(file.spec["devices"]))
+        for file in registry.scan(folders).specs
+        if file.spec["kind"] == GPU_KIND and provenance.read(file.spec, file.path) is None
+    ]
+    return [spec for spec in specs if incumbent.programs_of([spec])]
+
+
+def specifications(specs: Sequence[EffectiveSpec], output: str, publish: Step) -> Iterator[Item]:
+    """Yield nvct's specification, and those of nvidia-ctk that it replaces.
+
+    Raises:
+        NvctError: nvct's cannot be made.
+    """
+    if not specs:
+        return
+    states = {} if is_own(state_of(output)) else publish.plan()
+    if ABSENT in states.values():
+        for spec in specs:
+            yield Item(path=spec.file.path, why="no driver is here now that nvct could describe")
+        return
+    new = [load.loads(state.data, source=path) for path, state in states.items()]
+    new = new or [load.load_file(output)]
+    names = {device["name"] for spec in new for device in spec["devices"]}
+    for path, state in states.items():
+        yield becomes(path, state, "nvct describes the GPUs")
+    for spec in specs:
+        if os.path.realpath(spec.file.path) in map(os.path.realpath, (output, *states)):
+            continue
+        lost = [spec.name(device) for device in spec.devices if device["name"] not in names]
+        why = f"nvidia-ctk wrote it, and {output} has its devices"
+        why += f", but not the names {listed(lost, NAMED)}" if lost else ""
+        yield becomes(spec.file.path, ABSENT, why)
+
+
+def is_own(state: PathState) -> bool:
+    """Report whether a file is a specification by nvct."""
+    mark = f"{provenance.DOMAIN}generator"
+    return state.is_file and (state.text.startswith(provenance.COMMENT) or mark in state.text)
+
+
+def own_unit(name: str, root: str = "/") -> str:
+    """Return the path of a unit of nvct's packages, "" if it is not installed."""
+    paths = (os.path.join(root, folder, name) for folder in UNITS_OF_PACKAGES)
+    return next((path for path in paths if OWN in state_of(path).data), "")
+
+
+def units(root: str = "/") -> Iterator[Item]:
+    """Yield the units that NVIDIA's packages left in /etc, and the links that enable them."""
+    for name in UNITS:
+        folder = os.path.join(root, UNITS_OF_ADMINS)
+        path, own = f"{folder}/{name}", own_unit(name, root)
+        state = state_of(path)
+        if not state.is_file or OWN in state.data:  # a link to /dev/null is an admin's choice
+            continue
+        why = f"it hides {own}" if own else "it runs nvidia-ctk; nvct's packages have such a unit"
+        yield becomes(path, ABSENT, why)
+        for link in sorted(glob.glob(f"{glob.escape(folder)}/*.wants/{name}")):
+            current = state_of(link)
+            if stat.S_ISLNK(current.mode) and os.path.basename(current.text) == name:
+                after = replace(current, text=own) if own else ABSENT
+                yield becomes(link, after, "it enables the unit")
+    for path in sorted(glob.glob(os.path.join(glob.escape(root), UNITS_OF_ADMINS, "*.service"))):
+        data = state_of(path).data
+        if os.path.basename(path) not in UNITS and b"nvidia-ctk cdi generate" in data:
+            yield Item(path=path, why="it is an admin's; what it generates, nvct's unit does, too")
+
+
+def hooks(program: str, root: str = "/") -> Iterator[Item]:
+    """Yield the hook files of Podman and CRI-O that name another hook program than nvct's.
+
+    Raises:
+        NvctError: one cannot be read or edited.
+    """
+    for folder in incumbent.HOOKS:
+        for path in sorted(glob.glob(os.path.join(glob.escape(root), folder, "*.json"))):
+            named = incumbent.hook_program(path)
+            if os.path.basename(named) not in (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS):
+                continue
+            if not os.access(program, os.X_OK):
+                yield Item(path=path, why=f"{program} is not there: the package nvct has it")
+            elif os.path.realpath(named) == os.path.realpath(program):
+                yield Item(path=path, why=f"{named} is nvct's already")
+            elif not os.access(os.path.dirname(path), os.W_OK):
+                yield Item(path=path, why=f"its folder is read-only; it names {named}")
+            else:
+                state = state_of(path)
+                data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
+                yield becomes(path, state.with_content(data), f"{named} becomes {program}")
+
+
+def programs_in_use(root: str = "/") -> dict[str, list[str]]:
+    """Return the runtimes of NVIDIA's name that containers of containerd need: program → ids."""
+    programs: dict[str, list[str]] = {}
+    for folder in TASKS:
+        for id_, program in engine_files.runtimes_in_use(os.path.join(root, folder)):
+            if undo.is_nvidia_runtime(program):
+                programs.setdefault(program, []).append(id_)
+    return programs
+
+
+def links(
+    programs: Mapping[str, Sequence[str]], own_folder: str, root: str = "/"
+) -> Iterator[Item]:
+    """Yield a link to nvct's runtime for each program that containers need and that is gone."""
+    for program, ids in programs.items():
+        path = program if "/" in program else f"/usr/local/bin/{program}"  # on any engine's PATH
+        own = os.path.join(own_folder, os.path.basename(program))
+        is_there = shutil.which(program, path=":".join(DEFAULT_PATH_DIRS)) if root == "/" else None
+        at = os.path.join(root, path.lstrip("/"))
+        is_writable = os.access(os.path.dirname(at), os.W_OK)
+        if is_there or os.path.lexists(at) or not is_writable or not os.access(own, os.X_OK):
+            continue
+        why = f"{count(len(ids), 'running container')} must be stopped by it"
+        link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid(), text=own)
+        yield becomes(at, link, why)
+
+
+def rest(entry: Entry, current: PathState) -> PathState | None:
+    """Return what a path that somebody wrote since becomes when the host moves back.
+
+    nvct's unit writes its specification again, and withdraws it as the packages go. A hook file
+    gets its former program, and keeps what others wrote.
+    """
+    if is_own(entry.after) and (is_own(current) or current == ABSENT):
+        return entry.before if os.path.isdir(os.path.dirname(entry.path)) else None
+    if not (entry.path.endswith(".json") and current.is_file and entry.after.is_file):
+        return None
+    try:
+        former, own, there = (
+            json_file.parse(state.data, entry.path).get(HOOK_KEY, str)
+            for state in (entry.before, entry.after, current)
+        )
+        if there != own:
+            return None
+        data = json_file.edit(current.data, [(HOOK_KEY, former)], entry.path)
+    except NvctError:
+        return None
+    return current.with_content(data)

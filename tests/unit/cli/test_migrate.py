@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvct migrate on a host as NVIDIA's own programs leave it: see incumbent/README.md.
+
+Each test has an /etc of its own, in a mount namespace.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from nvct.cli.main import program
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.engine.model import Engine
+from nvct.errors import EngineConfigError
+from nvct.kernel.calls import KERNEL
+from nvct.linux import constants
+from tests.support.forked import in_a_mount_namespace, run_forked
+from tests.support.shim_lab import Lab
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="/etc needs root")
+
+RECORDED = Path(__file__).with_name("incumbent")
+ETC = Path("/etc")
+UNITS = ETC / "systemd/system"
+PACKAGED = Path("/usr/lib/systemd/system/nvidia-cdi-refresh.service")
+FILES = {
+    "docker/daemon.json": "daemon.json",
+    "containerd/config.toml": "containerd.toml",
+    "containerd/conf.d/99-nvidia.toml": "containerd-99-nvidia.toml",
+    "crio/crio.conf.d/99-nvidia.toml": "crio-99-nvidia.toml",
+}
+ENGINES = [
+    Engine(engine="docker", config="/etc/docker/daemon.json"),
+    Engine(engine="containerd", config="/etc/containerd/config.toml", version="1.7.24"),
+    Engine(engine="crio", config="/etc/crio/crio.conf", config_dir="/etc/crio/crio.conf.d"),
+    Engine(engine="podman", config="/etc/containers/containers.conf"),
+]
+HOOK = '{"version": "1.0.0", "hook": {"path": "%s"}, "stages": ["prestart"]}\n'
+OLD_HOOK = "/usr/bin/nvidia-container-runtime-hook"
+OWN = Path(sys.executable).parent
+SHIM = f"{OWN}/nvidia-container-runtime"
+FOLDERS = ("docker", "containerd", "crio", "containers", "systemd/system")
+CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir")
+MOST = 200
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Generator[Lab]:
+    made = Lab()
+    made.driver()
+    made.env["NVCT_STATE_DIR"] = str(made.home / "state")
+    shutil.copy(RECORDED / "nvidia.yaml", made.home / "cdi")
+    monkeypatch.setattr(runtime_engine, "engines", lambda: ENGINES)
+    yield made
+    made.remove()
+
+
+def furnish(lab: Lab) -> None:
+    """Give this mount namespace an /etc of its own, as NVIDIA's programs leave one."""
+    for name in ("upper", "work"):
+        (lab.home / name).mkdir()
+    layers = f"lowerdir=/etc,upperdir={lab.home}/upper,workdir={lab.home}/work"
+    KERNEL.mount("etc", "/etc", "overlay", 0, layers)
+    for name in FOLDERS:
+        (ETC / name).mkdir(parents=True, exist_ok=True)
+    for name, recorded in FILES.items():
+        (ETC / name).parent.mkdir(exist_ok=True)
+        shutil.copy(RECORDED / recorded, ETC / name)
+    (ETC / "crio/crio.conf").write_text("# mine\n")
+    podman = '[engine.runtimes]\nnvidia = ["/usr/bin/nvidia-container-runtime"] # mine\n'
+    (ETC / "containers/containers.conf").write_text(podman)
+    for name in ("service", "path"):
+        unit = UNITS / f"nvidia-cdi-refresh.{name}"
+        unit.write_text("[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n")
+        (UNITS / "multi-user.target.wants").mkdir(exist_ok=True)
+        (UNITS / "multi-user.target.wants" / unit.name).symlink_to(unit)
+    hooks = ETC / "containers/oci/hooks.d"
+    hooks.mkdir(parents=True)
+    (hooks / "oci-nvidia-hook.json").write_text(HOOK % OLD_HOOK)
+    (hooks / "other.json").write_text(HOOK % "/usr/bin/other")
+
+
+def migrate(lab: Lab, *words: str) -> Result:
+    arguments = ["--config", str(lab.config_toml), "migrate", *words]
+    return CliRunner().invoke(program("nvct"), arguments, env=lab.env)
+
+
+def succeeds(lab: Lab, *words: str) -> str:
+    done = migrate(lab, *words)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return str(done.output)
+
+
+def files(lab: Lab) -> dict[str, bytes | str]:
+    found: dict[str, bytes | str] = {}
+    for folder in (*(ETC / name for name in FOLDERS), lab.home / "cdi"):
+        for path in sorted(folder.rglob("*")):
+            if path.name.startswith(".nvct-"):
+                continue  # the one that a killed run may leave
+            if path.is_symlink():
+                found[str(path)] = os.readlink(path)
+            elif path.is_file():
+                found[str(path)] = path.read_bytes()
+    return found
+
+
+@in_a_mount_namespace
+def test_a_host_moves_and_moves_back_to_the_byte(lab: Lab) -> None:
+    furnish(lab)
+    before = files(lab)
+
+    plan = migrate(lab, "plan", "--json")
+
+    assert files(lab) == before
+    assert "Generated" not in plan.stderr
+    rows = json.loads(plan.stdout)
+    actions = {row["path"]: row["action"] for row in rows}
+    succeeds(lab, "apply")
+    after = files(lab)
+    differing = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert {path for path, action in actions.items() if action != "stays"} == differing
+    assert actions[str(lab.config_toml)] == "stays"
+    assert actions["/etc/systemd/system/nvidia-cdi-refresh.path"] == "goes"
+    daemon = json.loads((ETC / "docker/daemon.json").read_text())
+    assert daemon["runtimes"]["nvidia"]["path"] == SHIM
+    assert (daemon["default-runtime"], daemon["features"]) == ("nvidia", {"cdi": True})
+    texts = [text.decode() for text in after.values() if isinstance(text, bytes)]
+    assert sum(f'"{SHIM}"' in text for text in texts) == len(ENGINES)
+    for name in ("containerd/conf.d/99-nvidia.toml", "crio/crio.conf.d/99-nvidia.toml"):
+        former = before[f"/etc/{name}"]
+        assert isinstance(former, bytes)
+        expected = former.decode().replace("/usr/bin/nvidia-container-runtime", SHIM)
+        assert (ETC / name).read_text() == expected, "its default and CDI stay"
+    assert f"{OWN}/nvidia-container-runtime-hook" in json.dumps(
+        json.loads((ETC / "containers/oci/hooks.d/oci-nvidia-hook.json").read_text())
+    )
+    devices = yaml.safe_load((lab.home / "cdi/nvidia.yaml").read_text())["devices"]
+    assert {"0", "1", "all"} <= {device["name"] for device in devices}
+    assert "nothing to move" in succeeds(lab, "apply")
+    assert files(lab) == after
+
+    succeeds(lab, "back")
+
+    assert files(lab) == before
+    assert not list((lab.home / "state").glob("*j*"))
+
+
+@in_a_mount_namespace
+def test_edits_by_others_stay_when_the_host_moves_back(lab: Lab) -> None:
+    furnish(lab)
+    before = files(lab)
+    succeeds(lab, "apply")
+    daemon, hook = ETC / "docker/daemon.json", ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
+    daemon.write_text(json.dumps({**json.loads(daemon.read_text()), "debug": True}))
+    hook.write_text(hook.read_text().replace("prestart", "createRuntime"))
+    unit = UNITS / "nvidia-cdi-refresh.service"
+    unit.write_text("# an admin's\n")
+    spec = lab.home / "cdi/nvidia.yaml"
+    # As nvct's unit does when the driver changes.
+    spec.write_text(spec.read_text() + "# another driver\n")
+
+    succeeds(lab, "back")
+
+    assert json.loads(daemon.read_text()) == {
+        **json.loads((RECORDED / "daemon.json").read_text()),
+        "debug": True,
+    }
+    assert hook.read_text() == (HOOK % OLD_HOOK).replace("prestart", "createRuntime")
+    assert unit.read_text() == "# an admin's\n"
+    assert spec.read_bytes() == before[str(spec)]
+
+
+@in_a_mount_namespace
+def test_a_specification_in_another_folder_goes_and_names_that_vanish_are_told(lab: Lab) -> None:
+    furnish(lab)
+    other = lab.home / "cdi2/old.yaml"
+    text = (RECORDED / "nvidia.yaml").read_text().replace("name: '0'", "name: gpu0")
+    other.write_text(text)
+    mine = lab.spec("mine.json", devices={"9": {"env": ["A=1"]}})
+    lab.env["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"] = str(lab.home / "cdi2/nvidia.yaml")
+
+    said = succeeds(lab, "apply")
+
+    assert f"{other} goes: nvidia-ctk wrote it" in said
+    assert "but not the names nvidia.com/gpu=gpu0" in said
+    assert not (lab.home / "cdi/nvidia.yaml").exists()
+    assert mine.exists(), "nvidia-ctk has not written it"
+    succeeds(lab, "back")
+    assert other.read_text() == text
+    assert not (lab.home / "cdi2/nvidia.yaml").exists()
+
+
+@in_a_mount_namespace
+def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: Lab) -> None:
+    furnish(lab)
+    KERNEL.mount("usr", str(PACKAGED.parent), "tmpfs", 0, "")
+    PACKAGED.write_text("ExecStart=/usr/bin/nvct publish\n")
+    admins = UNITS / "gpu-spec.service"
+    admins.write_text("ExecStart=/usr/bin/nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml\n")
+    masked = UNITS / "nvidia-cdi-refresh.path"
+    masked.unlink()
+    masked.symlink_to("/dev/null")
+    lab.env["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"] = str(lab.home / "cdi/nvidia.yaml")
+
+    said = succeeds(lab, "apply")
+
+    assert f"nvidia-cdi-refresh.service goes: it hides {PACKAGED}" in said
+    assert f"{admins} stays: it is an admin's" in said
+    link = UNITS / "multi-user.target.wants/nvidia-cdi-refresh.service"
+    assert os.readlink(link) == str(PACKAGED)
+    assert os.readlink(masked) == "/dev/null"
+    succeeds(lab, "back")
+    assert os.readlink(link) == str(UNITS / "nvidia-cdi-refresh.service")
+
+
+@in_a_mount_namespace
+def test_without_a_driver_the_specification_stays(lab: Lab) -> None:
+    furnish(lab)
+    for name in ("driver", "proc", "dev"):
+        shutil.rmtree(lab.home / name)
+        (lab.home / name).mkdir()
+    spec = lab.home / "cdi/nvidia.yaml"
+    before = spec.read_bytes()
+
+    assert f"{spec} stays: no driver is here" in succeeds(lab, "apply")
+
+    assert spec.read_bytes() == before
+
+
+@in_a_mount_namespace
+def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab: Lab) -> None:
+    furnish(lab)
+    KERNEL.mount("run", "/run", "tmpfs", 0, "")
+    KERNEL.mount("bin", "/usr/local/bin", "tmpfs", 0, "")
+    task = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io/4711")
+    task.mkdir(parents=True)
+    gone = Path("/usr/local/bin/nvidia-container-runtime")
+    (task / "runtime").write_text(str(gone))
+
+    assert f"{gone} is made: 1 running container" in succeeds(lab, "apply")
+
+    assert os.readlink(gone) == SHIM
+    succeeds(lab, "back")
+    assert not gone.is_symlink()
+
+
+@in_a_mount_namespace
+def test_what_is_on_a_read_only_file_system_does_not_hinder_the_move(lab: Lab) -> None:
+    furnish(lab)
+    folder = str(ETC / "containers/oci/hooks.d")
+    KERNEL.mount(folder, folder, None, constants.MS_BIND)
+    flags = constants.MS_BIND | constants.MS_REMOUNT | constants.MS_RDONLY
+    KERNEL.mount(None, folder, None, flags)
+
+    said = succeeds(lab, "apply")
+
+    assert f"{folder}/oci-nvidia-hook.json stays: its folder is read-only" in said
+    assert SHIM in (ETC / "docker/daemon.json").read_text()
+
+
+@in_a_mount_namespace
+def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
+    """What `nvct runtime configure` had done before apply stays."""
+    furnish(lab)
+    arguments = ["runtime", "configure", "--runtime=docker"]
+    done = CliRunner().invoke(program("nvct"), arguments, env=lab.env)
+    assert done.exit_code == 0, done.output
+    text = (ETC / "docker/daemon.json").read_text()
+    (ETC / "docker/daemon.json").write_text(text.replace(SHIM, "nvidia-container-runtime"))
+    before = files(lab)
+    unit = UNITS / "nvidia-cdi-refresh.service"
+    KERNEL.mount(str(unit), str(unit), None, constants.MS_BIND)  # a mount point cannot be removed
+
+    done = migrate(lab, "apply")
+
+    assert done.exit_code == 1, done.output
+    assert "it is a mount point" in done.output or "cannot be written" in done.output
+    KERNEL.umount2(str(unit), constants.MNT_DETACH)
+    assert files(lab) == before
+
+
+@in_a_mount_namespace
+def test_a_name_that_the_engine_finds_on_its_path_as_nvcts_stays(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `apt install nvct`, whose programs have the paths of NVIDIA's."""
+    furnish(lab)
+    engine = Engine(engine="docker", config="/etc/docker/daemon.json", path=f"/nowhere:{OWN}")
+    monkeypatch.setattr(runtime_engine, "engines", lambda: [engine])
+    before = (ETC / "docker/daemon.json").read_bytes()
+
+    said = succeeds(lab, "apply")
+
+    assert "/etc/docker/daemon.json stays: runtime nvidia is nvct's already" in said
+    assert (ETC / "docker/daemon.json").read_bytes() == before
+
+
+@in_a_mount_namespace
+def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab) -> None:
+    furnish(lab)
+    (ETC / "crio/crio.conf").write_text("[crio")
+    before = files(lab)
+
+    done = migrate(lab, "apply")
+
+    assert isinstance(done.exception, EngineConfigError)
+    assert "/etc/crio/crio.conf" in done.exception.message
+    assert files(lab) == before
+
+
+def killed(lab: Lab, word: str, point: int) -> bool:
+    """Run a command, and kill it before its change number `point`; return whether it got there."""
+    left = point
+    own = 0
+
+    def watch(event: str, values: tuple[object, ...]) -> None:
+        nonlocal left
+        del values
+        if event in CHANGES and os.getpid() == own:
+            if left == 0:
+                os.kill(own, signal.SIGKILL)
+            left -= 1
+
+    def child() -> None:
+        nonlocal own
+        own = os.getpid()
+        sys.addaudithook(watch)
+        assert migrate(lab, word).exit_code == 0
+
+    return os.WIFSIGNALED(run_forked(child))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["apply", "back"])
+@in_a_mount_namespace
+def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -> None:
+    furnish(lab)
+    old = files(lab)
+    succeeds(lab, "apply")
+    new = files(lab)
+    seen = set()
+    for point in range(MOST):
+        succeeds(lab, "apply" if word == "back" else "back")
+        assert files(lab) == (new if word == "back" else old), point
+        if not killed(lab, word, point):
+            break
+        current = files(lab)
+        for path in {*old, *new}:
+            assert current.get(path) in (old.get(path), new.get(path)), (point, path)
+        seen.add(tuple(current.get(path) == old.get(path) for path in sorted({*old, *new})))
+        way = ("apply", new) if point % 2 else ("back", old)
+        succeeds(lab, way[0])
+        assert files(lab) == way[1], point
+        for page in (lab.home / "state").glob("*j*"):
+            assert json.loads(page.read_text())["pending"] is None, (point, page)
+    else:
+        raise AssertionError(f"it never ends by itself, after {point} kills")
+    assert len(seen) > len(ENGINES) + len(FOLDERS)
