@@ -52,7 +52,7 @@ class Case:
         return Plugin(Settings(path), path, options, self.said.append)
 
     def create(self, **more: Any) -> api.ContainerAdjustment:
-        """Create a container, and return what it gets.
+        """Create a container, and return what it gets; `others` is what other plugins change.
 
         Raises:
             RefusedError: it must not be created.
@@ -60,7 +60,9 @@ class Case:
         pod = api.PodSandbox(
             name="pod", namespace=more.pop("namespace", "default"), uid=UID,
             annotations=more.pop("annotations", {}),
+            linux=api.LinuxPodSandbox(namespaces=more.pop("sandbox", ())),
         )  # fmt: skip
+        others = more.pop("others", api.ContainerAdjustment())
         linux = more.pop("linux", {})
         self.made += 1
         container = api.Container(
@@ -72,6 +74,7 @@ class Case:
             events = engine.start(self.engine, self.version)
             request = api.CreateContainerRequest(pod=pod, container=container)
             adjust = engine.ask("CreateContainer", request, api.CreateContainerResponse).adjust
+            adjust.MergeFrom(others)
             if events & VERDICT:
                 verdict = engine.ask(
                     "ValidateContainerAdjustment",
