@@ -90,7 +90,7 @@ def bundle(
             "resources": {"devices": rules},
             "namespaces": [{"type": kind} for kind in sorted(kinds)],
             "cgroupsPath": linux.cgroups_path,
-            "readonlyPaths": ["/proc/sys"],
+            "readonlyPaths": ["/proc/sys", "/proc/bus"],
         },
     }  # fmt: skip
     return Bundle(name_of(pod, container), json.dumps(document))

@@ -68,7 +68,7 @@ OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERN
 """File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
 REMOVED = "-"
 """Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
-BINDS, HELD = frozenset({"bind", "rbind"}), ("ro", "rw", "rro")
+BINDS, HELD = frozenset({"bind", "rbind"}), ("ro", "rw", "rro", "rrw")
 
 
 class Place(NamedTuple):
