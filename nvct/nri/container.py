@@ -115,12 +115,8 @@ def _own_namespaces(
 
 
 def _mount(mount: api.Mount) -> dict[str, Any]:
-    return {
-        "destination": mount.destination,
-        "type": mount.type,
-        "source": mount.source,
-        "options": list(mount.options),
-    }
+    texts = {member: getattr(mount, member) for member in ("destination", "type", "source")}
+    return {**texts, "options": list(mount.options)}
 
 
 def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -137,12 +133,7 @@ def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _device(device: api.LinuxDevice) -> dict[str, Any]:
-    return {
-        "path": device.path,
-        "type": device.type,
-        "major": device.major,
-        "minor": device.minor,
-    }
+    return {member: getattr(device, member) for member in ("path", "type", "major", "minor")}
 
 
 def _rule(rule: api.LinuxDeviceCgroup) -> dict[str, Any]:

@@ -51,8 +51,8 @@ OF_A_SANDBOX = re.compile(
     r"/io\.containerd\.grpc\.v1\.cri/sandboxes/[0-9a-f]{64}/(shm|hostname|hosts|resolv\.conf)"
 )
 """What containerd mounts into each container of a pod from its folder of state."""
-SUBPATHS, LOCAL = "/volume-subpaths/", "/volumes/kubernetes.io~local-volume/"
-"""Folders of a pod in which each entry is a mount (pkg/volume/util/subpath, local of kubelet)."""
+MOUNTED = re.compile(r".*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+")
+"""Entries of a pod's folders that are mounts (pkg/volume/util/subpath, local of kubelet)."""
 OF_KERNEL = {
     "proc": "/proc", "sysfs": "/sys", **dict.fromkeys(CGROUP_TYPES, host_view.UNIFIED),
     "debugfs": "/sys/kernel/debug", "tracefs": "/sys/kernel/tracing",
@@ -174,15 +174,12 @@ class Node:
             "/" if what the kubelet has mounted is not seen here; else the path.
         """
         path = self._named(path)
-        if path.startswith(("/sys/", "/proc/")):
-            return path
-        is_mount = SUBPATHS in path or LOCAL in path
         seen = path
         if path.startswith(f"{self._kubelet}/"):
             seen = self._real[self._kubelet] + path.removeprefix(self._kubelet)
-        found = view.table.place(seen)
-        if found is None or (is_mount and not _is_target(found.target, seen)):
-            return "/" if is_mount or path.startswith(self._pods) else path
+        found, mounted = view.table.place(seen), MOUNTED.match(seen)
+        if found is None or (mounted and not found.target.startswith(mounted.group())):
+            return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
             return clean(OF_KERNEL[found.kind] + found.path)
         in_roots = [path.removeprefix(root) for root in self._roots if path.startswith(f"{root}/")]
@@ -285,11 +282,3 @@ def _has_settings(source: str, options: Iterable[object]) -> bool:
     """Report whether a source has control groups or settings of the kernel that can be written."""
     is_kernel_s = f"{source}/".startswith("/sys/")
     return is_kernel_s and host_view.gives_settings([(source, [*options], [])], SHOWN)
-
-
-def _is_target(target: str, path: str) -> bool:
-    """Report whether a path of the kubelet is a mount, or is in a volume that is one."""
-    if SUBPATHS in path:
-        return target == path
-    volume = path.partition(LOCAL)
-    return target.startswith(f"{volume[0]}{LOCAL}{volume[2].partition('/')[0]}")
