@@ -365,7 +365,7 @@ def test_a_thousand_subpaths_cost_little(
     """An engine ends a plugin that takes two seconds, and goes on without it."""
     case.options = {"rule": rule}
     (case.lab.home / "kubelet").mkdir()
-    line = f"{{n}} 25 0:{{n}} / {{path}} rw,relatime shared:1 - overlay overlay rw,lowerdir={'x' * 900}"
+    line = f"{{n}} 25 0:{{n}} / {{path}} rw,relatime shared:1 - overlay overlay rw,lowerdir={'x' * 600}"
     mounts = subpaths(case, 1000)
     paths = [*(f"/run/containerd/io/{n}/rootfs" for n in range(3000)), *(m.source for m in mounts)]
     mountinfo = "".join(f"{line.format(n=n, path=path)}\n" for n, path in enumerate(paths))
@@ -376,6 +376,20 @@ def test_a_thousand_subpaths_cost_little(
     began = time.process_time()
     case.create(mounts=mounts)
     assert time.process_time() - began < (0.2 if rule == "off" else 0.6)
+
+
+def test_mounts_of_the_host_that_take_too_much_memory_are_refused(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = case.lab.home / "mountinfo"
+    monkeypatch.setattr("nvct.nri.mounts.MOUNTS", str(path))
+    path.write_text(
+        f"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /x rw - tmpfs {'x' * (5 << 20)} rw\n"
+    )
+    case.options = {"rule": "enforce"}
+    with pytest.raises(RefusedError, match="larger than"):
+        case.create(mounts=[api.Mount(source="/usr", destination="/x")])
+    case.create()
 
 
 def test_what_takes_too_long_to_judge_is_refused(
