@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
+VARIABLES = ("NVIDIA_", "CUDA_")
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 
 
@@ -45,6 +46,8 @@ def bundle(
     adjust: api.ContainerAdjustment | None = None,
     edits: Sequence[Edits] = (),
     node: Node | None = None,
+    *,
+    has_env: bool = False,
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
@@ -54,7 +57,8 @@ def bundle(
 
     Args:
         edits: those of CDI names.
-        node: judges the mounts; None if there is no rule.
+        node: judges the mounts; None if only a request counts.
+        has_env: every variable counts, not only those of NVIDIA: a pod can have millions.
 
     Raises:
         NvctError: the mounts cannot be judged.
@@ -70,6 +74,7 @@ def bundle(
     if is_wide:
         rules.append(EVERYTHING)
     kinds = _own_namespaces(pod, linux, changed)
+    env = [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)]
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
         CONTAINERD_NAME: container.name,
@@ -77,13 +82,13 @@ def bundle(
     }  # fmt: skip
     document = {
         "process": {
-            "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
+            "env": [text for text in env if has_env or text.startswith(VARIABLES)],
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
         "annotations": {**container.annotations, **(names if pod.namespace else {})},
         "mounts": [
             _mount(mount) for mount in mounts
-            if mount.source == MOUNT_SOURCE or mount.type in SHOWN_TYPES
+            if (mount.type in SHOWN_TYPES if node else mount.source == MOUNT_SOURCE)
         ],
         "linux": {
             "devices": [*devices, *adjustments.nodes(edits), *_mounted(sources)],

@@ -246,10 +246,11 @@ class Plugin:
         key, words = requests.annotated(pod.annotations, made.name)
         allowed = [self.options.namespace, *self.options.management]
         requests.check_management(words, pod.namespace, [*filter(None, allowed)])
+        takes_variable = self.options.takes_variable
+        bundle = container.bundle(pod, made, has_env=takes_variable)
         request, notes = requests.wanted(
-            container.bundle(pod, made), key, words, settings, host,
-            takes_variable=self.options.takes_variable,
-        )  # fmt: skip
+            bundle, key, words, settings, host, takes_variable=takes_variable
+        )
         if request is None:
             if key:
                 self.say(f"ignores: {container.name_of(pod, made)}: {'; '.join(notes)}")

@@ -404,6 +404,27 @@ def test_what_takes_too_long_to_judge_is_refused(
         case.create(mounts=mounts)
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"mounts": [api.Mount(source="/dev/null", destination=f"/{n}") for n in range(20_000)]},
+        {"env": [f"E{n}=1" for n in range(150_000)]},
+    ],
+    ids=["mounts", "variables"],
+)
+def test_what_a_pod_has_many_of_costs_little(large: dict[str, Any], case: Case) -> None:
+    case.options = {"rule": "audit"}
+    plugin = case.plugin()
+    container = api.Container(**large)
+    verdict = api.ValidateContainerAdjustmentRequest(container=container)
+    create = api.CreateContainerRequest(container=container)
+    plugin.validate(api.ValidateContainerAdjustmentRequest().SerializeToString())
+    began = time.process_time()
+    plugin.create(create.SerializeToString())
+    plugin.validate(verdict.SerializeToString())
+    assert time.process_time() - began < 0.4
+
+
 @pytest.mark.parametrize("policy", ["", CHECKED])
 @pytest.mark.parametrize(
     "folder", ["/tmp/volume-subpaths", "/tmp/x", "/dev/dri", "/var/lib/kubelet/pods/u/volumes"]
