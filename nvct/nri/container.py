@@ -21,7 +21,7 @@ from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
 from nvct.nri import adjustments
 from nvct.nri import nri_pb2 as api
-from nvct.nri.mounts import REMOVED, Node
+from nvct.nri.mounts import REMOVED, Judged
 from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ def bundle(
     container: api.Container,
     adjust: api.ContainerAdjustment | None = None,
     edits: Sequence[Edits] = (),
-    node: Node | None = None,
+    judged: Judged | None = None,
     *,
     has_env: bool = False,
 ) -> Bundle:
@@ -53,15 +53,12 @@ def bundle(
 
     The pod's own names replace what annotations say of them; Docker has no pods. A container that
     may use every device counts as privileged: NRI shows no capabilities, nor which paths are held
-    read-only. Mounts of /dev count by their nodes, others by `node`.
+    read-only. Mounts of /dev count by their nodes.
 
     Args:
         edits: those of CDI names.
-        node: judges the mounts; None if only a request counts.
+        judged: the mounts; None if only a request counts.
         has_env: every variable counts, not only those of NVIDIA: a pod can have millions.
-
-    Raises:
-        NvctError: the mounts cannot be judged.
     """
     linux = container.linux
     added = adjust or api.ContainerAdjustment()
@@ -70,8 +67,8 @@ def bundle(
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
     devices = [_device(device) for device in (*linux.devices, *changed.devices)]
     mounts = [*container.mounts, *added.mounts]
-    sources, is_wide = node.judge([*mounts, *adjustments.mounts(edits)]) if node else ([], False)
-    if is_wide:
+    sources, way = judged or ([], "")
+    if way:
         rules.append(EVERYTHING)
     kinds = _own_namespaces(pod, linux, changed)
     env = [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)]
@@ -88,7 +85,7 @@ def bundle(
         "annotations": {**container.annotations, **(names if pod.namespace else {})},
         "mounts": [
             _mount(mount) for mount in mounts
-            if (mount.type in SHOWN_TYPES if node else mount.source == MOUNT_SOURCE)
+            if (mount.type in SHOWN_TYPES if judged else mount.source == MOUNT_SOURCE)
         ],
         "linux": {
             "devices": [*devices, *adjustments.nodes(edits), *_mounted(sources)],

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nvct.container import host_view
 from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES
-from nvct.errors import DocumentError, HostError, NotPermittedError
+from nvct.errors import DocumentError, HostError
 from nvct.linux.files import read_bytes
 from nvct.linux.mountinfo import Mount, unescape
 from nvct.nri import nri_pb2 as api
@@ -100,6 +100,13 @@ class Table:
         mount = Mount(line)
         within = mount.root.rstrip("/") + path.removeprefix(target)
         return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
+
+
+class Judged(NamedTuple):
+    """Sources on the host that show single devices, or what gives every device, in words."""
+
+    sources: list[str]
+    way: str
 
 
 class Node:
@@ -189,15 +196,8 @@ class Node:
                 return name
         return path
 
-    def judge(self, mounts: Iterable[api.Mount]) -> tuple[list[str], bool]:
-        """Return the sources of mounts on the host, and whether one of them gives every device.
-
-        Sources after such a one are left out.
-
-        Raises:
-            NotPermittedError: they take too long.
-            HostError: the plugin's own mounts cannot be read.
-        """
+    def judge(self, mounts: Iterable[api.Mount]) -> Judged:
+        """Return what mounts show; what cannot be judged, or not in time, gives every device."""
         until = time.monotonic() + JUDGED_S
         view = self.view()
         sources: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -207,14 +207,14 @@ class Node:
             if not path or key in sources:
                 continue
             if time.monotonic() > until:
-                raise NotPermittedError(
-                    f"the container's mounts take longer than {JUDGED_S} s to judge",
-                    hint="mount a folder instead of each file in it",
-                )
-            source = sources[key] = self.source(path, view)
+                return Judged([], f"its mounts take longer than {JUDGED_S} s to judge")
+            try:
+                source = sources[key] = self.source(path, view)
+            except HostError as error:
+                return Judged([], error.message)
             if self.gives(source) or _has_settings(source, key[1]):
-                return [*sources.values()], True
-        return [*sources.values()], False
+                return Judged([], f"the mount of {mount.source} gives every device")
+        return Judged([*sources.values()], "")
 
 
 class View:

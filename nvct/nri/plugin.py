@@ -92,7 +92,7 @@ class Plugin:
     _engine: tuple[str, str] = field(default=("", ""), init=False)
     _host: KnownHost | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
-    _node: Node | None = field(default=None, init=False)
+    _node: Node = field(init=False)
     _accounts: Accounts = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
@@ -287,13 +287,19 @@ class Plugin:
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
         @cache
-        def bundle() -> Bundle:
+        def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            return container.bundle(pod, made, adjust, edits, self._node)
+            result = self._node.judge((*made.mounts, *adjust.mounts, *adjustments.mounts(edits)))
+            return container.bundle(pod, made, adjust, edits, result), result.way
 
         def check(policy: Config, trouble: NvctError | None) -> None:
-            _check(bundle(), policy, host, trouble, self.options.kubelet)
+            bundle, way = judged()
+            try:
+                _check(bundle, policy, host, trouble, self.options.kubelet)
+            except NotPermittedError as error:
+                error.message += f"; {way}" if way else ""
+                raise
 
         if is_checked:
             check(settings, trouble)
