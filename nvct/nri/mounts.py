@@ -52,7 +52,9 @@ OF_A_SANDBOX = re.compile(
     r"/io\.containerd\.grpc\.v1\.cri/sandboxes/[0-9a-f]{64}/(shm|hostname|hosts|resolv\.conf)"
 )
 """What containerd mounts into each container of a pod from its folder of state."""
-MOUNTED = re.compile(r".*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+")
+MOUNTED = re.compile(
+    r"(?s).*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+"
+)
 """Entries of a pod's folders that are mounts (pkg/volume/util/subpath, local of kubelet)."""
 OF_KERNEL = {
     "proc": "/proc", "sysfs": "/sys", **dict.fromkeys(CGROUP_TYPES, host_view.UNIFIED),
@@ -69,7 +71,7 @@ OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERN
 """File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
 REMOVED = "-"
 """Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
-BINDS, HELD = frozenset({"bind", "rbind"}), ("ro", "rw", "rro", "rrw")
+HELD = ("ro", "rw", "rro", "rrw")
 
 
 class Place(NamedTuple):
@@ -129,7 +131,7 @@ class Node:
         self._aliases, self._mountinfo = [(VAR_RUN, RUN)], mountinfo
         self._kubelet = kubelet = self._named(clean(kubelet))
         self._pods = f"{kubelet}/pods/"
-        self._roots = [self._named(root) for root in (*roots, DRIVER_ROOT) if root != "/"]
+        self._roots = [self._named(clean(root)) for root in (*roots, DRIVER_ROOT) if root != "/"]
         closed = *OF_THE_NODE, *further, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET)
         places = list(dict.fromkeys(map(self._named, closed)))
         self._real = {place: os.path.realpath(place) for place in (kubelet, *places)}
@@ -190,8 +192,10 @@ class Node:
             return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
             return clean(OF_KERNEL[found.kind] + found.path)
-        in_roots = [path.removeprefix(root) for root in self._roots if path.startswith(f"{root}/")]
-        for name in (*in_roots, *view.names(found), *view.held(found)):
+        inner = path
+        while root := next((root for root in self._roots if inner.startswith(f"{root}/")), ""):
+            inner = self._named(inner.removeprefix(root))  # it may be in itself
+        for name in (inner, *view.names(found), *view.held(found)):
             if self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/")):
                 return name
         return path
@@ -271,8 +275,11 @@ class View:
 
 def _source(mount: api.Mount) -> str:
     """Return the path of the host that a mount shows: "" for none, "/" if it is not known."""
-    is_bind = mount.type == "bind" or not BINDS.isdisjoint(mount.options)
+    options = set(mount.options)
+    is_bind = mount.type == "bind" or bool(options & {"bind", "rbind"})
     is_removal = not mount.source and mount.destination.startswith(REMOVED)
+    if "remount" in options:  # which can make another one writable
+        return "/"
     if is_removal or (mount.type in OF_ITS_OWN and not is_bind):
         return ""
     is_plain = mount.source[:1] == "/" and len(mount.source) < PATH_MAX

@@ -134,7 +134,8 @@ SANDBOXES, ID = "io.containerd.grpc.v1.cri/sandboxes", "0123456789abcdef" * 4
         ("/run/buildkit/buildkitd.sock", True), ("/var/lib/incus/unix.socket", True),
         ("/run/nvidia", True), ("/run/nvidia/driver", True), ("/run/nvidia/driver/dev", True),
         ("/run/nvidia/driver/proc", True), ("/run/nvidia/driver/sys", True),
-        ("/var/run/nvidia/driver/var/run/containerd", True), ("DRIVER", True), ("DRIVER/dev", True),
+        ("/var/run/nvidia/driver/var/run/containerd", True),
+        ("/run/nvidia/driver/run/nvidia/driver/dev", True), ("DRIVER", True), ("DRIVER/dev", True),
         ("DRIVER/usr/lib", False), ("/run/nvidia/driver/usr/lib", False), ("/run/nvidia/x", False),
         ("/" + "x/" * 2500, True),
         ("/", True), ("/dev", True), ("//dev/./", True), ("/run", True), ("/var", True),
@@ -267,6 +268,8 @@ def own(kind: str, *options: str, destination: str = "/x", source: str = "") -> 
         (own("proc", "rbind", source="/run/containerd"), True),
         (own("overlay", "lowerdir=/run/containerd:/etc"), True),
         (own("ext4", "rw", source="/dev/sda1"), True),
+        (own("tmpfs", "remount", "rw", destination="/sys"), True),
+        (own("bind", "rbind", "remount", source="/usr"), True),
         (own("bind", "rbind", source="/usr"), False),
     ],
 )
