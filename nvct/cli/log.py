@@ -82,15 +82,14 @@ def _names() -> Callable[[str], str]:
 def _show(
     record: Mapping[str, str], form: str, name_of: Callable[[str], str], told: set[str]
 ) -> None:
-    """Print a record; notes with a reason, most often this host's, only the first time."""
+    """Print a record; the reason in a note, most often this host's, only the first time."""
     if form == "json":
         click.echo(json.dumps(record))
         return
-    notes = record.get("notes", "")
-    if notes in told:
-        record = {**record, "notes": f"{notes.partition(':')[0]}, as above"}
-    elif ":" in notes:
-        told.add(notes)
+    notes = record.get("notes", "").split("; ")
+    shown = [f"{note.partition(': ')[0]}, as above" if note in told else note for note in notes]
+    told.update(note for note in notes if ": " in note)
+    record = {**record, "notes": "; ".join(shown)}
     line, color = text(record, name_of), "red" if record["outcome"] == "refused" else None
     head, rest = line[:HEAD], line[HEAD:]
     first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)

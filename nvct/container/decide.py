@@ -82,7 +82,7 @@ class Decision:
         if self.leases and self.request is not None:
             from nvct.container import leases
 
-            leases.add_hook(bundle, *self.leases, self.request.ids)
+            leases.add_hook(bundle, *self.leases, len(self.request.ids))
 
 
 def decide(

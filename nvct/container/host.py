@@ -92,12 +92,13 @@ class Host:
 
         found, program = self.free(want, source)
         folder = leases.folder_of(self.env)
-        return leases.claim(folder, want, found, self.keeper), program
+        held = leases.claim(folder, want, list(found), self.keeper)
+        return [found[device] for device in held], program
 
-    def free(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the UUIDs of the devices that fit and that nobody uses, the emptiest first.
+    def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
+        """Return the devices that fit and that nobody uses, the emptiest first.
 
-        And the path of the program of hooks.
+        By their names in leases their UUIDs; and the path of the program of hooks.
 
         Raises:
             HostError: they are fewer than wanted, and who uses the others; or the cold side does
@@ -108,7 +109,7 @@ class Host:
         folder = leases.folder_of(self.env)
         args = ["free", self.config_path, folder, str(want.memory), want.profile]
         answer = cold_process.run(self.cold, args, self.env, module="nvct.doctor.free_gpus")
-        devices: list[str] = answer["devices"]  # type: ignore[assignment]  # from our cold side
+        devices: dict[str, str] = answer["devices"]  # type: ignore[assignment]  # from our cold side
         used: list[str] = answer["used"]  # type: ignore[assignment]
         asks = f"{source} asks for {want.word}"
         if len(devices) >= want.count:

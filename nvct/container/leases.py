@@ -6,7 +6,8 @@ make files: DEVICE.PID.START.NONCE, the device's UUID, a process and its start t
 since boot (field 22 of proc_pid_stat(5)). It counts while a thread of that process lives, if the
 process belongs to the owner of the file; root's files are believed. So a lease ends with its
 process, nobody can remove or rename that of another user, and none can be made for another's
-process. Nobody can make a name in the way: the nonce is random.
+process. Nobody can make a name in the way: the nonce is random. DEVICE of a MIG device is that of
+its GPU, a colon and its number there: a lease of the one is a lease of the other.
 
 There is no lock, which a user could keep. Whoever wants a device makes the file, then looks: if
 another lease of the device counts, he removes his own and goes on to the next device. So two never
@@ -14,6 +15,8 @@ keep one device; if they meet, both may give way, and both try again after a ran
 
 In a user namespace owners outside of it have no number. Such a lease counts while its process
 lives. Without a view of a process (hidepid of proc(5)) a lease counts while its number is in use.
+Numbers and start times mean something in one PID and time namespace: a folder is for the host's,
+or for those of whoever made it in a container. Others are refused.
 """
 
 from __future__ import annotations
@@ -24,42 +27,34 @@ import time
 
 from nvct import paths
 from nvct.errors import HostError, UnsafePathError
+from nvct.linux.constants import S_IFMT, S_IFREG
+from nvct.linux.files import read_bytes
 from nvct.linux.walk import names_in
 from nvct.oci import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from os import stat_result
 
     from nvct.container.request.model import Want
     from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
 NAMES = 4096
-CLEANED = 16 * NAMES
 MODE = 0o1777
-S_IFMT, S_IFREG = 0o170000, 0o100000
-ALL_IDS = 1 << 32
-NOBODY = 65534
-"""The owner of what has no owner in a user namespace."""
+EVERY_ID = [b"0", b"0", b"4294967295"]  # map of the first user namespace: user_namespaces(7)
+FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}  # inodes: include/uapi/linux/nsfs.h
+NOBODY = 65534  # the owner of what has no owner in a user namespace
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 RETRY_S = 1.0
 PAUSE_S = 0.05
-ENDED = (b"Z", b"X")
-HOOK = "keep-leases"
 HINT = "nvct ps --free shows them"
+ROLE = "where leases of free GPUs are"
+FULL = f"as root: ls -lR {paths.LEASE_DIR} shows whose files fill it; remove them"
 
 
 class Lease:
-    """A file of the folder.
-
-    Attributes:
-        device: UUID of a GPU or MIG device.
-        pid: of the process that keeps it.
-        counts: whether that process lives and belongs to the owner of the file.
-        uid: of the file's owner.
-    """
+    """A file of the folder, its owner, the process that keeps it, and whether it counts."""
 
     __slots__ = ("counts", "device", "name", "pid", "uid")
 
@@ -72,7 +67,7 @@ class Lease:
 
 
 def folder_of(env: Mapping[str, str]) -> str:
-    """Return the path of the folder: the host's, or one beside the run directory of a test."""
+    """Return the path of the host's folder, or of one beside the run directory of a test."""
     run_dir = env.get(paths.RUN_DIR_ENV)
     return f"{run_dir}-leases" if run_dir else paths.LEASE_DIR
 
@@ -84,52 +79,89 @@ def open_folder(path: str, *, create: bool = True) -> int:
         HostError: it is missing.
         UnsafePathError: others could remove or rename files of other users there.
     """
-    flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
-    try:
-        fd = posix.open(path, flags)
+    if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
+        _make(path)
+    repair = f"as root: rm -r {path}; {_commands(path)}"
+    try:  # rootless Docker has a link to the host's folder there
+        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     except FileNotFoundError as error:
-        if not create:
-            raise HostError(
-                f"{path}, where leases of free GPUs are, is missing",
-                hint=f"as root: install -d -m 1777 {path}",
-            ) from error
-        fd = _made(path, flags)
+        raise HostError(
+            f"{path}, {ROLE}, is missing", hint=f"as root: {_commands(path)}"
+        ) from error
     except OSError as error:
-        raise UnsafePathError(f"{path} is no folder: {error.strerror}") from error
+        raise UnsafePathError(f"{path} is no folder: {error.strerror}", hint=repair) from error
     status = posix.fstat(fd)
     if create and status.st_uid == posix.geteuid() == 0 and not status.st_mode & 0o022:
         posix.fchmod(fd, MODE)  # what systemd leaves where it has unmounted the folder
         status = posix.fstat(fd)
-    if status.st_mode & MODE != MODE or not _is_roots(status):
-        posix.close(fd)
-        raise UnsafePathError(
-            f"{path} belongs to uid {status.st_uid} with mode {status.st_mode & 0o7777:o}",
-            hint=f"as root: rm -r {path}; install -d -m 1777 {path}",
-        )
-    return fd
-
-
-def _made(path: str, flags: int) -> int:
-    """Make the folder and open it; another process may be faster."""
-    try:
-        try:
-            posix.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        fd = posix.open(path, flags)
-        if posix.fstat(fd).st_uid == posix.geteuid():
-            posix.fchmod(fd, MODE)
+    is_roots = status.st_uid in (0, posix.geteuid()) or _is_unknown(status.st_uid)
+    if status.st_mode & MODE != MODE or not is_roots:
+        problem = f"belongs to uid {status.st_uid} with mode {status.st_mode & 0o7777:o}"
+    elif not _is_for_us(fd, status.st_uid):
+        problem = "is for another PID or time namespace, where numbers mean other processes"
+        repair = "start it outside of the container, or give that a /run of its own"
+    else:
         return fd
+    posix.close(fd)
+    raise UnsafePathError(f"{path} {problem}", hint=repair)
+
+
+def _make(path: str) -> None:
+    """Make the folder if it is missing."""
+    try:
+        posix.mkdir(path, 0o700)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        _record(fd)
+        posix.fchmod(fd, MODE)
+        posix.close(fd)
+    except FileExistsError:
+        pass
     except OSError as error:
-        raise HostError(
-            f"{path}, where leases of free GPUs are, cannot be made: {error.strerror}",
-            hint=f"as root: install -d -m 1777 {path}",
-        ) from error
+        text = f"{path}, {ROLE}, cannot be made: {error.strerror}"
+        raise HostError(text, hint=f"as root: {_commands(path)}") from error
 
 
-def _is_roots(status: stat_result) -> bool:
-    """Report whether a folder belongs to root, to this user, or to nobody of this namespace."""
-    return status.st_uid in (0, posix.geteuid()) or _ids("self") != [[0, 0, ALL_IDS - 1]]
+def _commands(path: str) -> str:
+    """Return the commands that make the folder as `_make` does."""
+    name = _namespaces()
+    return f"install -d -m 1777 {path}" + (f"; touch {path}/{name}" if name else "")
+
+
+def _namespaces() -> str:
+    """Return the name of a file in folders for these namespaces; "" if it needs none."""
+    found = {}
+    for kind, first in FIRST.items():
+        try:
+            found[kind] = posix.stat(f"{PROC}/self/ns/{kind}").st_ino
+        except FileNotFoundError:
+            found[kind] = first  # a kernel without time namespaces
+    return "" if found == FIRST else f"namespaces.{found['pid']}.{found['time']}"
+
+
+def _record(fd: int) -> None:
+    """Record in a folder that it is for this process's namespaces."""
+    if name := _namespaces():
+        _remove(fd, name)
+        _create(fd, name)
+
+
+def _create(fd: int, name: str) -> None:
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    posix.close(posix.open(name, flags, 0o644, dir_fd=fd))
+
+
+def _is_for_us(fd: int, owner: int) -> bool:
+    """Report whether a folder is for this process's namespaces; only its owner says so."""
+    name = _namespaces()
+    try:
+        return not name or posix.stat(name, dir_fd=fd, follow_symlinks=False).st_uid == owner
+    except OSError:
+        return False
+
+
+def _is_unknown(uid: int) -> bool:
+    """Report whether it stands for owners that have no number in this user namespace."""
+    return uid == NOBODY and not _has_every_id("self")
 
 
 def all_in(fd: int) -> list[Lease]:
@@ -140,34 +172,30 @@ def all_in(fd: int) -> list[Lease]:
     Raises:
         UnsafePathError: it has more than NAMES files.
     """
-    inside = _ids("self") != [[0, 0, ALL_IDS - 1]]
     leases: dict[str, Lease] = {}
     for _ in range(2):
         names = names_in(fd, NAMES)
         if names is None and posix.geteuid() == 0:
-            _clean(fd, inside=inside)
+            _clean(fd)
             names = names_in(fd, NAMES)
         if names is None:
-            raise UnsafePathError(
-                f"the folder of leases has more than {NAMES} files",
-                hint=f"as root: ls -l {paths.LEASE_DIR} shows whose; remove them",
-            )
+            raise UnsafePathError(f"the folder of leases has more than {NAMES} files", hint=FULL)
         for name in names:
-            lease = _lease(fd, name, inside=inside)
-            if lease is not None:
+            if lease := _lease(fd, name):
                 leases.setdefault(name, lease)
     return list(leases.values())
 
 
-def _clean(fd: int, *, inside: bool) -> None:
+def _clean(fd: int) -> None:
     """Remove what is no lease that counts, after somebody has filled the folder."""
-    for name in names_in(fd, CLEANED) or ():
-        lease = _lease(fd, name, inside=inside)
+    for name in names_in(fd, 16 * NAMES) or ():
+        lease = _lease(fd, name)
         if lease is None or not lease.counts:
             _remove(fd, name)
+    _record(fd)
 
 
-def _lease(fd: int, name: str, *, inside: bool) -> Lease | None:
+def _lease(fd: int, name: str) -> Lease | None:
     parts = name.split(".")
     if len(parts) != 4 or not (parts[1].isdigit() and len(parts[1]) < 10 and parts[1].isascii()):
         return None
@@ -178,60 +206,50 @@ def _lease(fd: int, name: str, *, inside: bool) -> Lease | None:
         return None
     if status.st_mode & S_IFMT != S_IFREG:
         return None
-    is_unknown = inside and status.st_uid == NOBODY
-    counts = pid > 0 and _lives(pid, start) and (is_unknown or _owns(status.st_uid, pid))
-    return Lease(name, device, pid, status.st_uid, counts=counts)
+    uid = status.st_uid
+    counts = pid > 0 and start_of(pid) in (start, None) and (_is_unknown(uid) or _owns(uid, pid))
+    return Lease(name, device, pid, uid, counts=counts)
 
 
-def _lives(pid: int, start: str) -> bool:
-    since = start_of(pid)
-    if since:
-        return since == start
-    try:
-        posix.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    try:
-        posix.stat(f"{PROC}/{pid}")
-    except OSError:
-        return True  # hidden
-    return False  # it waits for its parent
-
-
-def start_of(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; "" if it is not seen."""
-    from nvct.linux.files import read_bytes
-
+def start_of(pid: int) -> str | None:
+    """Return a process's start, in ticks since boot; "" if it has ended, None if it is hidden."""
     try:
         fields = read_bytes(f"{PROC}/{pid}/stat", 1 << 16).rpartition(b")")[2].split()
     except OSError:
-        return ""
-    if len(fields) < 20 or (fields[0] in ENDED and fields[17] in (b"0", b"1")):
+        try:
+            posix.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            pass
+        return None
+    if fields[0] in (b"Z", b"X") and fields[17] in (b"0", b"1"):
         return ""  # a first thread that has ended waits for the others
     return fields[19].decode()
 
 
+def _start_of_container(pid: int) -> str:
+    start = start_of(pid)
+    if not start:
+        why = "is hidden by the options of /proc" if start is None else "has ended"
+        raise HostError(f"process {pid} of the container {why}", hint="start it again")
+    return start
+
+
 def _owns(uid: int, pid: int) -> bool:
-    """Report whether a process belongs to a user: by its uid or by its user namespace."""
-    if uid == 0:
-        return True
+    """Report whether a process belongs to a user: by its uid, or the user made its namespace."""
     try:
-        if posix.stat(f"{PROC}/{pid}").st_uid == uid:
+        if uid in (0, posix.stat(f"{PROC}/{pid}").st_uid):
             return True
     except OSError:
         return True  # hidden
-    ids = _ids(pid)
-    if any(first <= uid < first + count < ALL_IDS - 1 for _, first, count in ids):
-        return True
-    return ids != [[0, 0, ALL_IDS - 1]] and _made_namespace(uid, pid)
+    return not _has_every_id(pid) and _made_namespace(uid, pid)
 
 
 def _made_namespace(uid: int, pid: int) -> bool:
     """Report whether a user made the user namespace of a process, or one around it.
 
-    Who may not look, as another user, believes it.
+    Believed by another user, who may not look. Which ids it maps says nothing: root can map any.
     """
     import fcntl
 
@@ -252,19 +270,16 @@ def _made_namespace(uid: int, pid: int) -> bool:
         posix.close(fd)
 
 
-def _ids(process: int | str) -> list[list[int]]:
-    """Return the uid map of a process's user namespace; [] if it is not known."""
-    from nvct.linux.files import read_bytes
-
+def _has_every_id(process: int | str) -> bool:
+    """Report whether a process is known to be in the first user namespace."""
     try:
-        lines = read_bytes(f"{PROC}/{process}/uid_map", 1 << 16).decode().splitlines()
-        return [[int(word) for word in line.split()] for line in lines]
-    except (OSError, ValueError):
-        return []
+        return read_bytes(f"{PROC}/{process}/uid_map", 1 << 16).split() == EVERY_ID
+    except OSError:
+        return False
 
 
 def counted(fd: int) -> set[str]:
-    """Return the devices with a lease that counts; remove leases of ended processes, if we may."""
+    """Return the devices with a lease that counts; remove those of ended processes, if we may."""
     leases = all_in(fd)
     for lease in leases:
         if not lease.counts and posix.geteuid() in (0, lease.uid):
@@ -272,13 +287,17 @@ def counted(fd: int) -> set[str]:
     return {lease.device for lease in leases if lease.counts}
 
 
+def meet(one: str, other: str) -> bool:
+    """Report whether leases are of one device, or of a GPU and a MIG device of it."""
+    return one == other or one.startswith(f"{other}:") or other.startswith(f"{one}:")
+
+
 def _remove(fd: int, name: str) -> None:
     for remove in (posix.unlink, posix.rmdir):
         try:
             remove(name, dir_fd=fd)
         except OSError:
-            continue
-        return
+            pass
 
 
 def _name(device: str, pid: int, start: str) -> str:
@@ -286,19 +305,13 @@ def _name(device: str, pid: int, start: str) -> str:
 
 
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
-    """Return as many of the devices as are wanted, each with a lease of the process.
-
-    Args:
-        devices: UUIDs of those that nobody uses, the best first.
+    """Return as many of the devices, the first ones, as are wanted, with leases of the process.
 
     Raises:
-        HostError: others have taken too many of them meanwhile, the process has ended, or no lease
-            can be made.
+        HostError: others have just taken them, the process is not seen, or no lease can be made.
         UnsafePathError: as `open_folder`, `all_in`.
     """
-    start = start_of(pid)
-    if not start:
-        raise HostError(f"process {pid} of the container has ended", hint="start it again")
+    start = _start_of_container(pid)
     fd = open_folder(folder)
     deadline = time.monotonic() + RETRY_S
     try:
@@ -309,10 +322,8 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
             for name in held.values():
                 _remove(fd, name)
             if len(devices) < want.count or time.monotonic() > deadline:
-                raise HostError(
-                    f"other containers have just got the GPUs that {want.word} would have got",
-                    hint=HINT,
-                )
+                text = f"other containers have just got the GPUs that {want.word} would have got"
+                raise HostError(text, hint=HINT)
             time.sleep(PAUSE_S * posix.urandom(1)[0] / 255)
     finally:
         posix.close(fd)
@@ -325,18 +336,15 @@ def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[
     for device in devices:
         if len(held) == count:
             break
-        if device in taken:
+        if any(meet(device, each) for each in taken):
             continue
         name = _name(device, pid, start)
-        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
         try:
-            posix.close(posix.open(name, flags, 0o644, dir_fd=fd))
+            _create(fd, name)
         except OSError as error:
-            raise HostError(
-                f"no lease can be made in {paths.LEASE_DIR}: {error.strerror}",
-                hint="as root: ls -lR shows whose files fill it; remove them",
-            ) from error
-        if any(o.counts and o.device == device and o.name != name for o in all_in(fd)):
+            text = f"no lease can be made in {paths.LEASE_DIR}: {error.strerror}"
+            raise HostError(text, hint=FULL) from error
+        if any(o.counts and meet(o.device, device) and o.name != name for o in all_in(fd)):
             _remove(fd, name)
         else:
             held[device] = name
@@ -358,34 +366,34 @@ def release(folder: str, pid: int) -> None:
         posix.close(fd)
 
 
-def add_hook(bundle: Bundle, folder: str, program: str, devices: list[str]) -> None:
+def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
     """Add the hook that gives the leases of this process to the container's first one."""
     holder = f"{posix.getpid()}.{start_of(posix.getpid())}"
-    args = [program.rpartition("/")[2], HOOK, f"--folder={folder}", f"--holder={holder}"]
-    entry = {"path": program, "args": args + [f"--device={device}" for device in devices]}
-    bundle.document.append(("hooks", "createRuntime"), [jsontext.dumps(entry)])
+    options = [f"--folder={folder}", f"--holder={holder}", f"--count={count}"]
+    args = [program.rpartition("/")[2], "keep-leases", *options]
+    entry = jsontext.dumps({"path": program, "args": args})
+    bundle.document.append(("hooks", "createRuntime"), [entry])
 
 
-def hand_over(folder: str, devices: list[str], holder: str, pid: int) -> None:
-    """Give leases of a process, PID.START, to the container's first process.
+def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
+    """Give all leases of a process, PID.START, to the container's first process.
 
     Raises:
-        HostError: a lease is gone, or the process has ended.
+        HostError: it has fewer than `count`, or the container's process is not seen.
     """
-    start = start_of(pid)
-    if not start:
-        raise HostError(f"process {pid} of the container has ended", hint="start it again")
+    start = _start_of_container(pid)
     fd = open_folder(folder)
     try:
-        own = {
-            lease.device: lease.name
+        own = [
+            lease
             for lease in all_in(fd)
             if lease.uid == posix.geteuid() and lease.name.startswith(f"{lease.device}.{holder}.")
-        }
-        for device in devices:
-            if device not in own:
-                raise HostError(f"the lease of {device} is gone", hint="start it again")
-            name = _name(device, pid, start)
-            posix.rename(own[device], name, src_dir_fd=fd, dst_dir_fd=fd)
+        ]
+        if len(own) < count:
+            text = f"{count - len(own)} of {count} leases in {folder} are gone"
+            raise HostError(text, hint="start it again")
+        for lease in own:
+            name = _name(lease.device, pid, start)
+            posix.rename(lease.name, name, src_dir_fd=fd, dst_dir_fd=fd)
     finally:
         posix.close(fd)

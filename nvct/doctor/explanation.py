@@ -121,7 +121,7 @@ class Reader(Host):
         before = self.clock.end(then="free GPUs")
         try:
             found, program = self.free(want, source)
-            return found[: want.count], program
+            return list(found.values())[: want.count], program
         finally:
             self.clock.end("looked for", then=before)
 

@@ -38,6 +38,7 @@ class Candidate:
     """A GPU that is not in MIG mode, or a MIG device.
 
     Attributes:
+        lease: its name in leases: the UUID of a GPU, and for a MIG device its number there.
         profile: of a MIG device, "" of a GPU.
         memory, used: bytes; 0 if NVML does not report them.
         users: who uses it, each as text.
@@ -45,6 +46,7 @@ class Candidate:
 
     device: Device
     uuid: str
+    lease: str
     profile: str
     memory: int
     used: int
@@ -134,13 +136,15 @@ def candidates(
         if gpu.uuid not in in_mig_mode:
             parts = [(Device(gpu.index, ""), gpu.uuid, "", gpu.values)]
         for device, uuid, profile, values in parts:
+            lease = ":".join(filter(None, (gpu.uuid, device.instance.replace("/", "-"))))
             users = [*_computing(gpu, device, containers)]
             users += [f"container {joined(u.labels)}" for u in uses if _has(u, device)]
-            users += [leased[uuid]] if uuid in leased else []
+            users += [who for one, who in leased.items() if one == uuid or leases.meet(one, lease)]
             found.append(
                 Candidate(
                     device=device,
                     uuid=uuid,
+                    lease=lease,
                     profile=profile,
                     memory=int(values.get("memory_total", 0)),
                     used=int(values.get("memory_used", 0)),
@@ -204,7 +208,7 @@ def answer(args: list[str]) -> dict[str, object]:
             found = of_host(live_host.roots_of(settings), folder)
             fits = fitting(found, int(memory), profile)
             return {
-                "devices": [c.uuid for c in fits if not c.users],
+                "devices": {c.lease: c.uuid for c in fits if not c.users},
                 "hook": live_host.hook_path(settings),
                 "used": used_by([c for c in fits if c.users]),
                 "fitting": len(fits),

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nvct.doctor.containers import Containers
 from nvct.host import procfs
@@ -24,7 +25,9 @@ from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
 from nvct.mig import holders
 
-FOLDERS = ("dev", "dev/nvidia-caps")
+RUNTIMES = re.compile(r"[/:-](?:runc|crun|youki)(?![a-z])")
+"""In the link /proc/PID/exe: /usr/bin/crun, /runc, /memfd:runc_cloned:/proc/self/exe (deleted)."""
+Names: TypeAlias = Mapping[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
 
 
 class Device(NamedTuple):
@@ -104,7 +107,7 @@ def users(
     held = [(each.labels, each.since, each.numbers) for each in recorded]
     for id_, pid in containers.first_processes(roots.proc):
         if id_ not in known:
-            held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid))))
+            held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid, names))))
     for labels, since, numbers in held:
         for name, instance in dict.fromkeys(names[each] for each in numbers if each in names):
             device = _device(name, instance, indices)
@@ -145,29 +148,34 @@ def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
     return total
 
 
-def _is_hosts(root: str, roots: Roots) -> bool:
+def _is_being_made(folder: str, roots: Roots) -> bool:
+    """Report whether a process, by its folder of procfs, makes its container.
+
+    A runtime has the host's root until it has mounted the container's. A container can have it for
+    good: `docker run -v /:/host IMAGE chroot /host`.
+    """
     try:
-        return any(os.path.samefile(root, one) for one in ("/", f"{roots.proc}/1/root"))
-    except OSError:  # of another user
+        if not RUNTIMES.search(os.readlink(f"{folder}/exe")):
+            return False
+        hosts = ("/", f"{roots.proc}/1/root")
+        return any(os.path.samefile(f"{folder}/root", host) for host in hosts)
+    except OSError:  # of another user, or it has ended
         return False
 
 
-def _nodes(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the driver's nodes in the /dev of a container's process.
+def _nodes(roots: Roots, pid: int, names: Names) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of nodes in the /dev of a container's process, which may have any files.
 
-    A container that is being made has the host's root until its own is mounted.
+    Only the driver's names are looked at.
     """
-    root = f"{procfs.folder_of_live_thread(roots.proc, pid)}/root"
-    if _is_hosts(root, roots):
+    folder = procfs.folder_of_live_thread(roots.proc, pid)
+    if _is_being_made(folder, roots):
         return
-    for folder in FOLDERS:
-        path = f"{root}/{folder}"
-        for name in procfs.list_directory(path):
-            if not name.startswith("nvidia"):
-                continue
-            try:
-                status = os.stat(f"{path}/{name}", follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISCHR(status.st_mode):
-                yield os.major(status.st_rdev), os.minor(status.st_rdev)
+    for (_, minor), (_, instance) in names.items():
+        name = f"nvidia-caps/nvidia-cap{minor}" if instance else f"nvidia{minor}"
+        try:
+            status = os.stat(f"{folder}/root/dev/{name}", follow_symlinks=False)
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            yield os.major(status.st_rdev), os.minor(status.st_rdev)

@@ -23,9 +23,10 @@ BUS_ID = re.compile(
 # of the open one.
 VERSION = re.compile(r"Kernel Module\b[^0-9\n]*(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)*)")
 NUMBERS = re.compile(r"\d+\.\d+(?:\.\d+)*")
-CONTAINER_ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
+CONTAINER_ID = re.compile(r"(?:^|[/:-])(?<!conmon-)([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
 """Id of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
-crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID."""
+crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID.
+conmon, in libpod-conmon-ID.scope and crio-conmon-ID.scope, is not in the container."""
 SIZE_LIMIT = 1 << 20
 
 

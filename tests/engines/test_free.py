@@ -82,6 +82,11 @@ def test_docker(docker: Docker) -> None:
     assert hook.stdout.count("UUID: GPU-") == 1, hook
     assert docker.docker("exec", "free-2", "nvidia-smi", "-L").stdout.count("UUID: GPU-") == 1
 
+    admin = ("--volume=/:/host", "--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=0", IMAGE)
+    run = ("run", "--detach", "--network=none", "--name=admin", *admin)
+    assert docker.docker(*run, "chroot", "/host", "sleep", "98765").returncode == 0
+    assert all("container admin" in names for names in users(docker).values())
+
 
 @TRIXIE
 def test_podman(machine_of: Callable[[str], Box], release: str) -> None:

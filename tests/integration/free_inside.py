@@ -18,9 +18,9 @@ from tests.support.processes import captured
 
 WHOLE = 7
 """GPUs that are not in MIG mode."""
-UIDS = range(2001, 2005)
-TIMES = 25
-"""Turns of each of four engines and four users."""
+UIDS = range(2001, 2009)
+TIMES = 50 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 13
+"""Turns of each of four engines and eight users."""
 SHOW = "nvidia-smi -L | grep -o 'GPU-[0-9a-f-]*' | tr '\\n' ' '; echo; exec sleep 600"
 USER = """
 import os, sys, time

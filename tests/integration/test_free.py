@@ -34,7 +34,8 @@ def run_alone(simulated: SimulatedNode, part: Part) -> None:
         ],
         check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL,
         env={"PATH": ":".join([str(Path(sys.executable).parent), *DEFAULT_PATH_DIRS]),
-             "HOME": os.environ.get("HOME", "/root")},
+             "HOME": os.environ.get("HOME", "/root"),
+             "NVCT_TESTS_PROFILE": os.environ.get("NVCT_TESTS_PROFILE", "")},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)

@@ -167,6 +167,22 @@ class Context:
         return False
 
 
+def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
+    """Return PID and bundle of a container's state; Docker before 17.06 writes `bundlePath`.
+
+    Raises:
+        BundleError: it has no absolute bundle, or no process.
+    """
+    bundle = state.get("bundle") or state.get("bundlePath")
+    if not isinstance(bundle, str) or not bundle.startswith("/"):
+        text = f"the container's state has the bundle {bundle!r:.100}"
+        raise BundleError(text, hint=STATE_HINT)
+    pid = state.get("pid")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
+        raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=STATE_HINT)
+    return pid, bundle
+
+
 def _text(value: jsontext.Json, key: str, source: str) -> str:
     """Return a string member, "" if it is missing."""
     if not isinstance(value, dict):

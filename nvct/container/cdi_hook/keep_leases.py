@@ -7,8 +7,7 @@ Hot. A createRuntime hook: it runs in the runtime's namespaces, where the proces
 from __future__ import annotations
 
 from nvct.container import leases
-from nvct.container.cdi_hook.context import STATE_HINT
-from nvct.errors import BundleError
+from nvct.container.cdi_hook.context import process_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ def run(context: Context) -> None:
         BundleError: the container's state has no process.
         HostError: a lease is gone.
     """
-    pid = context.state().get("pid")
-    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
-        raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=STATE_HINT)
-    options = context.options
-    leases.hand_over(options.text("folder"), options.values("device"), options.text("holder"), pid)
+    pid, context.bundle = process_of(context.state())
+    folder, holder, count = map(context.options.text, ("folder", "holder", "count"))
+    leases.hand_over(folder, int(count), holder, pid)

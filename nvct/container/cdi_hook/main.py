@@ -53,7 +53,7 @@ HOOKS: dict[str, Kinds] = {
     "create-symlinks": LINK,
     "disable-device-node-modification": {},
     "enable-cuda-compat": COMPAT,
-    "keep-leases": {"folder": flags.TEXT, "holder": flags.TEXT, "device": flags.LIST},
+    "keep-leases": {"folder": flags.TEXT, "holder": flags.TEXT, "count": flags.TEXT},
     "noop": {},
     "update-application-profile": {},
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},

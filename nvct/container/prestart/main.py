@@ -17,7 +17,6 @@ from nvct import errors, paths
 from nvct.config.model import CHECKED
 from nvct.container.plan import hook_command as flags
 from nvct.errors import (
-    BundleError,
     ConfigError,
     NotPermittedError,
     NvctError,
@@ -57,7 +56,6 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 INJECTED = "void"
 """The value of NVIDIA_VISIBLE_DEVICES in containers that a CDI spec or the shim has edited."""
 HOST = "1"
-HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
 def main(
@@ -228,21 +226,14 @@ def _say(text: str) -> None:
 
 
 def read_state(fd: int) -> tuple[int, str]:
-    """Return PID and bundle of the container's state; Docker before 17.06 writes `bundlePath`.
+    """Return PID and bundle of the container's state.
 
     Raises:
-        BundleError: the input is not a container state, or the container has no process.
+        BundleError: as `process_of`, or the input is not a container's state.
     """
-    from nvct.container.cdi_hook.context import read_object
+    from nvct.container.cdi_hook.context import process_of, read_object
 
-    state = read_object(fd, "state")
-    bundle = state.get("bundle") or state.get("bundlePath")
-    if not isinstance(bundle, str) or not bundle.startswith("/"):
-        raise BundleError(f"the container's state has the bundle {bundle!r:.100}", hint=HINT)
-    pid = state.get("pid")
-    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
-        raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
-    return pid, bundle
+    return process_of(read_object(fd, "state"))
 
 
 def is_inside(pid: int, proc: str = "/proc") -> bool:

@@ -198,7 +198,7 @@ def test_a_free_gpu_is_chosen_and_a_hook_keeps_its_lease(image: Image) -> None:
     (hook,) = json.loads(bundle.document.render())["hooks"]["createRuntime"]
     assert hook["path"] == "/bin/nvidia-cdi-hook"
     assert hook["args"][:2] == ["nvidia-cdi-hook", "keep-leases"]
-    assert hook["args"][-1] == f"--device={GPU}"
+    assert hook["args"][-1] == "--count=1"
 
 
 @pytest.mark.parametrize(

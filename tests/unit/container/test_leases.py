@@ -2,6 +2,7 @@
 """Leases of free devices: who can make one, and how long it counts."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,8 +30,7 @@ def folder() -> Generator[Path]:
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
         path = Path(home) / "leases"
-        path.mkdir()
-        path.chmod(0o1777)
+        os.close(leases.open_folder(str(path)))
         yield path
 
 
@@ -81,6 +81,15 @@ def wait_for(holds: object, seconds: float = 10) -> bool:
     return True
 
 
+def test_a_process_that_is_not_seen_gets_no_lease(
+    folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "PROC", "/nowhere")  # as hidepid=2 does
+
+    with pytest.raises(HostError, match=f"process {sleeper.pid} of the container is hidden"):
+        claim(folder, pid=sleeper.pid)
+
+
 def test_a_number_that_another_process_has_now_keeps_no_lease(folder: Path) -> None:
     made(folder, "GPU-0", os.getpid(), "1")
 
@@ -99,19 +108,19 @@ def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) 
 def test_the_hook_gives_leases_to_the_container(
     folder: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    held = claim(folder, parse("free:2", "x"))
+    claim(folder, parse("free:2", "x"))
     former = f"{os.getpid()}.{leases.start_of(os.getpid())}"
 
-    leases.hand_over(str(folder), held, former, sleeper.pid)
+    leases.hand_over(str(folder), 2, former, sleeper.pid)
 
     assert counted(folder) == {"GPU-0", "GPU-1"}
     sleeper.kill()
     sleeper.wait()
     assert counted(folder) == set()
     with pytest.raises(HostError, match="has ended"):
-        leases.hand_over(str(folder), held, former, sleeper.pid)
-    with pytest.raises(HostError, match="lease of GPU-0 is gone"):
-        leases.hand_over(str(folder), held, former, os.getpid())
+        leases.hand_over(str(folder), 2, former, sleeper.pid)
+    with pytest.raises(HostError, match="2 of 2 leases in "):
+        leases.hand_over(str(folder), 2, former, os.getpid())
 
 
 @as_root
@@ -191,8 +200,36 @@ def test_a_folder_that_others_rule_is_refused(folder: Path) -> None:
         claim(folder)
     link = folder.parent / "link"
     link.symlink_to(folder)
-    with pytest.raises(UnsafePathError, match="no folder"):
+    with pytest.raises(UnsafePathError, match="mode 777"):
         claim(link)
+
+
+def test_a_link_is_followed_as_rootless_docker_has_one(folder: Path) -> None:
+    """rootlesskit --copy-up=/run makes links of what is in /run, in a user's own namespaces."""
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+
+    assert claim(link) == ["GPU-0"]
+    assert counted(folder) == {"GPU-0"}
+
+
+@as_root
+def test_rootless_docker_makes_no_folder_of_its_own(folder: Path) -> None:
+    """It may write in its /run; a folder there would not be that of the host."""
+    new = folder.parent / "new"
+
+    refused = looked(["unshare", "--user", "--map-root-user"], str(new))
+
+    assert refused == f"{new}, where leases of free GPUs are, is missing"
+    assert not new.exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UnsafePathError, match="no folder: Not a directory") as caught:
+        claim(tmp_path / "file")
+    assert caught.value.hint.startswith(f"as root: rm -r {tmp_path}/file; install -d")
 
 
 @as_root
@@ -227,6 +264,37 @@ def test_a_flood_of_files_ends_where_root_comes(
         claim(folder)
 
 
+FULL = """
+import os, sys
+from nvct.container import leases
+from nvct.container.request.free import parse
+os.seteuid(1000)
+made = 0
+try:
+    while True:
+        open(f"{sys.argv[1]}/{made}", "w").close()
+        made += 1
+except OSError:
+    assert made > leases.NAMES, made
+os.seteuid(0)
+print(*leases.claim(sys.argv[1], parse("free:1", "x"), ["GPU-7"], os.getpid()))
+"""
+
+
+@as_root
+def test_root_cleans_the_packages_folder_when_a_user_has_filled_it(folder: Path) -> None:
+    unit = Path(__file__).parents[3] / "packaging/systemd/run-nvct_leases.mount"
+    (options,) = re.findall(r"^Options=(.*)$", unit.read_text(), re.MULTILINE)
+    mount = f'mount -t tmpfs -o {options} leases {folder} && exec "$@"'
+
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "-", sys.executable, "-c", FULL, str(folder)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert (done.stdout, done.stderr) == ("GPU-7\n", "")
+
+
 def test_nobody_makes_a_name_in_the_way(folder: Path) -> None:
     for device in GPUS:
         (folder / f"{device}.{os.getpid()}.{leases.start_of(os.getpid())}").mkdir()
@@ -255,6 +323,121 @@ def test_a_lease_ends_with_the_last_thread(folder: Path) -> None:
     process.wait()
 
 
+def meets(one: str, other: str) -> bool:
+    assert leases.meet(one, other) == leases.meet(other, one)
+    return leases.meet(one, other)
+
+
+def test_a_gpu_and_its_mig_devices_are_leased_together(
+    folder: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    assert meets("GPU-0", "GPU-0:1-0")
+    assert not meets("GPU-0:1-0", "GPU-0:2-0")
+    assert not meets("GPU-0", "GPU-01:1-0")
+    claim(folder, devices=["GPU-0"], pid=sleeper.pid)
+    claim(folder, devices=["GPU-1:1-0"], pid=sleeper.pid)
+
+    assert claim(folder, devices=["GPU-0:1-0", "GPU-1", "GPU-1:2-0"]) == ["GPU-1:2-0"]
+
+
+LOOK = """
+import os, sys
+from nvct.container import leases
+if len(sys.argv) > 2:
+    os.setgid(1001); os.setuid(1001)
+try:
+    fd = leases.open_folder(sys.argv[1])
+    print(*leases.counted(fd))
+except Exception as error:
+    print(error)
+"""
+
+
+def looked(words: list[str], *more: str) -> str:
+    """Return which devices are leased, or why not, as a process in other namespaces sees it."""
+    done = subprocess.run(
+        [*words, sys.executable, "-c", LOOK, *more], check=False, capture_output=True, text=True
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    return done.stdout.strip() + done.stderr
+
+
+@as_root
+@pytest.mark.parametrize("hidepid", [0, 1, 2])
+def test_what_hidepid_hides_counts(
+    folder: Path, sleeper: subprocess.Popen[bytes], hidepid: int
+) -> None:
+    claim(folder, pid=sleeper.pid)
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$@"'
+
+    assert looked(["unshare", "--mount", "sh", "-c", mount, "-"], str(folder), "user") == "GPU-0"
+    sleeper.kill()
+    sleeper.wait()
+    assert looked(["unshare", "--mount", "sh", "-c", mount, "-"], str(folder), "user") == ""
+
+
+@as_root
+@pytest.mark.parametrize(
+    "other", [["--pid", "--fork", "--mount-proc"], ["--pid", "--fork"], ["--time", "--boottime=9"]]
+)
+def test_processes_of_other_namespaces_neither_see_nor_remove_leases(
+    folder: Path, sleeper: subprocess.Popen[bytes], other: list[str]
+) -> None:
+    claim(folder, pid=sleeper.pid)
+
+    refused = looked(["unshare", *other], str(folder))
+
+    assert refused.startswith(f"{folder} is for another PID or time namespace, ")
+    assert counted(folder) == {"GPU-0"}
+
+
+MACHINE = """
+import os, sys
+from nvct.container import leases
+from nvct.container.request.free import parse
+folder = sys.argv[1]
+leases.NAMES = 3
+os.close(leases.open_folder(folder))
+for number in range(5):
+    open(f"{folder}/{number}", "w").close()
+print(*leases.claim(folder, parse("free:1", "x"), ["GPU-7"], os.getpid()))
+os.seteuid(1001)
+print(*leases.counted(leases.open_folder(folder)))
+os.seteuid(0)
+os.chown(f"{folder}/{leases._namespaces()}", 1001, 1001)
+try:
+    leases.open_folder(folder)
+except Exception as error:
+    print(error)
+try:
+    leases.open_folder(f"{folder}-2", create=False)
+except Exception as error:
+    os.system(error.hint.removeprefix("as root: "))
+print(leases.open_folder(f"{folder}-2") > 0)
+"""
+
+
+@as_root
+def test_a_machine_in_a_container_has_a_folder_of_its_own(folder: Path) -> None:
+    """As a kind node or Docker in Docker: root, who makes the folder, records the namespaces.
+
+    By hand as well.
+    """
+    done = subprocess.run(
+        [
+            "unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", MACHINE,
+            str(folder.parent / "new"),
+        ],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    first, second, forged, by_hand = done.stdout.splitlines() or [done.stderr] * 4
+    assert (first, second, done.stderr) == ("GPU-7", "GPU-7", "")
+    assert "is for another PID or time namespace" in forged
+    assert by_hand == "True"
+
+
 INSIDE = """
 import ctypes, os, sys, time
 os.setgid(1000); os.setuid(1000)
@@ -268,7 +451,9 @@ time.sleep(600)
 
 
 @as_root
-def test_a_lease_to_a_process_of_ones_own_user_namespace_counts(folder: Path) -> None:
+@pytest.mark.parametrize("ids", ["0 100000 65536", "0 0 65536"])
+def test_a_lease_counts_for_who_made_the_user_namespace(folder: Path, ids: str) -> None:
+    """Not for those whose ids it maps: systemd's PrivateUsers=identity maps everybody's."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [sys.executable, "-c", INSIDE], stdin=pipe, stdout=pipe, stderr=pipe, text=True
@@ -278,7 +463,7 @@ def test_a_lease_to_a_process_of_ones_own_user_namespace_counts(folder: Path) ->
     try:
         if process.stdout.readline() != "made\n":
             pytest.skip("no user namespace can be made here")
-        Path(f"/proc/{process.pid}/uid_map").write_text("0 100000 65536\n")
+        Path(f"/proc/{process.pid}/uid_map").write_text(f"{ids}\n")
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "inside\n"
@@ -359,7 +544,7 @@ def test_a_lease_that_is_renamed_during_the_look_is_seen(
     folder: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = os.getppid()
-    held = claim(folder, pid=sleeper.pid)
+    claim(folder, pid=sleeper.pid)
     former = f"{sleeper.pid}.{leases.start_of(sleeper.pid)}"
     done: list[int] = []
 
@@ -367,7 +552,7 @@ def test_a_lease_that_is_renamed_during_the_look_is_seen(
         names = names_in(fd, limit)
         if any(name.startswith(f"GPU-0.{former}.") for name in names or ()) and not done:
             done.append(1)
-            leases.hand_over(str(folder), held, former, parent)
+            leases.hand_over(str(folder), 1, former, parent)
         return names
 
     monkeypatch.setattr(leases, "counted", lambda _fd: set())  # both have looked before

@@ -90,10 +90,25 @@ def test_why_the_layout_is_classic_is_told_once(lab: Lab) -> None:
 
     told = re.findall(r"layout .*", log(lab))
     assert told == [
-        "layout classic: no view; without a hook", "layout classic, as above",
+        "layout classic: no view; without a hook", "layout classic, as above; without a hook",
         "layout farm at /usr/x; without a hook",
     ]  # fmt: skip
     assert log(lab, "--json").count("classic: no view; without a hook") == 2
+
+
+def test_which_free_gpu_each_container_got_is_always_told(lab: Lab) -> None:
+    store = Store(str(lab.run_dir), create=True)
+    for number in range(2):
+        decision = Decision(Request(["GPU-a"], "A"))
+        decision.notes = ["free:1 is GPU-a", "layout classic: no view"]
+        recorder.given(store, "shim", f"/b{number}", decision)
+    store.close()
+
+    told = re.findall(r"free:1.*", log(lab))
+    assert told == [
+        "free:1 is GPU-a; layout classic: no view",
+        "free:1 is GPU-a; layout classic, as above",
+    ]
 
 
 def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:

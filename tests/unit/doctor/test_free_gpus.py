@@ -65,6 +65,21 @@ def test_a_gpu_in_mig_mode_is_its_mig_devices() -> None:
     assert users == {"MIG-1": ("container a",), "MIG-2": ("process 1073741824",)}
 
 
+def test_a_lease_of_a_gpu_is_one_of_its_mig_devices_and_the_reverse() -> None:
+    """Its container keeps it while somebody switches MIG mode."""
+    mig = (
+        MigSample(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb"),
+        MigSample(uuid="MIG-2", gi=2, ci=0, profile="1g.10gb"),
+    )
+    by_gpu, by_mig = {"GPU-0": "container a"}, {"GPU-0:1-0": "container a"}
+    a = ("container a",)
+
+    assert found(gpu(0, mig=mig), leased=by_gpu) == {"MIG-1": a, "MIG-2": a}
+    assert found(gpu(0), gpu(1), leased=by_mig) == {"GPU-0": a, "GPU-1": ()}
+    assert found(gpu(0, mig=mig), leased=by_mig) == {"MIG-1": a, "MIG-2": ()}
+    assert found(gpu(0, mig=mig), leased={"MIG-2": "b"}) == {"MIG-1": (), "MIG-2": ("b",)}
+
+
 def test_a_display_adapter_is_no_gpu() -> None:
     assert found(gpu(0, name="DGX Display")) == {}
 

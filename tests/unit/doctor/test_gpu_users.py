@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from nvct.cli.ps import text
 from nvct.doctor import gpu_users
@@ -142,18 +145,66 @@ def test_an_idle_host_says_so() -> None:
     assert text([]) == ["no process or container uses a GPU"]
 
 
-def test_a_process_with_the_hosts_root_is_in_a_container_that_is_being_made(
-    tmp_path: Path,
+def container(tree: HostTree, program: str, root: Path) -> None:
+    """Make a container of the process 41 whose /dev has the GPU's node."""
+    process(tree, 41, cgroup=f"0::/docker/{ID}\n", opens=False)
+    os.symlink(program, tree.base / "proc/41/exe")
+    os.symlink("/", tree.base / "proc/41/cwd")
+    os.symlink(root, tree.base / "proc/41/root")
+    (root / "dev").mkdir(parents=True)
+    os.mknod(root / "dev/nvidia3", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for device nodes")
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [
+        ("/usr/bin/crun", 0),
+        ("/runc", 0),
+        ("/memfd:runc_cloned:/proc/self/exe (deleted)", 0),
+        ("/usr/bin/sleep", 1),
+        ("/opt/runcible", 1),
+    ],
+)
+def test_who_has_the_hosts_root_uses_its_gpus_but_a_runtime_that_makes_a_container(
+    program: str, count: int, tmp_path: Path
 ) -> None:
     """Its /dev has all devices until its own root is mounted; test_free.py has the real case."""
     tree = host(tmp_path)
-    for pid, root in ((41, "/"), (42, str(tmp_path))):
-        (tree.base / f"proc/{pid}").mkdir(parents=True)
-        os.symlink(root, tree.base / f"proc/{pid}/root")
+    container(tree, program, tmp_path / "root")
+    assert [use.device for use in users(tree)] == [Device(0, "")]
 
-    found = [gpu_users._is_hosts(f"{tree.base}/proc/{pid}/root", tree.roots) for pid in (41, 42)]
+    (tree.base / "proc/1").mkdir()
+    os.symlink(tmp_path / "root", tree.base / "proc/1/root")
+    assert [use.device for use in users(tree)] == [Device(0, "")] * count
 
-    assert found == [True, False]
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for device nodes")
+def test_files_of_other_names_in_a_containers_dev_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, listed = host(tmp_path), list[str]()
+    container(tree, "/usr/bin/sleep", tmp_path / "root")
+    real = procfs.list_directory
+
+    def list_directory(path: str) -> list[str]:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(procfs, "list_directory", list_directory)
+
+    assert [use.device for use in users(tree)] == [Device(0, "")]
+    assert listed
+    assert not any("/root" in path for path in listed)
+
+
+@pytest.mark.parametrize("engine", ["libpod", "crio"])
+def test_conmon_is_not_in_its_container(engine: str, tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    process(tree, 41, cgroup=f"0::/machine.slice/{engine}-conmon-{ID}.scope\n")
+    process(tree, 42, cgroup=f"0::/machine.slice/{engine}-{ID}.scope\n")
+
+    assert [use.labels for use in users(tree)] == [{}, {"container": ID[:12]}]
 
 
 def test_a_process_whose_first_thread_has_ended_is_seen_by_another() -> None:

@@ -299,3 +299,20 @@ def test_root_s_hook_records_in_the_run_directory(tmp_path: Path) -> None:
 def test_a_user_without_a_runtime_directory_has_no_other(tmp_path: Path) -> None:
     for users in (str(tmp_path), str(tmp_path / "missing")):
         assert folder_of_hook(RUN_DIR, users, root="/nowhere") == RUN_DIR
+
+
+@pytest.mark.parametrize(
+    ("state", "wrong"), [({"pid": 1, "bundle": "/b"}, "pid 1"), ({"pid": 5}, "bundle None")]
+)
+def test_leases_are_kept_for_a_container_with_process_and_bundle(
+    state: dict[str, object], wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state"
+    path.write_text(json.dumps(state), encoding="utf-8")
+    with path.open() as file:
+        status = main(
+            ["keep-leases", f"--folder={tmp_path}", "--holder=1.1", "--count=1"], file.fileno()
+        )
+
+    assert status == 1
+    assert f"the container's state has the {wrong};" in capsys.readouterr().err

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The word free:N."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
+import tomlkit
 
 from nvct.config.model import Config
 from nvct.container.request.free import parse, want_of
@@ -114,3 +119,21 @@ def test_only_free_gpus_can_be_allowed() -> None:
     assert asking("free:1", *rules) is not None
     with pytest.raises(NotPermittedError):
         asking(UUIDS[0], *rules)
+
+
+PAGE = Path(__file__).parents[4] / "docs/free-gpus.md"
+
+
+def test_the_pages_rules_allow_at_most_two_free_gpus_or_none() -> None:
+    found = re.search(r"^ *```toml\n(.*?)^ *```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    rules = tomlkit.parse(found[1]).unwrap()["nvct"]["policy"]["rules"]
+
+    def judged(value: str) -> Request | None:
+        return asking(value, *map(json.dumps, rules))
+
+    assert judged("free:2") is not None
+    assert judged("none") is not None
+    for value in ("free:3", "all", UUIDS[0]):
+        with pytest.raises(NotPermittedError):
+            judged(value)
