@@ -57,6 +57,11 @@ class Decision:
         self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 
+    @property
+    def gives(self) -> bool:
+        """Whether the container starts with a GPU that it asks for, or that its engine gave."""
+        return self.request is not None or bool(self.engine and self.removal is None)
+
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
         """Edit the bundle's config.json in memory and, with a kernel, the container's root.
 

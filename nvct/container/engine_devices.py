@@ -9,7 +9,7 @@ that it sees. Contract: what cannot be understood counts as a device.
 
 from __future__ import annotations
 
-from nvct.container.host_view import leaves_cgroup, seen_nodes, sees_processes
+from nvct.container.host_view import seen_nodes, way_out, way_to_processes
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
@@ -37,6 +37,7 @@ EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
+LISTENER = ("linux", "seccomp", "listenerPath")
 UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
 """Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
@@ -49,7 +50,8 @@ class Access:
 
     Attributes:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
-        is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
+        ways: what gives each of the nodes, in words.
+        wide: what gives more than GPUs, such as a rule for every device of the host.
         control: the major of nvidia-uvm, whose nodes all are control nodes.
         capabilities: the numbers that distinguish this host's MIG devices.
         majors: of NVIDIA's drivers.
@@ -58,7 +60,7 @@ class Access:
     """
 
     __slots__ = (
-        "_exact", "_rules", "capabilities", "control", "is_wide", "majors", "nodes", "shared",
+        "_exact", "_rules", "capabilities", "control", "majors", "nodes", "shared", "ways", "wide",
     )  # fmt: skip
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
@@ -66,21 +68,25 @@ class Access:
         self.majors = {NVIDIA_MAJOR, *ours.values()}
         self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
         self.nodes: Nodes = {}
+        self.ways: Nodes = {}
         self.capabilities: set[Number] = set()
         self.shared = [
             f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
         ]
-        self.is_wide = bool(self.shared)
+        if bundle.document.value(LISTENER):  # its agent gives descriptors to the container
+            self.shared.append(".".join(LISTENER))
+        self.wide = list(self.shared)
         is_rootless = origin.is_rootless()
         for node in bundle.objects(("linux", "devices")):
-            self._add(number_of(node), str(node.get("path")))
+            self._add(number_of(node), str(node.get("path")), f"the node {node.get('path')}")
         if not origin.cgroup or is_rootless:
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
-        reaches_host = sees_processes if is_rootless else leaves_cgroup
-        self.is_wide |= has_driver and reaches_host(bundle)
+        way_to_host = way_to_processes if is_rootless else way_out
+        way = way_to_host(bundle) if has_driver else ""
+        self.wide += [way] if way else []
         self._add_rules(has_driver=has_driver)
 
     def _add_rules(self, *, has_driver: bool) -> None:
@@ -93,17 +99,21 @@ class Access:
         for major, minor in candidates:
             rule_major, rule_minor = self._granted(major, minor)
             is_whole = rule_minor == ANY and rule_major in majors - {NVIDIA_MAJOR}
-            self.is_wide |= is_whole or (rule_major == ANY and has_driver)
+            way = f"the device rule for {_shown(rule_major)}:{_shown(rule_minor)}"
+            if is_whole or (rule_major == ANY and has_driver):
+                self.wide.append(way)
             if rule_major in self.majors:
                 number = ("c", major, max(minor, 0))
-                self._add(number, f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}")
+                path = f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}"
+                self._add(number, path, way)
                 if rule_minor != ANY:
                     self._exact.add(number)
 
-    def _add(self, number: Number | None, path: str) -> None:
+    def _add(self, number: Number | None, path: str, way: str) -> None:
         if number is not None and number[1] in self.majors - self.control:
             for kept in device_numbers.without_control({number: path}):
                 self.nodes.setdefault(kept, path)
+                self.ways.setdefault(kept, way)
 
     def _add_mounts(self, bundle: Bundle) -> None:
         seen: dict[str, Nodes] = {}
@@ -118,7 +128,7 @@ class Access:
         for source, nodes in seen.items():
             known = set(self.nodes)
             for number, path in nodes.items():
-                self._add(number, path)
+                self._add(number, path, f"the mount of {source}")
             if set(self.nodes) - known and source not in nodes.values():
                 self.shared.append(f"the mount of {source}")
 
@@ -183,7 +193,7 @@ def check(
     plans = PlanDevices(config, host)
     origin = origin or origin_of(bundle, config, host)
     access = Access(bundle, origin, plans.drivers())
-    if not access.nodes and not access.is_wide:
+    if not access.nodes and not access.wide:
         return None
     nodes, requested = _remaining(access, plans, request)
     asked = _request(access, nodes, plans, requested)
@@ -194,6 +204,7 @@ def check(
         raise trouble
     case = EngineCase(asked, nodes, config, origin, privileged=CAP_SYS_ADMIN in bundle.bounding)
     variables = parse_env(bundle.env)
+    case.way = [*access.wide, *(access.ways[n] for n in nodes if n in access.ways)][0]
     case.parse = lambda answer: _given(case, answer, plans, variables)
     before, origin.results = origin.results, []
     try:
@@ -210,7 +221,7 @@ def _remaining(
     access: Access, plans: PlanDevices, request: Request | None
 ) -> tuple[Nodes, set[Number]]:
     """Return the nodes that an allowed request does not give anyway, and those that it gives."""
-    if access.is_wide:
+    if access.wide:
         for minor in GPU_MINORS:
             access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
     try:
@@ -243,7 +254,7 @@ def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Nu
         path for number, path in nodes.items()
         if (is_gpu(number) or number in access.capabilities) and number not in named
     ]  # fmt: skip
-    request = Request([EVERYTHING] if access.is_wide else names, BY_ENGINE)
+    request = Request([EVERYTHING] if access.wide else names, BY_ENGINE)
     attributes = {name: attribute for attribute, name in EXTRA_NAMES.items()}
     for extra in plans.extras(nodes):
         kind, _, channel = extra.partition("=")
@@ -304,7 +315,7 @@ class Removal:
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
         held = {number[1] for number in self._kept} | self._access.control
         refused = []
-        if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
+        if self._access.wide:  # runc makes no hole in a rule that refuses a whole major
             refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
             known = {*self._access.nodes, *self._access.capabilities}
             others = [n for n in known - self._kept if n[1] in held]
@@ -348,6 +359,10 @@ def _inseparable(source: str) -> NotPermittedError:
         f"the GPUs of {source} cannot be ignored alone",
         hint="name the devices that the container needs",
     )
+
+
+def _shown(number: int) -> str:
+    return "*" if number == ANY else str(number)
 
 
 def number_of(node: Mapping[str, object]) -> Number | None:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What root in a container can reach of the host: control groups, processes, kernel settings.
 
-Hot; loaded only where config.toml has rules and says engine-devices = "checked". Sources of mounts
-are opened, so that neither a link nor a volume hides what they show. The launcher asks the same,
-more coarsely, to learn whether Python has to look (`sees_host` in nvct/launcher/launcher.c).
-Contract: what cannot be read counts as a way out.
+Hot; loaded only where config.toml has rules and says engine-devices = "checked". Links in sources
+of mounts are followed, so that neither a link nor a volume hides what they show. The launcher asks
+the same, more coarsely, to learn whether Python has to look (`sees_host` in
+nvct/launcher/launcher.c). Contract: a way is returned in the words that a refusal has for it, ""
+if there is none; what cannot be read, or leads elsewhere for the runtime, is a way.
 """
 
 from __future__ import annotations
 
 import posix
+from errno import EINVAL, ELOOP
 
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.errors import DocumentError
@@ -19,13 +21,10 @@ from nvct.oci.bundle import mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nvct.linux.mountinfo import Mount
     from nvct.oci.bundle import Bundle
-
-    Source = tuple[str, list[object], list[str]]
-    """A real path, the options of its mount, and what others cover below it."""
 
 PROC = "/proc"
 LIMIT = 16 << 20
@@ -33,45 +32,94 @@ CGROUP_TYPES = ("cgroup", "cgroup2")
 KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
 SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
 """Kinds of mounts that show the host, and have no device nodes."""
+OWN_TYPES = (
+    *CGROUP_TYPES, "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "overlay",
+)  # fmt: skip
+"""Kinds of mounts that a runtime makes for a container and that, for most, show nothing else."""
+ACCESS = ("ro", "rw", "rro", "rrw")
+BIND_TYPES = ("bind", "none", "", None)
+SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
+LINKS = 40
+"""The kernel follows no more (MAXSYMLINKS)."""
 FOLDERS = 256
 """So many are searched for nodes below each mount."""
 
 
-def leaves_cgroup(bundle: Bundle) -> bool:
-    """Report whether root in a container can leave the control group that refuses devices.
+class Source:
+    """A folder or file of the host that a container sees.
+
+    Attributes:
+        path: without links, and without a slash at its end.
+        options: of the container's mount.
+        covered: what the container's mounts cover below it.
+        name: for messages.
+        is_root: whether it is the container's root.
+    """
+
+    __slots__ = ("covered", "is_root", "name", "options", "path")
+
+    def __init__(
+        self,
+        path: str,
+        options: list[object],
+        covered: Sequence[str] = (),
+        *,
+        name: str = "",
+        is_root: bool = False,
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.covered = covered
+        self.name = name
+        self.is_root = is_root
+
+    def showing(self, mount: Mount) -> str:
+        """Return what a container sees of a mount of the host by this source."""
+        what = SHOWN_AS.get(mount.fstype, f"settings of the kernel ({mount.fstype})")
+        return f"{self.name}, which has the host's {what}"
+
+
+def way_out(bundle: Bundle) -> str:
+    """Return how root in a container can leave the control group that refuses devices.
 
     Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
     version 2 with a read-only one, too (clone3 with CLONE_INTO_CGROUP asks for no write access);
     with files that name a program for the kernel to start (sys/kernel/core_pattern in /proc,
-    kernel/uevent_helper in /sys, binfmt_misc) or bind drivers to devices (the rest of /sys); and
-    by the host's processes. All these files are of the host's root.
+    kernel/uevent_helper in /sys, binfmt_misc) or bind drivers to devices (the rest of /sys, bus in
+    /proc); and by the host's processes. All these files are of the host's root. A mount of the
+    container's own root has its /proc a second time, which is not masked there.
     """
     if bundle.has_user_namespace() and not _maps_root(bundle):
-        return False
+        return ""
     if CAP_SYS_ADMIN in bundle.capabilities:
-        return True
+        return CAP_SYS_ADMIN
     try:
         mounts = _mounts()
-        if _has_hierarchy(bundle, mounts) or _writes_settings(bundle):
-            return True
-        return gives_settings(_sources(bundle), mounts) or sees_processes(bundle)
-    except (OSError, ValueError, DocumentError):
-        return True
+        sources = list(_sources(bundle, mounts))
+        return (
+            _way_by_hierarchy(bundle, mounts)
+            or _way_by_own_mounts(bundle)
+            or way_to_settings(sources, mounts)
+            or way_to_processes(bundle)
+            or _way_by_root(sources, mounts)
+        )
+    except (OSError, ValueError, DocumentError) as error:
+        return f"what nvct cannot read ({error})"
 
 
-def gives_settings(sources: Iterable[Source], mounts: list[Mount]) -> bool:
-    """Report whether sources have control groups or settings of the kernel that can be written."""
-    for _, options, mount, is_below in shared(sources, mounts):
+def way_to_settings(sources: Iterable[Source], mounts: list[Mount]) -> str:
+    """Return which source has control groups or settings of the kernel that can be written."""
+    for source, mount, is_below in shared(sources, mounts):
         if mount.fstype in SHOWN_TYPES:
-            is_held = "rro" in options or (_is_read_only(options) and not is_below)
+            is_held = _is_read_only(source.options, is_below=is_below)
             if mount.fstype == "cgroup2" or ("rw" in mount.options and not is_held):
-                return True
-    return False
+                return source.showing(mount)
+    return ""
 
 
-def sees_processes(bundle: Bundle) -> bool:
-    """Report whether a container sees processes of the host, so that it may enter their files.
+def way_to_processes(bundle: Bundle) -> str:
+    """Return how a container sees processes of the host, so that it may enter their files.
 
     /proc/PID/root leads out of a read-only mount, too: for processes of its own user or, after a
     change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
@@ -79,12 +127,17 @@ def sees_processes(bundle: Bundle) -> bool:
     namespaces = bundle.objects(("linux", "namespaces"))
     has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
     try:
-        is_mounted = "proc" in [
-            mount.fstype for _, _, mount, _ in shared(_sources(bundle), _mounts())
+        mounts = _mounts()
+        ways = [
+            source.showing(mount)
+            for source, mount, _ in shared(_sources(bundle, mounts), mounts)
+            if mount.fstype == "proc"
         ]
-        return (is_mounted or _shares(bundle, "pid")) and not has_own_users
-    except (OSError, ValueError, DocumentError):
-        return True
+        if _shares(bundle, "pid"):
+            ways.append("the host's processes (--pid=host)")
+        return ways[0] if ways and not has_own_users else ""
+    except (OSError, ValueError, DocumentError) as error:
+        return f"what nvct cannot read ({error})"
 
 
 def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -93,17 +146,19 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
     They are in the sources of its mounts, in its root, and in what is mounted below them.
     """
     try:
-        folders = [(source, source, covered) for source, _, covered in _sources(bundle)]
-        for source, _, mount, is_below in shared(_sources(bundle), _mounts()):
+        mounts = _mounts()
+        sources = list(_sources(bundle, mounts))
+        folders = [(source, source.path, source.covered) for source in sources]
+        for source, mount, is_below in shared(sources, mounts):
             has_nodes = "nodev" not in mount.options and mount.fstype not in SHOWN_TYPES
             if is_below and has_nodes:
                 folders.append((source, mount.target, []))
     except (OSError, ValueError, DocumentError):
-        return  # the same counts in sees_processes
+        return  # the same counts in way_to_processes
     for source, folder, covered in folders:
         for path in _special_files(folder):
-            if not any(_holds(source + target, path) for target in covered):
-                yield source, path
+            if not any(_holds(source.path + target, path) for target in covered):
+                yield source.path, path
 
 
 def _special_files(top: str) -> list[str]:
@@ -145,21 +200,30 @@ def _maps_root(bundle: Bundle) -> bool:
     return joins or not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
 
 
-def _writes_settings(bundle: Bundle) -> bool:
-    """Report whether a mount that the runtime makes has settings that it does not protect."""
+def _way_by_own_mounts(bundle: Bundle) -> str:
+    """Return which mount that the runtime makes has settings that it does not protect.
+
+    A relative source is of another folder for each runtime; for runc, none is the bundle.
+    """
     held = bundle.document.value(("linux", "readonlyPaths"))
-    is_held = isinstance(held, list) and "/proc/sys" in held
+    is_held = isinstance(held, list) and "/proc/sys" in held and "/proc/bus" in held
     for mount in bundle.mounts:
-        if mount.get("type") in KERNEL_TYPES:
-            return True
-        if mount.get("type") == "sysfs" and not _is_read_only(_options(mount)):
-            return True
-        if mount.get("type") == "proc" and (
-            mount_target(str(mount.get("destination"))) != "/proc"
-            or not (is_held or _is_read_only(_options(mount)))
-        ):
-            return True
-    return False
+        kind, options = mount.get("type"), _options(mount)
+        target = mount_target(str(mount.get("destination")))
+        is_writable = not _is_read_only(options)
+        if is_bind(mount) and str(mount.get("source") or "")[:1] != "/":
+            return f"the mount of the relative path {mount.get('source')} at {target}"
+        if "remount" in options:
+            return f"the remount of {target}"
+        if kind not in OWN_TYPES and not is_bind(mount):
+            return f"the mount of {kind} at {target}"
+        if kind == "sysfs" and is_writable:
+            return f"the writable /sys at {target}"
+        if kind == "proc" and target != "/proc":
+            return f"the second /proc at {target}"
+        if kind == "proc" and is_writable and not is_held:
+            return "a writable /proc/sys or /proc/bus (unmask, systempaths=unconfined)"
+    return ""
 
 
 def _mounts() -> list[Mount]:
@@ -169,20 +233,20 @@ def _mounts() -> list[Mount]:
     return mounts
 
 
-def shared(
-    sources: Iterable[Source], mounts: list[Mount]
-) -> Iterator[tuple[str, list[object], Mount, bool]]:
-    """Yield mounts that sources have a part of: by which source, with which options of it.
+def shared(sources: Iterable[Source], mounts: list[Mount]) -> Iterator[tuple[Source, Mount, bool]]:
+    """Yield mounts that sources have a part of.
 
     The last value says whether the mount is below the source.
     """
-    for source, options, covered in sources:
-        for mount in _holders(source, mounts):
-            yield source, options, mount, False
+    for source in sources:
+        for mount in _holders(source.path, mounts):
+            yield source, mount, False
         for mount in mounts:
-            is_covered = any(_holds(source + target, mount.target) for target in covered)
-            if _holds(source, mount.target) and source != mount.target and not is_covered:
-                yield source, options, mount, True
+            is_below = _holds(source.path, mount.target) and source.path != mount.target
+            if is_below and not any(
+                _holds(source.path + target, mount.target) for target in source.covered
+            ):
+                yield source, mount, True
 
 
 def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
@@ -195,14 +259,33 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
     return holders
 
 
-def _has_hierarchy(bundle: Bundle, mounts: list[Mount]) -> bool:
-    """Report whether a container's own mount of control groups is of all.
+def _way_by_hierarchy(bundle: Bundle, mounts: list[Mount]) -> str:
+    """Return how a container's own mount of control groups is of all.
 
     In version 1, runtimes mount only the container's own group.
     """
     is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in mounts)
     has_mount = any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts)
-    return is_unified and has_mount and _shares(bundle, "cgroup")
+    is_of_all = is_unified and has_mount and _shares(bundle, "cgroup")
+    return "the host's control groups (--cgroupns=host)" if is_of_all else ""
+
+
+def _way_by_root(sources: list[Source], mounts: list[Mount]) -> str:
+    """Return which source is, holds or lies in the container's root, by whatever name."""
+    roots = [place for source in sources if source.is_root for place in _places(source, mounts)]
+    for source in sources:
+        if not source.is_root:
+            for system, path in _places(source, mounts):
+                if any(system == s and (_holds(path, p) or _holds(p, path)) for s, p in roots):
+                    return f"{source.name}, which has the container's own root"
+    return ""
+
+
+def _places(source: Source, mounts: list[Mount]) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield the file systems of which a source has a part, by numbers, with the path in each."""
+    for _, mount, is_below in shared([source], mounts):
+        rest = "" if is_below else source.path[len(mount.target) :]
+        yield (mount.major, mount.minor), mount.root.rstrip("/") + rest
 
 
 def _options(mount: Mapping[str, object]) -> list[object]:
@@ -210,8 +293,19 @@ def _options(mount: Mapping[str, object]) -> list[object]:
     return options if isinstance(options, list) else []
 
 
-def _is_read_only(options: list[object]) -> bool:
-    return "ro" in options and "rw" not in options
+def _is_read_only(options: list[object], *, is_below: bool = False) -> bool:
+    """Report whether a mount is read-only; with `is_below`, what is mounted below it.
+
+    runc applies "rrw" after "ro", and the last of several options.
+    """
+    is_held = "rro" in options or ("ro" in options and not is_below)
+    return is_held and "rw" not in options and "rrw" not in options
+
+
+def is_bind(mount: Mapping[str, object]) -> bool:
+    """Report whether a runtime binds the source of a mount, whatever its type."""
+    options = _options(mount)
+    return "bind" in options or "rbind" in options or mount.get("type") in BIND_TYPES
 
 
 def _shares(bundle: Bundle, kind: str) -> bool:
@@ -226,26 +320,61 @@ def _shares(bundle: Bundle, kind: str) -> bool:
     return True
 
 
-def _sources(bundle: Bundle) -> Iterator[Source]:
-    """Yield the real paths of what is mounted into a container, with options, and of its root.
+def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
+    """Yield what is mounted into a container, and its root, as far as it exists.
 
-    The third value is what other mounts of the container cover below the path.
+    A relative path counts as the host's root, and a path through a procfs as that, too: "self" and
+    its descriptors are others to the runtime.
     """
     targets = [mount_target(str(mount.get("destination"))) for mount in bundle.mounts]
-    root = {"source": bundle.document.value(("root", "path"))}
-    for mount in [*bundle.mounts, root]:
-        source = mount.get("source")
-        if not isinstance(source, str) or source[:1] != "/":
+    for mount, target in zip(bundle.mounts, targets, strict=True):
+        source, paths = mount.get("source"), []
+        if isinstance(source, str) and source[:1] == "/":
+            paths = _real(source, mounts)
+        elif is_bind(mount):
+            paths = [""]
+        for path in paths:
+            yield Source(path, _options(mount), name=f"the mount of {source} at {target}")
+    root = bundle.document.value(("root", "path"))
+    if isinstance(root, str) and root:
+        folder = bundle.path.rpartition("/")[0] or "."
+        parts = [root] if root[:1] == "/" else [posix.getcwd(), folder, root]
+        if folder[:1] == "/":
+            parts = parts[-2:]
+        for path in _real("/".join(parts), mounts):
+            yield Source(path, [], targets, name=f"the root {path}", is_root=True)
+
+
+def _real(path: str, mounts: list[Mount]) -> list[str]:
+    """Return a path without links, if it exists, and the part of a procfs that is on its way."""
+    procs = [mount.target for mount in mounts if mount.fstype == "proc"]
+    real, waiting, links = "", path.split("/"), 0
+    passed: list[str] = []
+    while waiting:
+        name = waiting.pop(0)
+        if name in {"", "."}:
             continue
+        if name == "..":
+            real = real.rpartition("/")[0]
+            continue
+        step = f"{real}/{name}"
+        if not passed and any(_holds(proc, step) for proc in procs):
+            passed = [step]
         try:
-            fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC)
+            target = posix.readlink(step)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # the runtime reports it
-        try:
-            path = posix.readlink(f"{PROC}/self/fd/{fd}").rstrip("/")
-        finally:
-            posix.close(fd)
-        yield path, _options(mount), targets if mount is root else []
+            return passed  # the runtime reports it
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            real = step
+            continue
+        links += 1
+        if links > LINKS:
+            raise OSError(ELOOP, "too many links", path)
+        real = "" if target[:1] == "/" else real
+        waiting = [*target.split("/"), *waiting]
+    return list(dict.fromkeys([*passed, real]))
 
 
 def _holds(folder: str, path: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posix
 import time
 
+from nvct.container.request.model import BY_ENGINE
 from nvct.oci.jsontext import quote
 
 TYPE_CHECKING = False
@@ -53,7 +54,7 @@ def given(
 
     `times` are the program's begin and the end of each of STEPS, in seconds of CLOCK_MONOTONIC.
     """
-    fields = {"outcome": "given" if decision.request else "ignored", **_about(decision)}
+    fields = {"outcome": "given" if decision.gives else "ignored", **_about(decision)}
     _append(store, program, ("bundle", bundle), fields, times)
 
 
@@ -65,18 +66,20 @@ def refused(
     *,
     times: Sequence[float] = (),
     decision: Decision | None = None,
+    command: str = "",
 ) -> None:
-    """Record why a container was refused.
+    """Record why a container was refused, or a command for one that runs, such as exec.
 
     Args:
         times: as in `given`; the step that failed has no end.
     """
+    subject = ("about", f"{command} {bundle}") if command else ("bundle", bundle)
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
         fields["hint"] = error.hint
     if decision is not None:
         fields |= _about(decision)
-    _append(store, program, ("bundle", bundle), fields, times)
+    _append(store, program, subject, fields, times)
 
 
 def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -> None:
@@ -104,6 +107,8 @@ def folder_of_hook(run_dir: str, users: str = USERS_FOLDERS, root: str = "/") ->
 def _about(decision: Decision) -> dict[str, str]:
     """Return what was asked, what the policy's rules said, and what was found for it."""
     request, origin, fields = decision.request, decision.origin, {}
+    if request is None and decision.engine:
+        fields["asked"] = f"{BY_ENGINE}: {', '.join(decision.engine)}"
     if request is not None:
         fields["asked"] = f"{request.source}: {request.asked}"
         fields["mode"] = request.mode

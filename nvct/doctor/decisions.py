@@ -278,7 +278,7 @@ def follow(
 
 def container_of(record: Mapping[str, str]) -> str:
     """Return the id in a bundle's path, as Docker, Podman, containerd and CRI-O have it, or ""."""
-    parts = record.get("bundle", "").split("/")
+    parts = subject(record).replace(" ", "/").split("/")
     return next((part for part in reversed(parts) if ID.fullmatch(part)), "")
 
 

@@ -260,8 +260,7 @@ def _decide(
         told["inject"] = outcome.injected(bundle)
     except NvctError as caught:
         error = caught
-    has_gpu = request is not None or (decision.engine and decision.removal is None)
-    told["outcome"] = "refused" if error else "GPU" if has_gpu else "untouched"
+    told["outcome"] = "refused" if error else "GPU" if decision.gives else "untouched"
     told["findings"] = [] if told["outcome"] == "GPU" else _findings(decision.notes, error, config)
     told["policy"] = outcome.policy_steps(decision.origin)
     told["request"] = None if request is None else outcome.request_of(request)

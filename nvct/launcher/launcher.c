@@ -27,6 +27,7 @@
 #define MAX_WORDS 64
 #define MAX_SOURCES 256
 #define CGROUP2_MAGIC 0x63677270 /* linux/magic.h */
+#define PROC_MAGIC 0x9fa0
 #ifndef NVCT_CONFIG
 #define NVCT_CONFIG "/etc/nvidia-container-runtime/config.toml"
 #endif
@@ -426,33 +427,85 @@ static int may_request(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether one of two paths is in the folder that is the other, or they are the same. */
+/* Whether a path is a folder, or is in it. */
+static int holds(const char *folder, const char *path)
+{
+	size_t size = strlen(folder);
+	return !strncmp(folder, path, size) && (!path[size] || path[size] == '/' || folder[size - 1] == '/');
+}
+
 static int overlap(const char *a, const char *b)
 {
-	while (*a && *a == *b)
-		a++, b++;
-	return (!*a || !*b) && (*a == *b || *a == '/' || *b == '/' || a[-1] == '/');
+	return holds(a, b) || holds(b, a);
 }
 
 /* Kinds of mounts that show the host's control groups, processes or kernel settings. */
 static const char SHOWN[] = "cgroup\0cgroup2\0proc\0sysfs\0debugfs\0tracefs\0configfs\0binfmt_misc\0";
 
-/* Whether one of these real paths is, holds or lies in such a mount. */
+/* Read the numbers of a mount's file system, its target, as it is escaped, and its type; 0 if they are not there. */
+static int parse_mount(const char *line, char *numbers, char *point, char **type)
+{
+	*type = strstr(line, " - ");
+	return *type && sscanf(line, "%*s %*s %31s %*s %4095s", numbers, point) == 2;
+}
+
+/* Whether one of these real paths is, holds or lies in such a mount, or in the container's root, which comes first:
+ * under its own name or, where its file system is mounted elsewhere, under another. */
 static int any_shows_host(char **paths, int count)
 {
 	FILE *mounts = fopen("/proc/self/mountinfo", "re");
-	char *line = NULL, *type, point[4096];
-	size_t room = 0;
-	int shows = !mounts;
+	char *line = NULL, *type, point[4096], numbers[32], of_root[32] = "";
+	size_t room = 0, depth = 0;
+	int shows = !mounts || strpbrk(paths[0], " \t\n\\");
 	while (!shows && getline(&line, &room, mounts) > 0) {
-		type = strstr(line, " - ");
-		if (!type || sscanf(line, "%*s %*s %*s %*s %4095s", point) != 1)
-			shows = 1;
-		else if (listed(SHOWN, type + 3, strcspn(type + 3, " ")))
-			for (int i = 0; i < count; i++)
-				shows |= strchr(point, '\\') || overlap(paths[i], point);
+		shows = !parse_mount(line, numbers, point, &type);
+		if (!shows && holds(point, paths[0]) && strlen(point) >= depth) {
+			depth = strlen(point);
+			strcpy(of_root, numbers);
+		}
+	}
+	for (int i = 1; i < count; i++)
+		shows |= overlap(paths[i], paths[0]);
+	if (!shows)
+		rewind(mounts);
+	while (!shows && getline(&line, &room, mounts) > 0) {
+		int is_shown, is_other;
+		shows = !parse_mount(line, numbers, point, &type);
+		is_shown = !shows && listed(SHOWN, type + 3, strcspn(type + 3, " "));
+		is_other = !shows && !strcmp(numbers, of_root) && !holds(point, paths[0]);
+		for (int i = 0; i < count; i++)
+			shows |= (is_shown || (is_other && i)) && (strchr(point, '\\') || overlap(paths[i], point));
 	}
 	return shows;
+}
+
+/* Whether a path leads through a procfs, where "self" and its descriptors are others to the runtime. */
+static int enters_proc(const char *path, int links)
+{
+	char part[4096], target[4096], next[8192], *slash;
+	struct statfs fs;
+	const char *end = path;
+	while (*(end += strspn(end, "/"))) {
+		ssize_t size;
+		end += strcspn(end, "/");
+		if ((size_t)snprintf(part, sizeof part, "%.*s", (int)(end - path), path) >= sizeof part)
+			return 1;
+		if (statfs(part, &fs))
+			return 0; /* realpath says why */
+		if (fs.f_type == PROC_MAGIC)
+			return 1;
+		size = readlink(part, target, sizeof target - 1);
+		if (size < 0)
+			continue;
+		target[size] = 0;
+		slash = strrchr(part, '/');
+		if (slash)
+			*slash = 0;
+		snprintf(next, sizeof next, "%s/%s", *target == '/' ? "" : slash ? part : ".", target);
+		if (!links || strlen(next) >= sizeof part || enters_proc(next, links - 1))
+			return 1;
+	}
+	return 0;
 }
 
 #define PROC_MOUNT "\"type\":\"proc\""
@@ -498,42 +551,83 @@ static int array_has(const char *text, size_t size, const char *key, const char 
 }
 
 #define NAMESPACES "\"namespaces\":["
+#define DESTINATION "\"destination\":\""
+#define SOURCE "\"source\":\""
+#define TYPE "\"type\":\""
+#define ROOT "\"root\":{\"path\":\""
+
+/* Kinds of mounts that runtimes make, besides binds. */
+static const char OWN[] = "proc\0tmpfs\0devpts\0sysfs\0mqueue\0cgroup\0cgroup2\0";
+
+/* Return the text after a key, in a range; NULL if it is not there. */
+static const char *after(const char *text, const char *end, const char *key)
+{
+	const char *found = memmem(text, (size_t)(end - text), key, strlen(key));
+	return found ? found + strlen(key) : NULL;
+}
+
+/* Whether a string of config.json is there, and too simple to be an escaped or a long one; `path` gets it. */
+static int copy_string(const char *text, const char *end, char *path, size_t room)
+{
+	const char *stop = text ? memchr(text, '"', (size_t)(end - text)) : NULL;
+	return stop && (size_t)snprintf(path, room, "%.*s", (int)(stop - text), text) < room && !strchr(path, '\\');
+}
+
+/* Add the source of a mount to the paths. Return 0 if Python has to look. */
+static int add_source(const char *text, const char *end, char **paths, int *count)
+{
+	char path[4096], type[64];
+	const char *source = after(text, end, SOURCE);
+	int is_bind = after(text, end, "\"bind\"") || after(text, end, "\"rbind\"");
+	if (!copy_string(after(text, end, TYPE), end, type, sizeof type) || after(text, end, "\"remount\""))
+		return 0;
+	if (!is_bind && !listed(OWN, type, strlen(type)))
+		return 0;
+	if (!copy_string(source, end, path, sizeof path) || *count == MAX_SOURCES)
+		return 0;
+	if (*path != '/')
+		return !is_bind; /* such as proc and tmpfs; runtimes take the relative source of a bind from their own folders */
+	if (enters_proc(path, 40))
+		return 0;
+	paths[*count] = realpath(path, NULL);
+	if (!paths[*count])
+		return errno == ENOENT || errno == ENOTDIR; /* the runtime reports it */
+	(*count)++;
+	return 1;
+}
 
 /* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
  * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
-static int sees_host(const char *text, size_t size)
+static int sees_host(const char *text, size_t size, const char *bundle)
 {
-	static const char *const keys[] = { "\"source\":\"", "\"path\":\"" }; /* of mounts, and of the root */
-	char path[4096], *paths[MAX_SOURCES];
+	const char *end = text + size, *mount, *next, *root = after(text, end, ROOT);
+	char path[4096], folder[8192], *paths[MAX_SOURCES];
 	struct statfs fs;
 	int count = 0;
-	const char *proc = memmem(text, size, PROC_MOUNT, sizeof PROC_MOUNT - 1);
-	if (!array_has(text, size, "\"readonlyPaths\":[", "\"/proc/sys\"") || has_odd_rule(text, size) || has_long_number(text, size, "\"major\":", 4) ||
-	    has_long_number(text, size, "\"minor\":", 8) ||
-	    (proc && memmem(proc + 1, size - (size_t)(proc + 1 - text), PROC_MOUNT, sizeof PROC_MOUNT - 1)))
+	const char *proc = after(text, end, PROC_MOUNT);
+	if (!array_has(text, size, "\"readonlyPaths\":[", "\"/proc/sys\"") ||
+	    !array_has(text, size, "\"readonlyPaths\":[", "\"/proc/bus\"") || has_odd_rule(text, size) ||
+	    has_long_number(text, size, "\"major\":", 4) || has_long_number(text, size, "\"minor\":", 8) ||
+	    (proc && after(proc, end, PROC_MOUNT)))
 		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */
 	if (!array_has(text, size, NAMESPACES, "{\"type\":\"pid\"}") ||
 	    (!array_has(text, size, NAMESPACES, "{\"type\":\"cgroup\"}") && !statfs("/sys/fs/cgroup", &fs) &&
 	     fs.f_type == CGROUP2_MAGIC))
 		return 1;
-	for (int key = 0; key < 2; key++) {
-		const char *p = text, *stop;
-		while ((p = memmem(p, size - (size_t)(p - text), keys[key], strlen(keys[key])))) {
-			p += strlen(keys[key]);
-			stop = memchr(p, '"', size - (size_t)(p - text));
-			if (!stop || stop - p >= (ssize_t)sizeof path || count == MAX_SOURCES)
-				return 1;
-			snprintf(path, sizeof path, "%.*s", (int)(stop - p), p);
-			if (strchr(path, '\\'))
-				return 1;
-			if (*path != '/')
-				continue; /* such as proc and tmpfs */
-			paths[count] = realpath(path, NULL);
-			if (paths[count])
-				count++;
-			else if (errno != ENOENT && errno != ENOTDIR) /* a device's path is in the container */
-				return 1;
-		}
+	if (!copy_string(root, end, path, sizeof path) || after(root, end, ROOT))
+		return 1;
+	if (*path == '/')
+		snprintf(folder, sizeof folder, "%s", path);
+	else
+		snprintf(folder, sizeof folder, "%s/%s", bundle && *bundle ? bundle : ".", path);
+	if (enters_proc(folder, 40) || !(paths[count++] = realpath(folder, NULL)))
+		return 1;
+	for (mount = after(text, end, DESTINATION); mount; mount = next) {
+		const char *stop = next = after(mount, end, DESTINATION);
+		if (!next) /* Go writes mounts before this key, and the names of system calls, such as bind, after it */
+			stop = after(mount, end, "\"linux\":{");
+		if (!add_source(mount, stop ? stop : end, paths, &count))
+			return 1;
 	}
 	return any_shows_host(paths, count);
 }
@@ -572,7 +666,7 @@ static int file_may_request(const struct invocation *said)
 	if (n < 0 || (size_t)n >= sizeof path)
 		return 1;
 	text = text_of(path, &size);
-	return !text || may_request(text, size) || (checks_host && sees_host(text, size));
+	return !text || may_request(text, size) || (checks_host && sees_host(text, size, said->bundle));
 }
 
 /* Whether an exec may bring CAP_SYS_ADMIN, or an update device rules, so that nvct/container/shim/running.py has to

@@ -17,7 +17,7 @@ from nvct.container.request.case import (
     CRIO_NAMESPACE,
     CRIO_TYPE,
 )
-from nvct.container.request.resolve import CAP_SYS_ADMIN
+from nvct.container.request.resolve import CAP_SYS_ADMIN, VOLUME_MOUNT_NAME
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
 from nvct.nri import adjustments
 from nvct.nri import nri_pb2 as api
@@ -85,7 +85,7 @@ def bundle(
         "annotations": {**container.annotations, **(names if pod.namespace else {})},
         "mounts": [
             _mount(mount) for mount in mounts
-            if (mount.type in SHOWN_TYPES if judged else mount.source == MOUNT_SOURCE)
+            if (mount.type in SHOWN_TYPES if judged else _may_ask(mount))
         ],
         "linux": {
             "devices": [*devices, *adjustments.nodes(edits), *_mounted(sources)],
@@ -114,6 +114,10 @@ def _own_namespaces(
         if not each.path and not each.type.startswith(REMOVED):
             kinds.add(each.type)
     return kinds
+
+
+def _may_ask(mount: api.Mount) -> bool:
+    return mount.source == MOUNT_SOURCE and VOLUME_MOUNT_NAME in mount.destination
 
 
 def _mount(mount: api.Mount) -> dict[str, Any]:

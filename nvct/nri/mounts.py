@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from nvct.container import host_view
-from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES
+from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES, Source
 from nvct.errors import DocumentError, HostError
 from nvct.linux.files import read_bytes
 from nvct.linux.mountinfo import Mount, unescape
@@ -289,4 +289,5 @@ def _source(mount: api.Mount) -> str:
 def _has_settings(source: str, options: Iterable[object]) -> bool:
     """Report whether a source has control groups or settings of the kernel that can be written."""
     is_kernel_s = f"{source}/".startswith("/sys/")
-    return is_kernel_s and host_view.gives_settings([(source, [*options], [])], SHOWN)
+    shown = [Source(source, [*options])]
+    return is_kernel_s and bool(host_view.way_to_settings(shown, SHOWN))

@@ -55,6 +55,7 @@ def _schema() -> Schema:
             "uidMappings": mappings,
             "cgroupsPath": None,
             "readonlyPaths": None,
+            "seccomp": {"listenerPath": None},
         },
     }
 

@@ -216,6 +216,12 @@ ATTACKS = {
     "settings of sysfs": ("--volume=/sys/kernel:/x",),
     "a volume of debugfs": (ways_out.of_volume("type=debugfs", "device=debugfs"),),
     **ways_out.DOCKER,
+    "its own root": ("--mount=type=bind,src=/proc/self/cwd,dst=/x",),
+    "its own root, by a task": ("--mount=type=bind,src=/proc/self/task/../cwd,dst=/x",),
+    "the folder of all roots": ("--volume=/var/lib/docker:/x",),
+    "a volume of the folder of all roots": (
+        ways_out.of_volume("type=none", "o=rbind", "device=/var/lib/docker"),
+    ),
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
 HARMLESS = ("/dev", "a volume")

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -159,6 +162,13 @@ SEES = {
     "settings": ("--security-opt=unmask=/proc/sys",),
     "settings, by a pattern": ("--security-opt=unmask=/proc/*",),
     "everything unmasked": ("--security-opt=unmask=ALL",),
+    "settings of buses": ("--security-opt=unmask=/proc/bus",),
+    "its own root": ("--volume=/proc/self/cwd:/v/y/z",),
+    "its own root, by a task": ("--mount=type=bind,src=/proc/self/task/../cwd,dst=/v/y/z",),
+    "its own root, by a link": ("--volume=/run/cwd:/v/y/z",),
+    "the folder of all roots": ("--volume=/var/lib/containers:/v/y/z",),
+    "a descriptor": ("--volume=/proc/self/fd/1:/v/y/z",),
+    "a root of its own": ("--volume=/run/r:/v/y/z", "--rootfs"),
     "a volume of settings": ("--volume=debug:/x",),
     "numbers that crun cuts": ("--device-cgroup-rule=c 4294967491:0 rwm",),
 }
@@ -168,7 +178,48 @@ SEES = {
 def test_who_sees_the_host_is_refused(way: str, podman: Podman) -> None:
     """With /proc/PID/root of a process of any user, root is on the host."""
     configuration(podman, POLICY)
-    is_refused(podman.run("true", f"--runtime={SHIM}", *SEES[way]))
+    podman.box.call("ln", "-sfn", "/proc/self/cwd", "/run/cwd")
+    podman.box.call("mkdir", "-p", "/run/r/root")
+    words = podman.words("true", f"--runtime={SHIM}", *SEES[way])
+    done = podman.podman(
+        *("/run/r/root" if w == IMAGE and "--rootfs" in words else w for w in words)
+    )
+    is_refused(done)
+    assert ", given by " in done.stderr, done
+
+
+UP = "../../../../../../../../../.."
+BY_API: dict[str, dict[str, Any]] = {
+    "a relative source": {"type": "none", "source": f"{UP}/sys/fs/cgroup", "options": ["rbind"]},
+    "of no type": {"type": "", "source": f"{UP}/sys/fs/cgroup", "options": ["rbind"]},
+    "of any type": {"type": "foo", "source": f"{UP}/sys/fs/cgroup", "options": ["rbind"]},
+    "in its root": {"type": "bind", "source": "proc", "options": ["rbind"]},
+    "read-only or not": {"source": "/sys/fs/cgroup/devices", "options": ["bind", "ro", "rrw"]},
+    "all read-only or not": {"source": "/sys/fs/cgroup", "options": ["rbind", "rro", "rrw"]},
+    "cpuset": {"type": "cpuset", "source": "cpuset", "options": []},
+}
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_mount_that_only_the_api_can_ask_for_is_refused(runtime: str, podman: Podman) -> None:
+    configuration(podman, POLICY, runtime)
+    socket, url = "/run/podman-test.sock", "http://d/v4.0.0/libpod/containers/create"
+    serve = (f"--runtime={SHIM}", "system", "service", "--time=60", f"unix://{socket}")
+    with ThreadPoolExecutor() as pool:
+        pool.submit(podman.podman, *serve)
+        podman.box.until(lambda: podman.box.call("test", "-S", socket).returncode == 0, "podman")
+        for name, mount in BY_API.items():
+            spec = {
+                "image": IMAGE, "name": "by-api", "command": ["true"],
+                "netns": {"nsmode": "none"}, "cgroup_parent": f"/{podman.box.cgroup}",
+                "mounts": [{"destination": "/v/y/z", "type": "none", **mount}],
+            }  # fmt: skip
+            post = ("--header", "Content-Type: application/json", "--data", json.dumps(spec), url)
+            made = podman.box.call("curl", "--silent", "--unix-socket", socket, *post)
+            assert '"Id"' in made.stdout, (name, made)
+            done = podman.podman("start", "--attach", "by-api")
+            podman.podman("rm", "--force", "by-api")
+            is_refused(done)
 
 
 @pytest.mark.parametrize("name", [CONFIG_ENV, "XDG_CONFIG_HOME", RUN_DIR_ENV])

@@ -56,12 +56,13 @@ class Case:
         given_error: why that is not known.
         parse: returns the request of a device plugin's answer; set by callers.
         source: the variable, annotation or mount that carries the request.
+        way: by which an engine gives the devices, in words; "" for other sources.
         annotations: of config.json; those of the origin if it is known.
     """
 
     __slots__ = (
         "_injected", "annotations", "config", "error", "given", "given_error", "origin", "parse",
-        "privileged", "refuses", "request", "source",
+        "privileged", "refuses", "request", "source", "way",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +83,7 @@ class Case:
         self.parse: Callable[[Answer], Request | None] | None = None
         self._injected: Nodes | None = None
         self.source = source
+        self.way = ""
         self.annotations = annotations if origin is None else origin.annotations
         self.config = config
         self.origin = origin

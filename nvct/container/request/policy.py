@@ -54,7 +54,8 @@ def admits(case: Case, notes: list[str]) -> bool:
     ids = ",".join(names) or "an invalid device"
     if case.request is not None and case.request.free is not None:
         ids = case.request.free.word
-    asks = f"{case.source} asks for {shown(ids)}"
+    given_by = f", given by {case.way}" if case.way else ""
+    asks = f"{case.source} asks for {shown(ids)}{given_by}"
     reason = _reason(case.config.policy[len(results) - 1])
     why = f"{last.why}; {reason}" if reason else last.why
     if last.then == IGNORE:
@@ -70,7 +71,7 @@ def admits(case: Case, notes: list[str]) -> bool:
         _check_given(case, notes)
         return False
     _refuse_misspelt(case)
-    denied = f"{rule} denies {case.source}={shown(ids)}"
+    denied = f"{rule} denies {case.source}={shown(ids)}{given_by}"
     if case.given is not None:
         denied += f": the kubelet has given this container {shown(','.join(case.given.ids))}"
     raise NotPermittedError(denied, hint=reason or "nvct explain shows why")

@@ -75,16 +75,17 @@ def _record(
     error: NvctError,
     progress: Progress,
 ) -> None:
-    """Record why a container is not created, whatever it is: engines may show less."""
-    if not invocation.creates:
+    """Record why a container is not created or changed, whatever it is: engines may show less."""
+    if not (invocation.creates or invocation.bundle):
         return
     from nvct.container import recorder
     from nvct.container.plan.store import Store, run_dir
 
     store = Store(run_dir(env), create=True)
     recorder.refused(
-        store, program, invocation.bundle, error, times=progress.times, decision=progress.decision
-    )
+        store, program, invocation.bundle, error, times=progress.times, decision=progress.decision,
+        command="" if invocation.creates else invocation.command,
+    )  # fmt: skip
     store.close()
 
 
@@ -122,7 +123,8 @@ def _run(
         from nvct.container.host import Host
         from nvct.container.shim import running  # they change a container
 
-        args = running.check(args, config, Host(store, env, cold, config.proc_root), trouble)
+        host = Host(store, env, cold, config.proc_root)
+        args = running.check(args, invocation, config, host, trouble)
     path = find_runtime(config.runtimes, env.get("PATH", ""))
     store.close()
     become(path, args)

@@ -35,8 +35,17 @@ RUNTIMES = ("runc", "crun")
 LIMIT = 16 << 20
 
 
-def check(args: list[str], config: Config, host: Host, trouble: NvctError | None) -> list[str]:
+def check(
+    args: list[str],
+    invocation: argv.Invocation,
+    config: Config,
+    host: Host,
+    trouble: NvctError | None,
+) -> list[str]:
     """Apply the policy to a command line; return the one for the low-level runtime.
+
+    The bundle of `invocation` becomes the container's, for the record of a refusal: its id until
+    the folder is known.
 
     Raises:
         NotPermittedError: the policy denies the capability.
@@ -44,13 +53,16 @@ def check(args: list[str], config: Config, host: Host, trouble: NvctError | None
     """
     if not config.policy and trouble is None:
         return args
-    invocation = argv.Invocation()
-    at = argv.parse_global(args, invocation) + 1
+    at = argv.parse_global(args, argv.Invocation()) + 1
     if args[at - 1] == "update":
+        invocation.bundle = args[-1]
         return args[:at] + _without_rules(args[at:])
     container, added = _asked(args[at:])
     if CAP_SYS_ADMIN in added:
-        _judge(_bundle(container, invocation.root, host), config, host, trouble)
+        invocation.bundle = container
+        bundle = _bundle(container, invocation.root, host)
+        invocation.bundle = bundle.path.rpartition("/")[0]
+        _judge(bundle, config, host, trouble)
     return args
 
 
@@ -120,15 +132,15 @@ def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctErro
     Even if they see the host already: a container that is older than the policy was not asked.
     """
     from nvct.container import engine_devices, plan_devices
-    from nvct.container.host_view import leaves_cgroup, sees_processes
+    from nvct.container.host_view import way_out, way_to_processes
 
     if CAP_SYS_ADMIN in bundle.capabilities:
         return
     bundle.document.put(("process", "capabilities", "bounding"), f'["{CAP_SYS_ADMIN}"]')
     privileged = bundles.Bundle(bundle.path, bundle.document.render())
     origin = plan_devices.origin_of(privileged, config, host)
-    reaches_host = sees_processes if origin.is_rootless() else leaves_cgroup
-    if not reaches_host(privileged):
+    way_to_host = way_to_processes if origin.is_rootless() else way_out
+    if not way_to_host(privileged):
         return
     try:
         engine_devices.check(

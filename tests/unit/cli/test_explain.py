@@ -225,7 +225,9 @@ def test_the_devices_that_an_engine_gave_are_listed(outcome: str, lab: Lab) -> N
     assert told["asked"] == ["engine devices 0"]
     assert told["outcome"] == {"deny": "refused", "ignore": "untouched", "allow": "GPU"}[outcome]
     assert bool(told["findings"]) == (outcome != "allow")
-    assert "asked        engine devices 0" in run(lab, lab.config_json).output
+    output = run(lab, lab.config_json).output
+    assert "asked        engine devices 0" in output
+    assert ("given by the node /dev/nvidia0" in " ".join(output.split())) == (outcome != "allow")
 
 
 @pytest.mark.parametrize(

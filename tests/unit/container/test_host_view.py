@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvct.container import host_view
-from nvct.container.host_view import leaves_cgroup, seen_nodes
+from nvct.container.host_view import seen_nodes, way_out
 from nvct.oci.bundle import Bundle
 
 PRIVATE = [{"type": "pid"}, {"type": "cgroup"}]
@@ -62,13 +62,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def leaves(
+def leaves(*mounts: dict[str, Any], **more: Any) -> bool:
+    return bool(way(*mounts, **more))
+
+
+def way(
     *mounts: dict[str, Any],
     namespaces: list[dict[str, str]] | None = None,
     capabilities: tuple[str, ...] = DOCKERS,
     root: str = "rootfs",
     held: tuple[str, ...] = ("/proc/bus", "/proc/sys"),
-) -> bool:
+) -> str:
     document = {
         "root": {"path": root},
         "process": {"capabilities": {"bounding": [f"CAP_{name}" for name in capabilities]}},
@@ -78,7 +82,7 @@ def leaves(
             "readonlyPaths": held,
         },
     }
-    return leaves_cgroup(Bundle("config.json", json.dumps(document)))
+    return way_out(Bundle("config.json", json.dumps(document)))
 
 
 def bind(source: Path | str, *options: str) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def test_a_source_is_known_by_what_it_shows(line: str, machine: Machine) -> None
     ):  # fmt: skip
         assert leaves(bind(source)), source
         assert leaves(root=str(source)), source
-    for source in (links, machine.folder("sys/fs/cgroup2"), groups / "missing", "sysfs"):
+    for source in (links, machine.folder("sys/fs/cgroup2"), groups / "missing"):
         assert not leaves(bind(source)), source
         assert not leaves(root=str(source)), source
 
@@ -123,7 +127,10 @@ def test_what_a_root_has_below_the_containers_own_mounts_cannot_be_reached(
     root = machine.folder("root")
     machine.mount(PROCESSES, root / "proc")
     machine.mount(V2, root / "sys/fs/cgroup")
-    own = [{"destination": f"/{name}", "type": name, "source": name} for name in ("proc", "sys")]
+    own: list[dict[str, Any]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]},
+    ]
     assert not leaves(*own, root=str(root))
     assert leaves(own[0], root=str(root))
     assert leaves(*own, bind(root))
@@ -172,7 +179,7 @@ def test_root_of_a_user_namespace_writes_no_file_of_the_hosts_root(
                 "uidMappings": mappings,
             },
         }
-        return leaves_cgroup(Bundle("config.json", json.dumps(document)))
+        return bool(way_out(Bundle("config.json", json.dumps(document))))
 
     assert of("SYS_ADMIN") == is_root
     assert of("SYS_ADMIN", mounts=[bind(groups, "ro")]) == is_root  # it can remount
@@ -208,7 +215,7 @@ def test_sysfs_is_held_only_read_only(machine: Machine) -> None:
     assert not leaves({**own, "options": ["nosuid", "ro"]})
 
 
-@pytest.mark.parametrize("held", [(), ("/proc/sys/kernel", "/proc/bus")])
+@pytest.mark.parametrize("held", [(), ("/proc/sys/kernel", "/proc/bus"), ("/proc/sys",)])
 def test_settings_that_no_runtime_makes_read_only_are_a_way_out(
     held: tuple[str, ...], machine: Machine
 ) -> None:
@@ -217,6 +224,113 @@ def test_settings_that_no_runtime_makes_read_only_are_a_way_out(
     assert not leaves(proc)
     assert leaves(proc, held=held)
     assert not leaves({**proc, "options": ["nosuid", "ro"]}, held=held)
+
+
+@pytest.mark.parametrize("options", [("ro", "rrw"), ("rro", "rrw"), ("rro", "rw"), ("rw", "ro")])
+def test_read_only_holds_only_if_no_option_takes_it_back(
+    options: tuple[str, ...], machine: Machine
+) -> None:
+    """Runc applies them all, those with an r after the others."""
+    groups = machine.mount(V1, machine.folder("sys/fs/cgroup"))
+    assert leaves(bind(groups, *options))
+    assert leaves({"destination": "/sys", "type": "sysfs", "options": list(options)})
+
+
+@pytest.mark.parametrize("kind", ["none", "", "bind", "foo", "proc", "tmpfs", None])
+def test_a_relative_source_of_a_bind_is_taken_from_a_folder_of_the_runtime(
+    kind: str | None, machine: Machine
+) -> None:
+    assert machine.lines
+    up = {"destination": "/x", "type": kind, "source": "../../../sys", "options": ["rbind"]}
+    for mount in (up, {**up, "source": "proc"}, {**up, "options": ["bind", "ro"]}):
+        assert leaves(mount), mount
+    assert way(up) == "the mount of the relative path ../../../sys at /x"
+    for no_source in ({}, {"source": ""}, {"source": None}):  # runc's bundle, and crun's type
+        assert leaves({"destination": "/x", "type": kind, "options": ["rbind"], **no_source})
+
+
+def test_a_mount_by_a_name_is_no_bind(machine: Machine) -> None:
+    assert machine.lines
+    for kind in ("tmpfs", "devpts", "mqueue", "cgroup"):
+        assert not leaves({"destination": "/x", "type": kind, "source": kind}), kind
+        assert not leaves({"destination": "/x", "type": kind}), kind
+
+
+@pytest.mark.parametrize("kind", ["cpuset", "devtmpfs", "nfsd"])
+def test_a_kind_of_mount_that_no_container_needs_counts(kind: str, machine: Machine) -> None:
+    assert machine.lines
+    assert way({"destination": "/x", "type": kind, "source": kind}) == f"the mount of {kind} at /x"
+    assert not leaves({**bind(machine.work), "type": kind})
+
+
+def test_a_remount_counts(machine: Machine) -> None:
+    """It makes a mount writable that the runtime has made read-only."""
+    assert machine.lines
+    again = {"destination": "/sys", "type": "tmpfs", "source": "x", "options": ["remount", "rw"]}
+    assert way(again) == "the remount of /sys"
+
+
+def test_a_source_through_proc_is_another_for_the_runtime(machine: Machine) -> None:
+    processes = machine.mount(PROCESSES, machine.folder("host/proc"))
+    other, task = machine.folder("other"), processes / "self/task"
+    task.mkdir(parents=True)
+    (processes / "self/cwd").symlink_to(other)
+    links = machine.folder("links")
+    (links / "cwd").symlink_to(processes / "self/cwd")
+    (links / "twice").symlink_to("../links/cwd/.")
+    for source in (
+        processes / "self/cwd", processes / "self/cwd/missing", f"{task}/../cwd",
+        processes / "self/fd/99", links / "cwd", links / "twice", processes / "9/root/etc",
+    ):  # fmt: skip
+        assert way(bind(source, "ro")).endswith(" at /x, which has the host's /proc"), source
+        assert leaves(root=str(source)), source
+    assert not leaves(bind(other), bind(links))
+
+
+def test_a_mount_of_the_containers_own_root_has_its_proc_unmasked(machine: Machine) -> None:
+    root, other = machine.folder("containers/one/rootfs"), machine.folder("other")
+    (root / "etc").mkdir()
+    (other / "link").symlink_to(root)
+    for source in (root, root / "etc", root.parent, root.parents[1], other / "link", "/"):
+        assert way(bind(source, "ro"), root=str(root)).endswith(
+            ", which has the container's own root"
+        )
+    for source in (other, machine.folder("containers/one/rootfs2"), machine.folder("con")):
+        assert not leaves(bind(source), root=str(root)), source
+    machine.mount(OTHER, machine.folder("volumes/1"), root=str(root.parent))
+    machine.mount(OTHER, machine.folder("volumes/2"), root=str(other))
+    assert leaves(bind(machine.work / "volumes/1"), root=str(root))
+    assert leaves(bind(machine.work / "volumes"), root=str(root))
+    assert not leaves(bind(machine.work / "volumes/2"), root=str(root))
+
+
+def test_a_root_may_be_relative_to_the_bundle(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = machine.folder("bundle/rootfs")
+    document = json.dumps({
+        "root": {"path": "rootfs"}, "mounts": [bind(root)],
+        "linux": {"namespaces": PRIVATE, "readonlyPaths": ["/proc/bus", "/proc/sys"]},
+    })  # fmt: skip
+    assert "own root" in way_out(Bundle(f"{root.parent}/config.json", document))
+    monkeypatch.chdir(root.parent)
+    assert "own root" in way_out(Bundle("config.json", document))
+    monkeypatch.chdir(machine.work)
+    assert "own root" in way_out(Bundle("bundle/config.json", document))
+    assert way_out(Bundle("config.json", document)) == ""
+
+
+def test_a_way_is_named(machine: Machine) -> None:
+    groups = machine.mount(V1, machine.folder("sys/fs/cgroup"))
+    settings = machine.mount(KERNEL % "debugfs", machine.folder("debug"))
+    mount = f"the mount of {groups} at /x"
+    assert way(bind(groups)) == f"{mount}, which has the host's control groups"
+    assert way(bind(settings)).endswith(", which has the host's settings of the kernel (debugfs)")
+    assert way(namespaces=[{"type": "cgroup"}]) == "the host's processes (--pid=host)"
+    assert way(capabilities=("SYS_ADMIN",)) == "CAP_SYS_ADMIN"
+    assert way(root=str(groups)).startswith(f"the root {groups}, which has")
+    (machine.own / "mountinfo").unlink()
+    assert "cannot read" in way()
 
 
 def test_a_second_proc_is_not_masked(machine: Machine) -> None:
@@ -288,7 +402,7 @@ def test_special_files_are_seen_in_sources_the_root_and_mounts_below(machine: Ma
     (work / "link").symlink_to(work / "a")
 
     def seen(source: Path, root: Path | str = "rootfs") -> set[str]:
-        mounts = [bind(source), {**bind("tmpfs"), "destination": "/dev"}]
+        mounts = [bind(source), {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}]
         document = {"root": {"path": str(root)}, "mounts": mounts}
         pairs = seen_nodes(Bundle("config.json", json.dumps(document)))
         return {str(Path(path).parent.relative_to(work)) for _, path in pairs}

@@ -21,7 +21,7 @@ from nvct.container.plan.model import no_edits
 from nvct.container.plan.store import Store
 from nvct.container.request.model import Request
 from nvct.doctor import decisions, one_container
-from nvct.errors import RequestError
+from nvct.errors import NotPermittedError, RequestError
 from tests.support.shim_lab import Lab
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
@@ -364,3 +364,14 @@ def test_the_folder_decides_the_program(
     log = decisions.look([str(tmp_path / folder)], decisions.Filter())
     assert [each["program"] for each in log.records] == ([program] if is_shown else [])
     assert bool(log.problems) != is_shown
+
+
+def test_a_command_for_a_container_is_found_by_its_id(lab: Lab) -> None:
+    id_ = "0123456789abcdef" * 4
+    store = Store(str(lab.run_dir), create=True)
+    error = NotPermittedError("exec would add CAP_SYS_ADMIN")
+    recorder.refused(store, "shim", f"/run/{id_}", error, command="exec")
+    store.close()
+    (record,) = records(lab)
+    assert decisions.container_of(record) == id_
+    assert " refused 0123456789ab: exec would add CAP_SYS_ADMIN" in log(lab, id_)

@@ -26,9 +26,11 @@ CGROUPS = "/sys/fs/cgroup"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def decided_by(lab: Lab, source: str | Path = "tmpfs", **more: Any) -> str:
+def decided_by(lab: Lab, source: str | Path = "/etc", **more: Any) -> str:
     """Return which program a create with a mount goes to; Docker writes config.json so."""
-    linux = {"namespaces": PRIVATE, "devices": [{"path": "/dev/no-such-device"}]}
+    seccomp = {"syscalls": [{"names": ["bind", "mount"]}]}
+    devices = [{"path": "/dev/no-such-device"}]
+    linux = {"namespaces": PRIVATE, "devices": devices, "seccomp": seccomp}
     document: dict[str, Any] = {
         "process": {"args": ["/proc/sys", '"/proc/sys"', '"readonlyPaths":["/proc/sys"]']},
         "root": {"path": "rootfs"},
@@ -40,7 +42,14 @@ def decided_by(lab: Lab, source: str | Path = "tmpfs", **more: Any) -> str:
         "linux": {"readonlyPaths": READ_ONLY, **linux, **more.get("linux", {})},
     }
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    (lab.home / "bundle/rootfs").mkdir(exist_ok=True)
     return lab.went_to("create", "-b", lab.bundle(text), "id")
+
+
+def mount(source: str, kind: str | None = "bind", *options: str) -> dict[str, Any]:
+    """Return a mount with its members in the order of Go's specs.Mount."""
+    typed = {} if kind is None else {"type": kind}
+    return {"destination": "/x", **typed, "source": source, "options": options or ["rbind"]}
 
 
 @pytest.fixture
@@ -61,9 +70,13 @@ def folder() -> Iterator[Path]:
 def test_an_ordinary_container_is_handed_over(checked: Lab, folder: Path) -> None:
     (folder / "é b").mkdir()
     (folder / "link").symlink_to("/usr")
-    for source in ("tmpfs", "/etc/hostname", folder / "é b", folder / "link", "/no"):
+    for source in ("/etc/hostname", folder / "é b", folder / "link", "/no"):
         assert decided_by(checked, source) == "bin/runc", source
-    many = [{"destination": "/x", "source": "/etc/hostname"}] * 200
+    for kind in ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup"):
+        own = mount(kind, kind, "nosuid", "bind=none", "bindings")
+        assert decided_by(checked, mounts=[own, mount("/etc")]) == "bin/runc", kind
+        assert decided_by(checked, mounts=[mount("/etc"), own]) == "bin/runc", kind
+    many = [mount("/etc/hostname")] * 200
     assert decided_by(checked, mounts=many) == "bin/runc"
 
 
@@ -85,7 +98,49 @@ def test_what_shows_the_host_is_found_behind_any_name(
             assert decided_by(checked, root={"path": source}) == "python", source
 
 
-@pytest.mark.parametrize("held", [[], ["/proc/bus", "/proc/sys/kernel"], None])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        mount("../../sys/fs/cgroup"), mount("../../etc", "none"), mount("x", ""), mount("", "foo"),
+        mount("proc", "proc", "bind"), mount("tmpfs", "tmpfs", "ro", "rbind"), mount("x", None),
+        {"destination": "/x", "type": "/etc", "options": ["rbind"]},
+        mount("cpuset", "cpuset", "rw"), mount("/etc", "debugfs", "rw"), mount("x", "none", "rw"),
+        mount("tmpfs", "tmpfs", "remount", "rw"), mount("/etc", "bind", "remount"),
+        mount("/proc/self/cwd"), mount("/proc/self/fd/99"), mount("/proc/self/task/../cwd/etc"),
+        mount("/dev/fd/9"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mount_that_is_another_for_the_runtime_is_for_python(
+    attack: dict[str, Any], checked: Lab
+) -> None:
+    for mounts in ([attack], [mount("/etc"), attack, mount("/etc")]):
+        assert decided_by(checked, mounts=mounts) == "python", mounts
+
+
+def test_a_link_through_proc_is_for_python(checked: Lab, folder: Path) -> None:
+    (folder / "cwd").symlink_to("/proc/self/cwd")
+    (folder / "deep").mkdir()
+    (folder / "deep/link").symlink_to("../cwd")
+    (folder / "round").symlink_to("round")
+    for name in ("cwd", "cwd/etc", "deep/link", "deep/../cwd", "round"):
+        assert decided_by(checked, folder / name) == "python", name
+
+
+def test_a_mount_of_the_containers_own_root_is_for_python(checked: Lab, folder: Path) -> None:
+    bundle = checked.home / "bundle"
+    (folder / "link").symlink_to(bundle)
+    for source in (bundle, bundle / "rootfs", checked.home, folder / "link/rootfs"):
+        assert decided_by(checked, source) == "python", source
+    root = folder / "root"
+    (root / "etc").mkdir(parents=True)
+    assert decided_by(checked, root / "etc", root={"path": str(root)}) == "python"
+    assert decided_by(checked, folder / "link", root={"path": str(root)}) == "bin/runc"
+    for path in (folder / "none", "/proc/self/cwd"):
+        assert decided_by(checked, root={"path": str(path)}) == "python", path
+
+
+@pytest.mark.parametrize("held", [[], ["/proc/sys"], ["/proc/bus", "/proc/sys/kernel"], None])
 def test_settings_of_the_kernel_that_can_be_written_are_for_python(
     held: Any, checked: Lab
 ) -> None:
@@ -123,7 +178,7 @@ def test_what_a_user_writes_is_no_namespace(kind: str, checked: Lab) -> None:
         {"annotations": {"type": kind}},
         {"annotations": {listed: listed, "namespaces": f"[{said}]", said: said}},
         {"hostname": listed, "process": {"args": [said, listed], "env": [f"namespaces=[{said}]"]}},
-        {"mounts": [{"destination": "/x", "source": "tmpfs", "options": [said, listed]}]},
+        {"mounts": [mount("tmpfs", "tmpfs", said, listed)]},
     ]
     for more in options:
         assert decided_by(checked, **more) == "bin/runc", more
@@ -148,9 +203,11 @@ def test_what_a_user_writes_holds_no_setting(checked: Lab) -> None:
 def test_what_the_launcher_cannot_read_is_for_python(source: str, checked: Lab) -> None:
     linux = {"namespaces": PRIVATE, "readonlyPaths": READ_ONLY}
     text = json.dumps({"linux": linux}, separators=(",", ":"))
-    text = text.replace("{", f'{{"mounts":[{{"source":"{source}"}}],', 1)
+    mounts = json.dumps([mount("SOURCE")], separators=(",", ":")).replace("SOURCE", source)
+    text = text.replace("{", f'{{"root":{{"path":"rootfs"}},"mounts":{mounts},', 1)
+    (checked.home / "bundle/rootfs").mkdir()
     assert checked.went_to("create", "-b", checked.bundle(text), "id") == "python"
-    many = [{"destination": "/x", "source": "/etc/hostname"}] * 300
+    many = [mount("/etc/hostname")] * 300
     assert decided_by(checked, mounts=many) == "python"
 
 

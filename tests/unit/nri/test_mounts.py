@@ -122,6 +122,18 @@ def test_a_root_in_a_subvolume_is_the_root() -> None:
     assert source_of(f"{VOLUME}3", seen) == f"{VOLUME}3"
 
 
+def test_what_the_runtime_mounts_in_another_way_gives_every_device() -> None:
+    def is_wide(*mounts: tuple[str, str, str]) -> bool:
+        each = [api.Mount(source=s, type=t, options=o.split(",")) for s, t, o in mounts]
+        return bool(Node(KUBELET).judge(each).way)
+
+    held = ("/sys/class", "bind", "rbind,ro")
+    assert not is_wide(held, ("proc", "proc", "nosuid"), ("tmpfs", "tmpfs", "mode=755"))
+    assert is_wide(held, ("/sys/class", "bind", "rbind,ro,rrw"))
+    for relative in (("proc", "proc", "rbind"), ("../x", "none", "ro"), ("", "bind", "rbind")):
+        assert is_wide(held, relative), relative
+
+
 SANDBOXES, ID = "io.containerd.grpc.v1.cri/sandboxes", "0123456789abcdef" * 4
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.config.load import from_toml
-from nvct.container import host_view
+from nvct.container import host_view, recorder
 from nvct.container.decide import Decision
 from nvct.container.request import origin
 from nvct.container.request.kubelet_record import CLAIMS
@@ -90,7 +90,7 @@ def asked(lab: Lab) -> str:
     assert isinstance(error, NotPermittedError), error
     text, _, ids = error.message.partition("denies engine devices='")
     assert ids, text
-    return ids.rstrip("'")
+    return ids.partition("'")[0]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,43 @@ WAYS_OUT: dict[str, dict[str, Any]] = {
     "systemd": {"annotations": {SYSTEMD: "[('/dev/nvidia1', 'rw')]"}},
     "the root": {"mounts": [{"destination": "/x", "source": "/", "options": ["rbind", "rw"]}]},
     "CAP_SYS_ADMIN": {"bounding": ("CAP_SYS_ADMIN",)},
+    "own root": {"mounts": [{"destination": "/x", "source": "rootfs", "type": "bind"}]},
 }
+
+
+WORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "node": ({"numbers": [(195, 1)]}, "the node /dev/x1"),
+    "rule": ({"rules": [rule(195, 1)]}, "the device rule for 195:1"),
+    "every": ({"rules": [rule()]}, "the device rule for *:*"),
+    "driver": ({"rules": [rule(236)]}, "the device rule for 236:*"),
+    "unit": (WAYS_OUT["systemd"], f"the annotation {SYSTEMD}"),
+    "capability": (WAYS_OUT["CAP_SYS_ADMIN"], "CAP_SYS_ADMIN"),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_a_refusal_says_by_what_the_devices_are_given(case: str, lab: Lab) -> None:
+    given, words = WORDS[case]
+    engine(lab, *given.pop("numbers", ()), **given)
+    error = checked(lab, default="deny").error
+    assert error is not None
+    assert error.message.endswith(f"', given by {words}")
+    made = checked(lab, default="ignore")
+    assert f"', given by {words}, which is ignored by " in made.notes[0]
+
+
+@pytest.mark.parametrize("path", ["/run/agent", ""])
+def test_a_listener_of_seccomp_gives_descriptors(path: str, lab: Lab) -> None:
+    """Docker takes a profile with listenerPath; what listens there hands over what it has open."""
+    engine(lab)
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": path}
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    assert asked(lab) == (EVERYTHING if path else "")
+    if path:
+        error = checked(lab, default="deny").error
+        assert error is not None
+        assert error.message.endswith(", given by linux.seccomp.listenerPath")
 
 
 @pytest.mark.parametrize("way", WAYS_OUT)
@@ -552,6 +588,24 @@ def test_while_config_toml_is_invalid_engine_devices_are_refused(lab: Lab) -> No
         engine(lab, *numbers)
         lab.configure(f'[nvct.policy]\n{text}default = "deni"\n')
         assert "deni" not in lab.create().stderr  # the host's runc is started
+
+
+@pytest.mark.parametrize(
+    ("default", "outcome"), [("allow", "given"), ("ignore", "ignored"), ("deny", "refused")]
+)
+def test_what_becomes_of_engine_devices_is_recorded(default: str, outcome: str, lab: Lab) -> None:
+    lab.keys["nvct.policy"] = {"default": "deny", "engine-devices": "checked"}
+    rule = f'[[nvct.policy.rules]]\nby = ["engine"]\nthen = "{default}"\n'
+    lab.configure()
+    lab.configure(lab.config_toml.read_text() + rule)
+    engine(lab, (195, 1), (195, 2))
+    lab.create()
+    (record,) = (lab.run_dir / recorder.NAME).read_text().splitlines()
+    fields = json.loads(record)
+    assert fields["outcome"] == outcome
+    assert fields["asked"] == "engine devices: 1, 2"
+    if default != "allow":
+        assert ", given by the node /dev/x1" in f"{fields.get('error')}{fields.get('notes')}"
 
 
 def test_a_create_is_denied(lab: Lab) -> None:

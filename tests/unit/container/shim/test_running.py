@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvct.container import recorder
 from nvct.container.shim.running import EXEC_VALUE
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab, Said
@@ -66,6 +67,26 @@ def test_a_privileged_exec_is_asked_of_the_policy(kind: str, lab: Lab) -> None:
     done = executed(lab, *PLAIN, kind=kind)
     assert done.stdout.startswith("runc --root ")
     assert done.stdout.endswith(" exec one\n")
+
+
+def records(lab: Lab) -> list[dict[str, str]]:
+    path = lab.run_dir / recorder.NAME
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_refused_exec_or_update_is_recorded(lab: Lab) -> None:
+    executed(lab, *PLAIN)
+    assert records(lab) == []
+    executed(lab, *ADMIN)
+    lab.shim(["update", "--resources=/none", "one"])
+    keep(lab, None)
+    executed(lab, *ADMIN)
+    execs, update, unknown = records(lab)
+    assert (execs["outcome"], execs["about"]) == ("refused", f"exec {lab.bundle}")
+    assert execs["error"].startswith(DENIED)
+    assert execs["error"].endswith("', given by CAP_SYS_ADMIN")
+    assert (update["about"], update["error"][:11]) == ("update one", "cannot read")
+    assert (unknown["about"], unknown["code"]) == ("exec one", "bad-bundle")
 
 
 def test_an_annotation_names_no_bundle(lab: Lab) -> None:
