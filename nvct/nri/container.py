@@ -33,6 +33,8 @@ WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
 VARIABLES = ("NVIDIA_", "CUDA_")
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
+IN_WORDS = "the device rule for *:*"
+"""How a refusal calls EVERYTHING (nvct.container.engine_devices)."""
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:

@@ -211,13 +211,13 @@ class Node:
             if not path or key in sources:
                 continue
             if time.monotonic() > until:
-                return Judged([], f"its mounts take longer than {JUDGED_S} s to judge")
+                return Judged([], f"mounts that take longer than {JUDGED_S} s to judge")
             try:
                 source = sources[key] = self.source(path, view)
             except HostError as error:
-                return Judged([], error.message)
+                return Judged([], f"mounts that nvct cannot judge ({error.message})")
             if self.gives(source) or _has_settings(source, key[1]):
-                return Judged([], f"the mount of {mount.source} gives every device")
+                return Judged([], f"the mount of {mount.source}")
         return Judged([*sources.values()], "")
 
 

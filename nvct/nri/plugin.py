@@ -298,7 +298,9 @@ class Plugin:
             try:
                 _check(bundle, policy, host, trouble, self.options.kubelet)
             except NotPermittedError as error:
-                error.message += f"; {way}" if way else ""
+                error.message = error.message.replace(
+                    container.IN_WORDS, way or container.IN_WORDS
+                )
                 raise
 
         if is_checked:

@@ -191,7 +191,7 @@ def test_who_mounts_the_nodes_own_folders_could_give_himself_gpus(
     if is_refused:
         with pytest.raises(RefusedError, match="pods have what the kubelet gives") as refused:
             case.create(mounts=[mount])
-        assert "the mount of " in str(refused.value)
+        assert ", given by the mount of " in str(refused.value)
         case.create(mounts=[mount], namespace="kube-system")
     else:
         case.create(mounts=[mount])
@@ -418,7 +418,7 @@ def test_what_takes_too_long_to_judge_is_refused(
     case.create(mounts=mounts)
     case.options = {"rule": "enforce"}
     (case.lab.home / "kubelet").mkdir()
-    with pytest.raises(RefusedError, match=r"mounts take longer than 0\.0 s"):
+    with pytest.raises(RefusedError, match=r"given by mounts that take longer than 0\.0 s"):
         case.create(mounts=mounts)
     case.create(mounts=mounts, namespace="kube-system")
 
