@@ -306,9 +306,8 @@ def convert(*, words: Sequence[str], claims: bool) -> None:
         raise click.UsageError("give FILE, or the word values and FILE, without --claims")
     documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
     if len(words) > 1:
-        merged, sentences = convert_values.convert(
-            documents[0] if len(documents) == 1 else None, file
-        )
+        values = documents or [{}]  # helm prints null for a release without values
+        merged, sentences = convert_values.convert(values[0] if len(values) == 1 else None, file)
         for sentence in sentences:
             say(sentence)
         click.echo(manifest_file.dump_all([merged]), nl=False)

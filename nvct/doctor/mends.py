@@ -21,8 +21,7 @@ from nvct.doctor.model import Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.journal import OTHERS_WRITE
 from nvct.engine.model import text_of
-from nvct.engine.staging import LINK_LIMIT
-from nvct.engine.writing import ABSENT, PathState, state_of
+from nvct.engine.writing import ABSENT, LINK_LIMIT, PathState, state_of
 from nvct.errors import HostError
 from nvct.host import dev_char, device_nodes
 from nvct.host.model import Findings

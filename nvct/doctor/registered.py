@@ -14,6 +14,7 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.status import Status, is_nvidia
+from nvct.engine.tables import find
 from nvct.errors import NvctError
 from nvct.paths import RUNTIME_HOOK_PROGRAM
 
@@ -174,7 +175,7 @@ def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
     if engine != "crio":
         options = EngineOptions(engine=engine, handlers=(), config=path, drop_in="")
         return modules.of(engine).state(options, files).handlers
-    table = toml_file.find(toml_file.parse(files.read(path) or b"", path), crio.RUNTIMES)
+    table = find(toml_file.parse(files.read(path) or b"", path), crio.RUNTIMES)
     programs = table.items() if isinstance(table, dict) else ()
     return {
         str(name): str(values.get("runtime_path", "")) if isinstance(values, dict) else ""

@@ -16,13 +16,11 @@ from collections.abc import Iterator, Mapping
 from nvct.engine import containerd_files as target_files
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
-from nvct.engine.containerd_files import NAMED, Settings, Target
+from nvct.engine.containerd_files import NAMED, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, without_var
-from nvct.engine.spans import Path
-from nvct.engine.syntax import ANY, Syntax
-from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, without_var
+from nvct.engine.modules import ANY, Syntax
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, strings, subtable
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
@@ -34,6 +32,7 @@ IMAGES = {  # key → containerd's own value
     "discard_unpacked_layers": False,
 }
 LEGACY_NAME = "former-default"
+DEFAULT_KEY = ("containerd", DEFAULT)
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
 KNOWS_CDI = (1, 7)
 CDI_IS_ON = (2, 0)
@@ -53,7 +52,7 @@ def state(options: EngineOptions, files: Files) -> State:
         handlers={name: loading.binary(table) for name, table in cri.runtimes.items()},
         default=cri.default,
         cdi=_cdi(options, config, cri),
-        spec_dirs=loading.strings(cri.table, "cdi_spec_dirs"),
+        spec_dirs=strings(cri.table, "cdi_spec_dirs"),
     )
 
 
@@ -66,10 +65,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
     """
     config = loading.load(options, files)
     target = target_files.choose(options, config, files)
-    settings: Settings = {}
     notes = [*_notes(config), *target.notes]
     cri = config.effective()
     template = _template(options, config, cri)
+    keys: list[KeyEdit] = []
     for handler in options.handlers:
         old = cri.runtimes.get(handler.name)
         program = _program(handler, target)
@@ -78,14 +77,11 @@ def plan(options: EngineOptions, files: Files) -> Change:
         else:
             entry = _changed_runtime(program, template, old, cri, options)
         if entry:
-            where = target_files.holder(config, (*RUNTIMES, handler.name), target)
-            settings.setdefault(where, []).append((RUNTIMES, handler.name, entry))
-    if settings:
-        _keep_runc(options, cri, settings.setdefault(target.path, []), notes)
-    for table, key, value in _switches(options, config, cri, notes):
-        where = target_files.holder(config, (*table, key), target)
-        settings.setdefault(where, []).append((table, key, value))
-    edits = target_files.edits(config, target, settings, files)
+            keys.append(((*RUNTIMES, handler.name), entry))
+    if keys:
+        keys = [*_named_runc(options, cri, notes), *keys]
+    keys += _switches(options, config, cri, notes)
+    edits = target_files.edits(config, target, keys, files)
     target_files.check(options, edits, files)
     notes += target.written if edits else ()
     return Change(engine="containerd", edits=edits, restart=bool(edits), notes=tuple(notes))
@@ -94,7 +90,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
 def _notes(config: Config) -> list[str]:
     notes: list[str] = []
     path = config.root.path
-    disabled = loading.strings(config.root.document, "disabled_plugins")
+    disabled = strings(config.root.document, "disabled_plugins")
     if loading.DISABLED.intersection(disabled):
         notes.append(
             f"{path} has the CRI in disabled_plugins: Kubernetes cannot use this containerd"
@@ -120,12 +116,12 @@ def _migrated_settings(config: Config) -> list[str]:
     cri = config.effective()
     if not config.modern or config.names[0] != loading.CRI[2] or cri.runtimes:
         return []
-    table = cri.table.get("containerd")
+    table = subtable(cri.table, ("containerd",))
     return [
         f"{key} of {config.root.path}, which containerd 2 reads only beside a runtime, has an"
         " effect from now on"
         for key, default in IMAGES.items()
-        if isinstance(table, dict) and table.get(key, default) != default
+        if table.get(key, default) != default
     ]
 
 
@@ -161,8 +157,7 @@ def _program(handler: Handler, target: Target) -> Table:
 
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
-    inherited = template.get("options")
-    inherited = inherited if isinstance(inherited, dict) else {}
+    inherited = subtable(template, ("options",))
     # runtime_engine is another name of the program, which would win over ours in old shims.
     settings = {k: v for k, v in template.items() if k not in ("options", "runtime_engine")}
     kind = settings.pop("runtime_type", "") or options.runtime_type
@@ -196,25 +191,23 @@ def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
         "pod_annotations": options.pod_annotations,
     }
     for key, patterns in requested.items():
-        present = loading.strings(table, key)
+        present = strings(table, key)
         missing = [pattern for pattern in patterns if pattern not in present]
         if missing:
             change[key] = [*present, *missing]
     return change
 
 
-def _keep_runc(
-    options: EngineOptions, cri: Cri, settings: list[Setting], notes: list[str]
-) -> None:
-    """Name runc where it is the default: containerd 1.x drops its own for any table.
+def _named_runc(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
+    """Yield runc's name where it is the default: containerd 1.x drops its own for any table.
 
     Without the runtime that is the default, its CRI does not load. A file without any has none to
     lose yet.
     """
     is_default = not options.default and cri.default in ("", "runc")
     if not cri.modern and "runc" not in cri.runtimes and (is_default or not cri.runtimes):
-        kind = Noted.of(RUNC_TYPE, NAMED)
-        settings.insert(0, (RUNTIMES, "runc", {"runtime_type": kind}))
+        kind = Noted(RUNC_TYPE, NAMED)
+        yield (*RUNTIMES, "runc"), {"runtime_type": kind}
         notes.append(
             "runc is named as well: containerd 1.x forgets its own entry beside any other"
         )
@@ -235,7 +228,7 @@ def _cdi(options: EngineOptions, config: Config, cri: Cri) -> bool | None:
 
 def _switches(
     options: EngineOptions, config: Config, cri: Cri, notes: list[str]
-) -> Iterator[Setting]:
+) -> Iterator[KeyEdit]:
     """Yield the changes of the settings other than runtimes; note options without effect."""
     if not options.default:
         yield from _without_default(options, cri, notes)
@@ -245,7 +238,7 @@ def _switches(
             raise EngineConfigError(
                 f"default runtime {options.default!r} is no runtime of containerd"
             )
-        yield RUNTIMES[:1], DEFAULT, options.default
+        yield DEFAULT_KEY, options.default
         if cri.legacy:
             yield from _without_legacy(cri, notes)
     if not options.cdi and not options.spec_dirs:
@@ -254,8 +247,8 @@ def _switches(
         notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
         return
     if options.cdi and not _cdi(options, config, cri):
-        yield (), "enable_cdi", True
-    present = loading.strings(cri.table, "cdi_spec_dirs") or SPEC_DIRS
+        yield ("enable_cdi",), True
+    present = strings(cri.table, "cdi_spec_dirs") or SPEC_DIRS
     names = {without_var(posixpath.normpath(folder)) for folder in present}
     missing = [
         folder
@@ -263,10 +256,10 @@ def _switches(
         if without_var(posixpath.normpath(folder)) not in names
     ]
     if missing:
-        yield (), "cdi_spec_dirs", [*present, *missing]
+        yield ("cdi_spec_dirs",), [*present, *missing]
 
 
-def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[Setting]:
+def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
     """Yield the changes that make runc the default again, if the only handler of the options is.
 
     A user who names one runtime without --set-as-default does not want it as the default, as with
@@ -278,15 +271,14 @@ def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iter
     if [handler.name for handler in options.handlers] != [name]:
         return
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
-    yield RUNTIMES[:1], DEFAULT, ABSENT
+    yield DEFAULT_KEY, ABSENT
     if "runc" not in tables:
         has_systemd = cri.systemd_cgroup(tables.get(name, {}))
-        yield RUNTIMES, "runc", {
-            "runtime_type": RUNC_TYPE, **({"options": SYSTEMD} if has_systemd else {})
-        }  # fmt: skip
+        cgroup_options = {"options": SYSTEMD} if has_systemd else {}
+        yield (*RUNTIMES, "runc"), {"runtime_type": RUNC_TYPE, **cgroup_options}
 
 
-def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[Setting]:
+def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
     """Yield the changes that make the table `default_runtime` a runtime with a name.
 
     containerd 1.x uses it as the default, whatever default_runtime_name says.
@@ -296,8 +288,8 @@ def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[Setting]:
     )
     # An empty table must stay: without options, the old shim takes the CRI's cgroup driver.
     empty_options: Table = {"options": {}} if cri.legacy.get("options") == {} else {}
-    yield RUNTIMES, LEGACY_NAME, {**empty_options, **loading.set_only(cri.legacy)}
-    yield RUNTIMES[:1], loading.LEGACY_TABLE, ABSENT
+    yield (*RUNTIMES, LEGACY_NAME), {**empty_options, **loading.set_only(cri.legacy)}
+    yield ("containerd", loading.LEGACY_TABLE), ABSENT
 
 
 def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> object:
@@ -328,8 +320,8 @@ def missing_in_dump(options: EngineOptions, dump: str) -> str:
         document = toml_file.parse(dump, "containerd config dump")
     except EngineConfigError:
         return ""
-    disabled = loading.strings(document, "disabled_plugins")
-    imported = (path for path in loading.strings(document, "imports") if "*" not in path)
+    disabled = strings(document, "disabled_plugins")
+    imported = (path for path in strings(document, "imports") if "*" not in path)
     unclear = loading.DISABLED.intersection(disabled) or not all(map(os.path.exists, imported))
     if not cri.table or unclear:
         return ""
@@ -343,6 +335,6 @@ def missing_in_dump(options: EngineOptions, dump: str) -> str:
 
 SYNTAX = Syntax(
     parent=("plugins", ANY, "containerd"), default=DEFAULT, header=target_files.HEADER,
-    needed=target_files.is_import_needed, copies=loading.replaces, next_default=_next_default,
-    cleared=target_files.cleared,
+    needed=target_files.is_import_needed, merges_from=loading.VERSION_3,
+    next_default=_next_default, cleared=target_files.cleared,
 )  # fmt: skip

@@ -11,21 +11,16 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Cri, Loaded
-from nvct.engine.model import ABSENT, EditedFiles, EngineOptions, FileEdit, Files, data_of, text_of
-from nvct.engine.spans import Path, same
-from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table
+from nvct.engine.model import EditedFiles, EngineOptions, FileEdit, Files
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, same, strings, subtable
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import matches
 from nvct.paths import SHIM_PROGRAM
-
-Settings: TypeAlias = dict[str, list[Setting]]  # path of the file → changes below the CRI's table
 
 NAME = "conf.d/99-nvidia.toml"
 HEADER = "# Made by nvct; `nvct runtime undo --runtime containerd` takes it away.\n"
@@ -45,8 +40,8 @@ class Target:
 
     path: str
     cri: Path  # path of the CRI's table in it
-    start: str
-    base: tuple[Setting, ...] = ()  # the CRI's whole table too, if a drop-in replaces that
+    start: bytes
+    base: tuple[KeyEdit, ...] = ()  # the CRI's whole table too, if a drop-in replaces that
     pattern: str = ""  # to add to the root's `imports`; "" if it is the root, or imported already
     replaces: bool = False  # whether `start` differs from the present file
     notes: tuple[str, ...] = ()
@@ -95,49 +90,45 @@ def _present_file(config: Config) -> Target:
     """Return the root if tables merge; else the file whose CRI table replaces the others."""
     loaded = config.root if config.modern else config.winner()
     is_empty_root = loaded is config.root and not loaded.document
-    base: tuple[Setting, ...] = (((), "version", config.version),) if is_empty_root else ()
+    base: tuple[KeyEdit, ...] = ((("version",), config.version),) if is_empty_root else ()
     note = f"{loaded.path} replaces the CRI settings of the root file, so it is edited"
     return Target(
         path=loaded.path,
         cri=config.cri_path(loaded),
-        start=text_of(loaded.data or b""),
+        start=loaded.data or b"",
         base=base,
         written=() if loaded is config.root else (note,),
     )
 
 
-def _first_lines(config: Config) -> str:
+def _first_lines(config: Config) -> bytes:
     """Return the first lines of a drop-in; a version only if the root has one or it is needed."""
     has_version = config.root.version or not config.root.document or config.modern
-    return f"{HEADER}version = {config.version}\n" if has_version else HEADER
+    return f"{HEADER}version = {config.version}\n".encode() if has_version else HEADER.encode()
 
 
 def _reduced_drop_in(
     config: Config, loaded: Loaded, pattern: str, notes: tuple[str, ...]
 ) -> Target:
-    path, cri = loaded.path, ("plugins", config.names[0])
+    path, where, cri = loaded.path, config.cri_path(loaded), ("plugins", config.names[0])
+    target = Target(path=path, cri=cri, start=_first_lines(config), pattern=pattern, written=notes)
     if loaded.data is None:
-        start = _first_lines(config)
-        return Target(path=path, cri=cri, start=start, pattern=pattern, written=notes)
-    text, where = text_of(loaded.data), config.cri_path(loaded)
+        return target
     table = config.cri(loaded) or {}
     additions = difference(table, config.effective(without=path).table)
     is_all_ours = _has_only_our_keys(additions) and not _has_other_keys(loaded, where)
     is_read = config.get(path) is not None
     is_small = same(table, additions) and loaded.version in (0, config.version)
     if is_small and (is_read or is_all_ours):
-        where = where if loaded.version else cri
-        return Target(path=path, cri=where, start=text, pattern=pattern, written=notes)
+        return replace(target, cri=where if loaded.version else cri, start=loaded.data)
     if is_all_ours:
-        changes = [(cri, key, value) for key, value in additions.items()]
-        start = toml_file.edit(_first_lines(config), changes, path)
+        keys = [((*cri, key), value) for key, value in additions.items()]
+        start = toml_file.edit(target.start, keys, path)
         note = f"{path} held a copy of the CRI settings, which shadowed later edits: now only ours"
-        return Target(
-            path=path, cri=cri, start=start, pattern=pattern, replaces=True, notes=(note,)
-        )
+        return replace(target, start=start, replaces=True, notes=(note,), written=())
     if is_read:
         note = f"{path} holds CRI settings that the root file does not: it shadows edits of that"
-        return Target(path=path, cri=where, start=text, notes=(note,))
+        return Target(path=path, cri=where, start=loaded.data, notes=(note,))
     raise _not_imported(path, "our handlers")
 
 
@@ -155,7 +146,7 @@ def _full_drop_in(
     path, start = loaded.path, _first_lines(config)
     cri: Path = ("plugins", config.names[0])
     if config.get(path) is not None:
-        start, cri = text_of(loaded.data or b""), config.cri_path(loaded)
+        start, cri = loaded.data or b"", config.cri_path(loaded)
     elif loaded.data is not None and _has_other_keys(loaded, config.cri_path(loaded)):
         raise _not_imported(path, "CRI settings")
     in_force = config.effective()
@@ -169,7 +160,7 @@ def _full_drop_in(
         path=path,
         cri=cri,
         start=start,
-        base=tuple((cri, key, value) for key, value in table.items()),
+        base=tuple(((*cri, key), value) for key, value in table.items()),
         pattern=pattern,
         written=(*notes, note),
     )
@@ -178,8 +169,7 @@ def _full_drop_in(
 def _without_runtimes(cri: Cri, copy: Cri, names: Collection[str]) -> Table:
     if not names:
         return cri.table
-    containerd_table = cri.table.get("containerd")
-    containerd = dict(containerd_table) if isinstance(containerd_table, dict) else {}
+    containerd = dict(subtable(cri.table, ("containerd",)))
     runtimes = cri.runtimes
     containerd["runtimes"] = {name: runtimes[name] for name in runtimes if name not in names}
     if copy.default in names:
@@ -241,45 +231,37 @@ def _has_other_keys(loaded: Loaded, cri: Path) -> bool:
 # Edits
 
 
-def holder(config: Config, path: Path, target: Target) -> str:
-    """Return the file to change: the last with the key if tables merge, else the usual place."""
-    if config.modern:
-        for loaded in reversed(config.files):
-            if toml_file.find(config.cri(loaded) or {}, path) is not None:
-                return loaded.path
-    return target.path
-
-
 def edits(
-    config: Config, target: Target, settings: Settings, files: Files
+    config: Config, target: Target, keys: Sequence[KeyEdit], files: Files
 ) -> tuple[FileEdit, ...]:
-    """Return the edits: drop-ins before the root file, which imports them.
+    """Return the edits, by keys below the CRI's table: drop-ins before the root, their importer.
 
     Raises:
         EngineConfigError: k3s, RKE2 or k0s generates the root file at each start.
     """
-    texts = {target.path: target.start} if target.replaces else {}
-    for path, changed in settings.items():
-        if not changed:
-            continue
+    by_file: dict[str, list[KeyEdit]] = {}
+    for key, value in keys:
+        by_file.setdefault(_holder(config, key, target), []).append((key, value))
+    after = {target.path: target.start} if target.replaces else {}
+    for path, changed in by_file.items():
         loaded = config.get(path)
-        is_target = path == target.path
-        cri = target.cri if is_target or loaded is None else config.cri_path(loaded)
-        text = target.start if is_target else text_of((loaded and loaded.data) or b"")
-        changes = [((*cri, *table), key, value) for table, key, value in changed]
-        texts[path] = toml_file.edit(text, [*(target.base if is_target else ()), *changes], path)
+        data, cri = (loaded and loaded.data) or b"", target.cri
+        base: tuple[KeyEdit, ...] = ()
+        if path == target.path:
+            data, base = target.start, target.base
+        elif loaded:
+            cri = config.cri_path(loaded)
+        below = [((*cri, *key), value) for key, value in changed]
+        after[path] = toml_file.edit(data, [*base, *below], path)
     root = config.root
-    if target.pattern and target.path in texts:
-        imports = loading.strings(root.document, "imports")
-        changes = [((), "imports", [*imports, target.pattern])]
-        if not root.document:
-            changes.insert(0, ((), "version", config.version))
-        text = texts.get(root.path, text_of(root.data or b""))
-        texts[root.path] = toml_file.edit(text, changes, root.path)
-    order = sorted(texts, key=lambda path: path == root.path)
-    every = (
-        FileEdit(path=path, before=files.read(path), after=data_of(texts[path])) for path in order
-    )
+    if target.pattern and target.path in after:
+        version = [] if root.document else [(("version",), config.version)]
+        imports = ("imports",), [*strings(root.document, "imports"), target.pattern]
+        after[root.path] = toml_file.edit(
+            after.get(root.path, root.data or b""), [*version, imports], root.path
+        )
+    order = sorted(after, key=lambda path: path == root.path)
+    every = (FileEdit(path=path, before=files.read(path), after=after[path]) for path in order)
     changed_files = tuple(edit for edit in every if edit.before != edit.after)
     match = GENERATED_BY.search((root.data or b"")[:1000])
     if match and root.path in [edit.path for edit in changed_files]:
@@ -290,6 +272,14 @@ def edits(
             hint=K0S_HINT if maker == "k0s" else hint,
         )
     return changed_files
+
+
+def _holder(config: Config, key: Path, target: Target) -> str:
+    """Return the file to change: the last with the key if tables merge, else the usual place."""
+    for loaded in reversed(config.files) if config.modern else ():
+        if find(config.cri(loaded), key) is not ABSENT:
+            return loaded.path
+    return target.path
 
 
 def check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:
@@ -316,25 +306,25 @@ def cleared(
     config = loading.load(options, files)
     after = {edit.path: edit.after for edit in edits}
     for path, data in after.items():
-        text = text_of(data or b"")
         loaded = loading.parsed(path, data)
+        rest = data or b""
         named = {"runc": {"runtime_type": RUNC_TYPE}}
-        if NAMED in text and Cri(config.cri(loaded) or {}, config.modern).runtimes == named:
-            where = (*config.cri_path(loaded), *RUNTIMES)
-            text = toml_file.edit(text, [(where, "runc", ABSENT)], path)
-        after[path] = (
-            None if _is_left_over(options, config, path, data_of(text)) else data_of(text)
-        )
+        if (
+            NAMED.encode() in rest
+            and Cri(config.cri(loaded) or {}, config.modern).runtimes == named
+        ):
+            where = (*config.cri_path(loaded), *RUNTIMES, "runc")
+            rest = toml_file.edit(rest, [(where, ABSENT)], path)
+        after[path] = None if _is_left_over(options, config, path, rest) else rest
     root = config.root
-    spelled = loading.strings(root.document, "imports")
+    spelled = strings(root.document, "imports")
     stems = [posixpath.splitext(path) for path, data in after.items() if data is None]
     unneeded = {f"{stem}{star}{suffix}" for stem, suffix in stems for star in ("", "*")}
     paths = zip(spelled, loading.patterns(root), strict=True)
     imports = [item for item, path in paths if path not in unneeded]
     if len(imports) < len(spelled):
-        text = text_of(after.get(root.path, root.data) or b"")
-        change = ((), "imports", imports or ABSENT)
-        after[root.path] = data_of(toml_file.edit(text, [change], root.path))
+        keys = [(("imports",), imports or ABSENT)]
+        after[root.path] = toml_file.edit(after.get(root.path, root.data) or b"", keys, root.path)
     order = sorted(after, key=lambda path: (path != root.path, after[path] is None))
     return tuple(FileEdit(path=path, before=files.read(path), after=after[path]) for path in order)
 

@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 from nvct.engine import toml_file
 from nvct.engine.model import EngineOptions, Files, text_of
-from nvct.engine.spans import Path
-from nvct.engine.toml_file import Table, find
+from nvct.engine.tables import ABSENT, Path, Table, find, reduced, string, subtable
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import expand, matches
 
@@ -56,16 +55,13 @@ class Cri(NamedTuple):
     @property
     def runtimes(self) -> dict[str, Table]:
         """The table of each runtime by its name."""
-        tables = find(self.table, RUNTIMES)
-        if not isinstance(tables, dict):
-            return {}
+        tables = subtable(self.table, RUNTIMES)
         return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
     @property
     def default(self) -> str:
         """The name of the default runtime, "" if it names none."""
-        name = LEGACY_DEFAULT if self.legacy else find(self.table, ("containerd", DEFAULT))
-        return name if isinstance(name, str) else ""
+        return LEGACY_DEFAULT if self.legacy else string(self.table.get("containerd"), DEFAULT)
 
     @property
     def legacy(self) -> Table:
@@ -74,8 +70,8 @@ class Cri(NamedTuple):
         With a type it is the default runtime, whatever default_runtime_name says; without one, as
         `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
         """
-        table = {} if self.modern else find(self.table, ("containerd", LEGACY_TABLE))
-        return table if isinstance(table, dict) and table.get("runtime_type") else {}
+        table = subtable(self.table, ("containerd", LEGACY_TABLE))
+        return {} if self.modern or not table.get("runtime_type") else table
 
     def systemd_cgroup(self, runtime: Mapping[str, object]) -> bool:
         """Report whether a runtime has the cgroup driver systemd.
@@ -127,7 +123,7 @@ class Config:
         if self.version > 2:
             return (newest,)
         path = ("plugins", newest, *RUNTIMES)
-        has_newest = any(find(loaded.document, path) for loaded in self.files)
+        has_newest = any(find(loaded.document, path) not in (ABSENT, {}) for loaded in self.files)
         return (newest, CRI[2]) if has_newest else (CRI[2], newest)
 
     def unread(self, keys: Sequence[str] = ("containerd",)) -> list[tuple[Loaded, str]]:
@@ -137,8 +133,7 @@ class Config:
             (loaded, name)
             for loaded in self.files
             for name in names
-            if isinstance(table := find(loaded.document, ("plugins", name)), dict)
-            and any(key in table for key in keys)
+            if not subtable(loaded.document, ("plugins", name)).keys().isdisjoint(keys)
         ]
 
     def cri_path(self, loaded: Loaded) -> Path:
@@ -203,11 +198,6 @@ def load(options: EngineOptions, files: Files) -> Config:
         for name in toml_file.table(loaded.document, runtimes, loaded.path):
             toml_file.table(loaded.document, (*runtimes, name), loaded.path)
     return config
-
-
-def replaces(version: tuple[int, ...]) -> bool:
-    """Report whether a containerd of this version uses only the CRI's table of the last file."""
-    return version < VERSION_3
 
 
 def parsed(path: str, data: bytes | None) -> Loaded:
@@ -299,26 +289,14 @@ def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
 
 def set_only(table: Mapping[str, object]) -> Table:
     """Return a table without the values that are containerd's defaults."""
-    inner = {
-        key: set_only(value) if isinstance(value, dict) else value for key, value in table.items()
-    }
-    return {key: value for key, value in inner.items() if value not in ("", 0, [], {})}
+    return reduced(table, lambda _key, value: value in ("", 0, [], {}))
 
 
 def binary(runtime: Mapping[str, object]) -> str:
     """Return the program of a runtime; "" if the shim looks it up."""
-    options = runtime.get("options")
-    if not isinstance(options, dict):
-        return ""
+    options = subtable(runtime, ("options",))
     # `Runtime` is what the shim of containerd 1.0 (io.containerd.runtime.v1.linux) reads.
-    program = options.get("BinaryName") or options.get("Runtime")
-    return program if isinstance(program, str) else ""
-
-
-def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
-    """Return a list of strings, () for anything else."""
-    values = cri.get(key)
-    return tuple(map(str, values)) if isinstance(values, list) else ()
+    return string(options, "BinaryName" if options.get("BinaryName") else "Runtime")
 
 
 def is_imported(path: str, config: Config) -> bool:
@@ -339,14 +317,6 @@ def cri_of_dump(dump: str) -> Cri:
     document = toml_file.parse(dump, "containerd config dump")
     version = document.get("version", 1)
     known = version if isinstance(version, int) else 1
-    table = find(document, ("plugins", CRI.get(known, CRI[4])))
-    return Cri(_without_empty_options(table) if isinstance(table, dict) else {}, known > 2)
-
-
-def _without_empty_options(table: Table) -> Table:
-    """Return a table without the empty `options` that containerd prints if there are none."""
-    inner = {
-        key: _without_empty_options(value) if isinstance(value, dict) else value
-        for key, value in table.items()
-    }
-    return {key: value for key, value in inner.items() if (key, value) != ("options", {})}
+    table = subtable(document, ("plugins", CRI.get(known, CRI[4])))
+    # It prints empty `options` where there are none.
+    return Cri(reduced(table, lambda key, value: (key, value) == ("options", {})), known > 2)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvct.engine.model import ABSENT, Change, EngineOptions, Files, Handler, State, change_of
-from nvct.engine.syntax import Syntax
-from nvct.engine.toml_file import Change as Setting
-from nvct.engine.toml_file import Table, decode, edit, find, parse, string
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import ABSENT, KeyEdit, Table, string, strings, subtable
+from nvct.engine.toml_file import parse
 from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
@@ -54,11 +54,6 @@ class _Merged:
     sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
     low_level: str = ""  # the last default that is none of NVIDIA's
 
-    def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's list of strings, or CRI-O's default if it has none."""
-        value = self.keys.get(key)
-        return tuple(map(str, value)) if isinstance(value, list) else default
-
 
 def state(options: EngineOptions, files: Files) -> State:
     """Return what CRI-O's files say.
@@ -74,7 +69,7 @@ def state(options: EngineOptions, files: Files) -> State:
         handlers={name: string(table, "runtime_path") for name, table in merged.runtimes.items()},
         default=string(merged.keys, "default_runtime"),
         cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
-        spec_dirs=merged.list("cdi_spec_dirs", ()),
+        spec_dirs=strings(merged.keys, "cdi_spec_dirs"),
     )
 
 
@@ -86,27 +81,24 @@ def plan(options: EngineOptions, files: Files) -> Change:
             default of the options is no handler.
         DocumentError: a file cannot be read.
     """
-    target = _target(options)
+    target, order = _target(options), _order(options, files)
     before = files.read(target)
     merged = _merge(_layers(options, files))
     document = parse(before or b"", target)
     template = _template(_merge(_in_force(options)) if options.dump else merged, files)
-    settings: list[Setting] = []
+    settings: list[KeyEdit] = []
     notes = [*_notes(options, files, target), *_low_level_note(template, files)]
     for handler in options.handlers:
         changes = _handler(handler, template, merged, document)
         if changes:
-            _check_last(merged, f"runtimes.{handler.name}", target, files, options)
+            _check_last(merged, f"runtimes.{handler.name}", target, order)
             settings += changes
     for key, value in _keys(options, merged):
-        _check_last(merged, key, target, files, options)
-        settings.append((RUNTIME, key, value))
+        _check_last(merged, key, target, order)
+        settings.append(((*RUNTIME, key), value))
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
-    after = before
-    if settings:
-        text = HEADER if before is None else decode(before, target)
-        after = edit(text, settings, target).encode()
+    after = SYNTAX.edit(before, settings, target) if settings else before
     return change_of("crio", target, before, after, restart=True, notes=notes)
 
 
@@ -122,9 +114,16 @@ def _target(options: EngineOptions) -> str:
 
 
 def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
-    paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
-    contents = ((path, files.read(path)) for path in paths)
+    contents = ((path, files.read(path)) for path in _order(options, files))
     return {path: parse(data, path) for path, data in contents if data}
+
+
+def _order(options: EngineOptions, files: Files) -> list[str]:
+    """Return the files in CRI-O's order, the target among them, whether it exists or not."""
+    main, drop_ins = options.config or CONFIG, [*_walk(files, config_dir(options))]
+    if _target(options) not in (main, *drop_ins):
+        drop_ins = sorted([*drop_ins, _target(options)])
+    return [main, *drop_ins]
 
 
 def _in_force(options: EngineOptions) -> dict[str, Table]:
@@ -181,7 +180,7 @@ def _template(merged: _Merged, files: Files) -> Table:
     return inherited | {"monitor_path": conmon}
 
 
-def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[Setting]:
+def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[KeyEdit]:
     """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
     # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
@@ -189,10 +188,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
     registered = merged.runtimes.get(handler.name)
     if registered is not None and _is_up_to_date(registered, table):
         return []
-    own_table = find(document, (*RUNTIMES, handler.name))
-    keys = own_table if isinstance(own_table, dict) else ()
-    misleading = [((*RUNTIMES, handler.name), key, ABSENT) for key in MISLEADING if key in keys]
-    return [(RUNTIMES, handler.name, table), *misleading]
+    key = (*RUNTIMES, handler.name)
+    own_table = subtable(document, key)
+    return [(key, table), *(((*key, name), ABSENT) for name in MISLEADING if name in own_table)]
 
 
 def _is_up_to_date(registered: Table, table: Table) -> bool:
@@ -217,24 +215,19 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
                 hint="name one of " + ", ".join(sorted(names)),
             )
         yield "default_runtime", options.default
-    dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
+    dirs = strings(merged.keys, "cdi_spec_dirs", SPEC_DIRS)
     missing = [name for name in options.spec_dirs if name not in dirs]
     if missing:
         yield "cdi_spec_dirs", [*dirs, *missing]
-    hooks = merged.list("hooks_dir", (HOOKS_DIR,))
+    hooks = strings(merged.keys, "hooks_dir", (HOOKS_DIR,))
     if options.hooks_dir and options.hooks_dir not in hooks:
         yield "hooks_dir", [*hooks, options.hooks_dir]
 
 
-def _check_last(
-    merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
-) -> None:
+def _check_last(merged: _Merged, key: str, target: str, order: Sequence[str]) -> None:
     """Refuse to write a key that a later file overrides."""
     where = merged.sources.get(key, target)
-    order = [options.config or CONFIG, *_walk(files, config_dir(options))]
-    if target not in order:
-        order = [order[0], *sorted([*order[1:], target])]
-    if where in order and order.index(where) > order.index(target):
+    if order.index(where) > order.index(target):
         raise EngineConfigError(
             f"{where} says {key} too, and CRI-O reads it after {target}",
             hint=f"change {key} there",
@@ -258,8 +251,8 @@ def _low_level_note(template: Table, files: Files) -> Iterator[str]:
     path = string(template, "runtime_path")
     config = files.read(CONFIG_FILE)
     document = {} if config is None else parse(config, CONFIG_FILE)
-    runtimes = find(document, ("nvidia-container-runtime", "runtimes"))
-    first = str(runtimes[0]) if isinstance(runtimes, list) and runtimes else "runc"
+    shim_options = subtable(document, ("nvidia-container-runtime",))
+    first = (strings(shim_options, "runtimes") or ("runc",))[0]
     on_path = posixpath.dirname(path) in ("", *DEFAULT_PATH_DIRS)
     if path and first != path and not (on_path and first == posixpath.basename(path)):
         yield (

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import command, crio, modules, platforms, processes, syntax
+from nvct.engine import command, crio, modules, platforms, processes
 from nvct.engine.model import Engine, Files
 from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
+from nvct.engine.tables import find
 from nvct.errors import DocumentError
 
 # (file to execute, argv) → what it printed; "" if it cannot be run.
@@ -24,6 +25,9 @@ Ask: TypeAlias = Callable[[str, list[str]], str]
 
 PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
 VERSION_TIMEOUT_S = 5.0
+SOCKET_KEYS = {
+    "docker": ("hosts",), "containerd": ("grpc", "address"), "crio": ("crio", "api", "listen"),
+}  # fmt: skip
 
 
 def engines(
@@ -193,19 +197,13 @@ def _socket(
     engine: Engine, args: Sequence[str], files: Files | None, env: Mapping[str, str]
 ) -> str:
     """Return the path of an engine's API socket; the command line precedes the file."""
-    addresses = {
-        "docker": [*options(args, "H", "host"), *_configured_sockets(engine, files, "hosts")],
-        "containerd": [
-            option(args, "address", "a"),
-            *_configured_sockets(engine, files, "grpc", "address"),
-        ],
-        "crio": [
-            option(args, "listen"),
-            *_configured_sockets(engine, files, "crio", "api", "listen"),
-        ],
+    named = {
+        "docker": options(args, "H", "host"),
+        "containerd": [option(args, "address", "a")],
+        "crio": [option(args, "listen")],
         "podman": [arg for arg in args if arg.startswith("unix:")],
     }[engine.engine]
-    for value in addresses:
+    for value in (*named, *_configured_sockets(engine, files)):
         if value.startswith(("/", "unix:")):
             return "/" + value.removeprefix("unix:").lstrip("/")
     if engine.engine in ("docker", "podman") and env.get("XDG_RUNTIME_DIR") and engine.uid:
@@ -214,17 +212,15 @@ def _socket(
     return modules.SOCKET[engine.engine]
 
 
-def _configured_sockets(engine: Engine, files: Files | None, *path: str) -> list[str]:
+def _configured_sockets(engine: Engine, files: Files | None) -> list[str]:
     """Return the sockets that an engine's main file names; [] if it cannot be read."""
-    if files is None:
+    if files is None or engine.engine not in SOCKET_KEYS:
         return []
     try:
-        data = files.read(engine.config)
-        if not data:
-            return []
+        data = files.read(engine.config) or b""
         document = modules.of(engine.engine).SYNTAX.parse(data, engine.config)
     except DocumentError:
         return []
-    configured = syntax.find(document, path)
+    configured = find(document, SOCKET_KEYS[engine.engine])
     values = configured if isinstance(configured, list) else [configured]
     return [value for value in values if isinstance(value, str)]

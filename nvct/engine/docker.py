@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from nvct import paths
 from nvct.engine import json_file
-from nvct.engine.json_file import Document, Edit
+from nvct.engine.json_file import Document
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
-from nvct.engine.syntax import Syntax
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
 RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
 CDI = ("features", "cdi")
-STOCK = "runc"
-RESERVED = (STOCK, "io.containerd.runc.v2")
+RESERVED = ("runc", "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
 """Names of containerd's shims, which a default may have without being registered."""
 
@@ -96,7 +96,7 @@ def _registered(document: Document, name: str) -> tuple[str, str]:
     return member, document.get((RUNTIMES, name, member), str) or ""
 
 
-def _register(document: Document, handler: Handler) -> Edit | None:
+def _register(document: Document, handler: Handler) -> KeyEdit | None:
     """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
     if handler.name in RESERVED:
         raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
@@ -116,9 +116,9 @@ def _check_default(options: EngineOptions, document: Document) -> None:
         raise UsageError(f"no runtime {options.default} is registered that could be the default")
 
 
-def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
+def _cdi(options: EngineOptions, document: Document) -> list[KeyEdit]:
     """Return the edits that CDI needs: none if it is on and reads the right folders."""
-    edits: list[Edit] = []
+    edits: list[KeyEdit] = []
     switch = document.get(CDI, bool)
     if options.cdi and not switch and not cdi_is_on(options.engine_version, said=switch):
         edits.append((CDI, True))

@@ -21,7 +21,7 @@ from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.processes import Process
 from nvct.engine.running import Ask as Get
 from nvct.engine.running import Running
-from nvct.engine.toml_file import string
+from nvct.engine.tables import string
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
 from nvct.host.gpu import pci
@@ -120,7 +120,8 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
 
     DOCKER_HOST precedes DOCKER_CONTEXT, which precedes the chosen context (docker(1)).
     """
-    program = _which("docker", environ.get("PATH", ""), files)
+    docker_program = _find("docker", environ.get("PATH", ""), files.at("/"))
+    program = docker_program.path if docker_program else ""
     real = os.path.realpath(files.at(program)) if program else ""
     podman = posixpath.basename(real).startswith("podman") or _is_podman_script(real)
     if files.root != "/":
@@ -199,13 +200,12 @@ def _state(config: str, root: str) -> tuple[State | None, str]:
 
 def _on_path(path: str, root: str) -> dict[str, Program]:
     """Return the programs of HOOKS that a PATH leads to in a file system."""
-    folders = [folder for folder in path.split(":") if folder.startswith("/")]
-    programs = {}
-    for name in HOOKS:
-        found = (_program(f"{folder}/{name}", root) for folder in folders)
-        if program := next(filter(None, found), None):
-            programs[name] = program
-    return programs
+    return {name: program for name in HOOKS if (program := _find(name, path, root))}
+
+
+def _find(name: str, path: str, root: str) -> Program | None:
+    folders = (folder for folder in path.split(":") if folder.startswith("/"))
+    return next(filter(None, (_program(f"{folder}/{name}", root) for folder in folders)), None)
 
 
 def _program(path: str, root: str) -> Program | None:
@@ -222,11 +222,6 @@ def _program(path: str, root: str) -> Program | None:
     if not os.path.isfile(full_path) or not status.st_mode & 0o111:
         return None
     return Program(path=path, arrived=max(status.st_ctime, link.st_ctime))
-
-
-def _which(name: str, path: str, files: Files) -> str:
-    paths = (f"{folder}/{name}" for folder in path.split(":") if folder.startswith("/"))
-    return next((path for path in paths if _program(path, files.at("/"))), "")
 
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:

@@ -205,9 +205,6 @@ class EngineControl:
         return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []
 
 
-TIMEOUT_S = 20.0
-
-
 def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
     """Return the command with which an engine reads its files and exits; [] if it has none.
 
@@ -252,19 +249,20 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")
     changed = {os.path.realpath(path): data for path, data in files.items()}
-    folders = sorted({_nearest_folder(path) for path in changed})
+    present = ((writing.missing_folders(path) or [path])[0] for path in changed)
+    folders = sorted({os.path.dirname(path) for path in present})
     for number, folder in enumerate(folders):
         # An overlay over a part of an overlay adds a layer, and the kernel has only two.
         others = [parent.rstrip("/") + "/" for parent in folders if parent != folder]
         if not folder.startswith(tuple(others)):
             _overlay(folder, f"{stage}/{number}", kernel)
     for path, data in changed.items():
-        _write_content(path, data)
-
-
-def _nearest_folder(path: str) -> str:
-    missing = writing.missing_folders(path)
-    return os.path.dirname(missing[0] if missing else path)
+        if data is not None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+        elif os.path.lexists(path):
+            os.unlink(path)
 
 
 def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
@@ -277,16 +275,6 @@ def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
         kernel.mount("overlay", folder, "overlay", 0, data)
     finally:
         kernel.close(lower)
-
-
-def _write_content(path: str, content: bytes | None) -> None:
-    if content is None:
-        if os.path.lexists(path):
-            os.unlink(path)
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
 
 
 def _reason(completed: Completed) -> str:

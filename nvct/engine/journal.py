@@ -25,8 +25,7 @@ from typing import Any
 
 from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
-from nvct.engine.staging import opened
-from nvct.engine.writing import ABSENT, PathState, remove
+from nvct.engine.writing import ABSENT, PathState, opened, remove
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from nvct.engine import spans
-from nvct.engine.model import Absent
-from nvct.engine.spans import SPACE, Item, Path, items, same
+from nvct.engine.spans import SPACE, Item, items
+from nvct.engine.tables import ABSENT, KeyEdit, Path, same
 from nvct.errors import DocumentError, EngineConfigError
 from nvct.oci import jsontext
 
-Edit: TypeAlias = tuple[Path, object]
 Kind = TypeVar("Kind")
 
 EMPTY = "{}\n"
@@ -140,7 +139,7 @@ def parse(data: bytes | None, path: str) -> Document:
     return Document(text if text.strip(SPACE) else EMPTY, path)
 
 
-def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
+def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | None:
     """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
@@ -151,20 +150,19 @@ def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
     """
     document = start = parse(data, path)
     for where, value in edits:
-        if isinstance(value, Absent):
-            document = Document(_without(document, where), path)
-        else:
-            document = Document(_with(document, where, value), path)
+        gone = value is ABSENT
+        text = _without(document, where) if gone else _with(document, where, value)
+        document = Document(text, path)
     return data if document.text == start.text else document.text.encode()
 
 
 def _with(document: Document, where: Path, value: object) -> str:
     text = document.text
+    has_lines = "\n" in text[document.root.value : document.root.end]
     old = document.find(where)
     if old is not None:
         if same(document.value(old), value):
             return text
-        has_lines = "\n" in text[document.root.value : document.root.end]
         indent = _indent_at(text, old.value) if has_lines else None
         return text[: old.value] + _render(document, value, indent) + text[old.end :]
     depth = len(where) - 1
@@ -177,8 +175,8 @@ def _with(document: Document, where: Path, value: object) -> str:
     members = items(text, parent.value)
     if members:
         return _appended(document, members, parent.value, where[depth], value)
-    is_alone = parent is document.root or "\n" in text[document.root.value : document.root.end]
-    indent = _indent_at(text, parent.value) if is_alone else None
+    is_on_lines = has_lines or parent is document.root
+    indent = _indent_at(text, parent.value) if is_on_lines else None
     filled = _render(document, {where[depth]: value}, indent)
     return text[: parent.value] + filled + text[parent.end :]
 

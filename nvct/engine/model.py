@@ -21,12 +21,6 @@ from nvct.errors import DocumentError
 from nvct.linux import files as host_files
 from nvct.linux.files import MIB
 
-
-class Absent:
-    """The value of a key that is missing, or is to be removed."""
-
-
-ABSENT = Absent()
 FILE_LIMIT = 4 * MIB  # bytes; an engine's configuration is a few KB
 
 

@@ -1,17 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines by name: modules, usual files, sockets, programs; our runtimes and hook file."""
+"""The engines by name: modules, syntax, usual files, sockets, programs; our runtimes and hooks.
+
+In the files of every engine, the table `runtimes` and the key of the default runtime have the same
+parent.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
 import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
-from nvct.engine.model import Change, EngineOptions, Files, Handler, State
-from nvct.engine.syntax import Syntax
+from nvct.engine import json_file, toml_file
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State, text_of
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, has_values, subtable
 from nvct.errors import UsageError
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
+
+RUNTIMES = "runtimes"
+ANY = "*"
+PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syntax:
+    """The files of one engine."""
+
+    is_json: bool = False  # they are JSON; else they are TOML
+    parent: Path = ()  # path of the table that holds `runtimes` and the default; * is any name
+    default: str = ""  # the key in it that names the default runtime; "" if there is none
+    header: str = ""  # the first line of a drop-in of ours
+    # reports whether the remaining files use an element that we added to a list
+    needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
+    # the first release that merges the tables of all files; before, those of the last one count,
+    # so that a drop-in of ours holds a copy of the others
+    merges_from: tuple[int, ...] = ()
+    # returns the default after a removal by the remaining runtimes, the engine's version and the
+    # path of the table; ABSENT for the engine's own
+    next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT
+    # returns the edits of a removal with what goes beside our runtimes, such as an import; None if
+    # that is only a drop-in without settings
+    cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
+        None
+    )
+
+    def parse(self, data: bytes, path: str) -> Table:
+        """Return what a file says.
+
+        Raises:
+            EngineConfigError: it is malformed.
+        """
+        if self.is_json:
+            return json_file.parse(data, path).data
+        # Some engines accept bytes that are not UTF-8; others have refused them before.
+        return toml_file.parse(text_of(data), path)
+
+    def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
+        """Return a file with keys set or removed; None is a new one, with our first line.
+
+        Raises:
+            EngineConfigError: it is malformed, or cannot be edited.
+        """
+        if self.is_json:
+            return json_file.edit(data, edits, path) or b""
+        return toml_file.edit(self.header.encode() if data is None else data, edits, path)
+
+    def is_empty(self, data: bytes, path: str) -> bool:
+        """Report whether a file has no settings, and no comments except ours."""
+        comments = b"#" in data.replace(self.header.encode(), b"")
+        return not comments and not has_values(self.parse(data, path))
+
+    def parents(self, document: Table) -> list[tuple[Path, Table]]:
+        """Return the tables that may hold `runtimes` and the default, with their paths."""
+        tables: list[tuple[Path, Table]] = [((), document)]
+        for name in self.parent:
+            tables = [
+                ((*path, key), value)
+                for path, table in tables
+                for key, value in table.items()
+                if name in (ANY, key) and isinstance(value, dict)
+            ]
+        return tables
+
+    def names(self, document: Table) -> set[str]:
+        """Return the names of the runtimes that a file registers."""
+        parents = self.parents(document)
+        return {name for _, table in parents for name in subtable(table, (RUNTIMES,))}
+
+
+def program(runtime: object) -> str:
+    """Return the program of a registered runtime, "" if none is named."""
+    if isinstance(runtime, list):  # Podman's: the first that exists
+        return next((item for item in runtime if isinstance(item, str)), "")
+    if not isinstance(runtime, dict):
+        return ""
+    options = subtable(runtime, ("options",))
+    candidates = [options.get("BinaryName"), options.get("Runtime")]
+    candidates += [value for key, value in runtime.items() if key.lower() in PROGRAM_KEYS]
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 class Module(Protocol):
@@ -94,6 +183,20 @@ def check_drop_in(engine: str, drop_in: str | None) -> None:
     """
     if engine == "docker" and drop_in:
         raise UsageError("docker does not support drop-in configs", hint="use --config")
+
+
+def drop_in(engine: str, option: str) -> str | None:
+    """Return the drop-in that an option of the command line names, None if it leaves the choice.
+
+    Raises:
+        UsageError: the engine reads no drop-in, or the path is not absolute.
+    """
+    if option == SUITS_ENGINE:
+        return "" if engine == "docker" else None
+    check_drop_in(engine, option)
+    if option:
+        check_absolute("the drop-in's path", option)
+    return option
 
 
 def check_name(name: str | None, option: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from nvct.engine import staging, writing
+from nvct.engine import writing
 from nvct.engine.journal import Entry, Journal, Page
 from nvct.engine.model import Files
 from nvct.engine.writing import ABSENT, PathState, state_of
@@ -67,7 +67,7 @@ class PathChanges:
     def state_of(self, entry: Entry) -> PathState:
         """Return what is at the path of an entry now."""
         path = self.files.at(entry.path)
-        return state_of(staging.target(path) if self.follow else path)
+        return state_of(writing.target(path) if self.follow else path)
 
     def write(self, entry: Entry) -> None:
         """Make a path what its entry says.
@@ -90,7 +90,7 @@ class PathChanges:
             HostError: it cannot be written.
         """
         if self.follow:
-            staging.sweep(self.files.at(entry.path), self.kernel)
+            writing.sweep(self.files.at(entry.path), self.kernel)
         current = self.state_of(entry)
         if current.is_like(entry.after):
             self._put(entry, entry.before)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from nvct import paths
 from nvct.engine import toml_file
 from nvct.engine.model import Change, EngineOptions, Files, State, change_of
-from nvct.engine.syntax import Syntax
-from nvct.engine.toml_file import Change as Edit
-from nvct.engine.toml_file import Table, table
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit, Table, find
+from nvct.engine.toml_file import table
 from nvct.errors import EngineConfigError, UsageError
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
@@ -107,15 +107,15 @@ def plan(options: EngineOptions, files: Files) -> Change:
     at = order.index(target) + 1
     current = _merged(order, files)
     before = files.read(target)
-    text = HEADER if before is None else toml_file.decode(before, target)
     edits = _edits(options, current)
     if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:
-        folders = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
-        edits.append((ENGINE, HOOKS, _with_folder(options, folders, _merged(order[:at], files))))
+        folders = find(toml_file.parse(before or b"", target), (*ENGINE, HOOKS))
+        value = _with_folder(options, folders, _merged(order[:at], files))
+        edits.append(((*ENGINE, HOOKS), value))
     if not edits:
         return Change(engine=options.engine, notes=_notes(options, current))
-    after = toml_file.edit(text, edits, target).encode()
-    changed = {key for _table, key, _value in edits}
+    after = SYNTAX.edit(before, edits, target)
+    changed = {key[-1] for key, _value in edits}
     notes = tuple(
         f"{file} is read later and says {key} too: it wins"
         for key, file in current.sources.items()
@@ -125,22 +125,22 @@ def plan(options: EngineOptions, files: Files) -> Change:
     return change_of("podman", target, before, after, notes=notes)
 
 
-def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
+def _edits(options: EngineOptions, current: Merged) -> list[KeyEdit]:
     """Return the keys that the target must have: none that is in force already."""
-    edits: list[Edit] = []
+    edits: list[KeyEdit] = []
     for handler in options.handlers:
         if not handler.path.startswith("/"):
             text = f"podman takes no runtime by its name alone: {handler.path}"
             raise UsageError(text, hint="give the absolute path of the program")
         if current.handlers.get(handler.name) != handler.path:
-            edits.append((RUNTIMES, handler.name, [handler.path]))
+            edits.append(((*RUNTIMES, handler.name), [handler.path]))
     if options.default and current.default != options.default:
-        edits.append((ENGINE, DEFAULT, options.default))
+        edits.append(((*ENGINE, DEFAULT), options.default))
     if options.spec_dirs and _spec_dirs(options, current) != options.spec_dirs:
         if options.engine_version and options.engine_version < WITH_SPEC_DIRS:
             text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
             raise UsageError(text, hint="leave the folders as they are")
-        edits.append((ENGINE, SPEC_DIRS, list(options.spec_dirs)))
+        edits.append(((*ENGINE, SPEC_DIRS), list(options.spec_dirs)))
     return edits
 
 

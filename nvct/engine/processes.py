@@ -51,10 +51,6 @@ class Process:
     uid: int = 0
     root: str = "/"  # of its files, for this process: "/" if it is ours, or /proc/PID/root
 
-    def option(self, *names: str) -> str:
-        """Return the value of an option, "" where it is not given; see `option`."""
-        return option(self.args[1:], *names)
-
     def path(self, value: str) -> str:
         """Return a path of the command line as an absolute one."""
         if value == "" or value.startswith("/") or self.cwd == "":
@@ -230,7 +226,6 @@ class Unit:
     """The program that a unit starts."""
 
     name: str
-    files: tuple[str, ...]
     args: tuple[str, ...] = ()  # the command line of the last ExecStart, with variables replaced
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -245,18 +240,17 @@ def unit_of(name: str, files: Files) -> Unit | None:
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:
         return None
-    paths = [path, *_drop_ins(name, files)]
     command: list[str] = []
     env: dict[str, str] = {}
-    for path in paths:
-        for key, value in _settings(files.text(path) or ""):
+    for file in (path, *_drop_ins(name, files)):
+        for key, value in _settings(files.text(file) or ""):
             if key == "ExecStart":
                 command = _arguments(value)  # an empty value resets the setting
             elif key == "Environment":
                 env |= dict(word.split("=", 1) for word in _arguments(value) if "=" in word)
             elif key == "EnvironmentFile":
                 env |= _file_environment(value.removeprefix("-"), files)
-    return Unit(name=name, files=tuple(paths), args=tuple(_expanded(command, env)), env=env)
+    return Unit(name=name, args=tuple(_expanded(command, env)), env=env)
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from nvct.config import toml
-
-Path: TypeAlias = tuple[str, ...]
+from nvct.engine.tables import Path
 
 SPACE = " \t\r\n"
 _PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\])*"|'[^']*'|[A-Za-z0-9_-]+)([ \t]*\.)?""")
@@ -109,16 +108,3 @@ def value_end(text: str, at: int) -> int:
         depth += (token in ("[", "{")) - (token in ("]", "}"))
         end = end if token.isspace() else match.end()
     return end
-
-
-def same(first: object, second: object) -> bool:
-    """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, str) and isinstance(second, str):
-        return str(first) == str(second)
-    if type(first) is not type(second):
-        return False
-    return first == second or (first != first and second != second)  # noqa: PLR0124 nan

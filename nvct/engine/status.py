@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nvct.engine import containerd_load as loading
-from nvct.engine import modules, running, toml_file
+from nvct.engine import modules, running
 from nvct.engine.containerd_load import CRI, Config, Cri
 from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.running import Ask, Running
-from nvct.engine.toml_file import Table
+from nvct.engine.tables import Table, subtable
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 
@@ -218,6 +218,7 @@ def _registers(path: str, files: Files) -> bool:
     return any(
         name.startswith("nvidia") or SHIM_PROGRAM in loading.binary(table)
         for plugin in dict.fromkeys(CRI.values())
-        if isinstance(cri := toml_file.find(loaded.document, ("plugins", plugin)), dict)
-        for name, table in Cri(cri, modern=True).runtimes.items()
+        for name, table in Cri(
+            subtable(loaded.document, ("plugins", plugin)), modern=True
+        ).runtimes.items()
     )

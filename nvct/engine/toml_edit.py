@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from nvct.engine.spans import Path
+from nvct.engine.tables import Path
 from nvct.engine.toml_source import (
     GAPS,
     HEADERS,
@@ -37,17 +37,21 @@ from nvct.errors import EngineConfigError
 STEP = "  "
 
 
-def put(text: str, table: Path, key: str, value: object, path: str) -> str:
-    """Return a text in which table.key has a value; a dict is merged into a table.
+def put(text: str, target: Path, value: object, path: str) -> str:
+    """Return a text in which a key has a value; a dict is merged into a table.
 
     Raises:
         EngineConfigError: the key or a table above it is of another kind.
     """
     if isinstance(value, dict) and value:
         for name, inner in value.items():
-            text = put(text, (*table, key), name, inner, path)
+            text = put(text, (*target, name), inner, path)
         return text
-    nodes, target = statements(text), (*table, key)
+    note = ""
+    if isinstance(value, Noted):
+        note = f"  # {value.note}"
+        value = value.value
+    nodes = statements(text)
     quote = "'" if text.count("= '") > text.count('= "') else '"'
     where = f"{path}: {'.'.join(target)}"
     _refuse_in_the_way(text, nodes, target, path)
@@ -62,9 +66,8 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
         return put_member(text, holder.value, target[len(holder.path) :], value, quote, where)
     if value == {}:
         return _add(text, nodes, target, "", quote)
-    note = f"  # {value.note}" if isinstance(value, Noted) else ""
-    line = f"{key_text(key, quote)} = {value_text(value, quote)}{note}"
-    return _add(text, nodes, table, line, quote)
+    line = f"{key_text(target[-1], quote)} = {value_text(value, quote)}{note}"
+    return _add(text, nodes, target[:-1], line, quote)
 
 
 def _refuse_in_the_way(text: str, nodes: Sequence[Node], target: Path, path: str) -> None:

@@ -8,17 +8,13 @@ but the change, that is an error, and there is no result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
 
 from nvct.config import toml
-from nvct.engine.model import Absent
-from nvct.engine.spans import same
+from nvct.engine.model import data_of, text_of
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, pruned, same
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
-
-Table: TypeAlias = dict[str, object]
-Change: TypeAlias = tuple[tuple[str, ...], str, object]
 
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
@@ -66,32 +62,31 @@ def _no_toml(text: str, path: str, reason: str) -> EngineConfigError:
     return EngineConfigError(f"{path} is no TOML: {reason}", hint="correct the file")
 
 
-def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
-    """Return a text with keys changed and every other byte as it was.
+def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    """Return a file with keys set or removed, and every other byte as it was.
 
-    A change is (table, key, value). A dict sets the keys that it has and leaves the others of that
-    table; ABSENT removes a key, or a table and its content. A key that already has its value keeps
-    its spelling.
+    A dict sets the keys that it has and leaves the others of that table; ABSENT removes a key, or
+    a table and its content. A key that already has its value keeps its spelling.
 
     Raises:
-        EngineConfigError: the text is no TOML, a table is another kind of value, or the edit
+        EngineConfigError: the file is no TOML, a table is another kind of value, or the edit
             would also change something else.
     """
-    requested = list(changes)
+    text = text_of(data)
     expected = parse(text, path)
-    edited = _edited(text, requested, path)
-    for table, key, value in requested:
-        _apply(expected, table, key, value)
+    edited = _edited(text, edits, path)
+    for key, value in edits:
+        _apply(expected, key, value)
     if not same(pruned(parse(edited, path)), pruned(expected)):
         raise EngineConfigError(
             f"{path} cannot be edited without changing more than was asked for",
             hint="edit it by hand; `plan` shows what is wanted",
         )
-    return edited
+    return data_of(edited)
 
 
-def _edited(text: str, changes: Iterable[Change], path: str) -> str:
-    """Make changes, without the byte order mark and line ends, which `toml_edit` does not know."""
+def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
+    """Make edits, without the byte order mark and line ends, which `toml_edit` does not know."""
     from nvct.engine.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -100,28 +95,10 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
     plain = plain.replace("\r\n", "\n") if crlf else plain
     open_end = plain != "" and not plain.endswith("\n")
     plain += "\n" if open_end else ""
-    for table, key, value in changes:
-        if isinstance(value, Absent):
-            plain = delete(plain, (*table, key))
-        else:
-            plain = put(plain, table, key, value, path)
+    for key, value in edits:
+        plain = delete(plain, key) if value is ABSENT else put(plain, key, value, path)
     plain = plain.removesuffix("\n") if open_end else plain
     return mark + (plain.replace("\n", "\r\n") if crlf else plain)
-
-
-def find(document: object, path: Iterable[str], missing: object = None) -> object:
-    """Return the value at a path, `missing` if there is none."""
-    for name in path:
-        if not isinstance(document, dict) or name not in document:
-            return missing
-        document = document[name]
-    return document
-
-
-def string(table: object, key: str) -> str:
-    """Return a string of a table, "" for anything else."""
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, str) else ""
 
 
 def table(document: Table, path: Iterable[str], where: str) -> Table:
@@ -142,27 +119,18 @@ def table(document: Table, path: Iterable[str], where: str) -> Table:
     return inner
 
 
-def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> None:
-    parent = document
-    for name in table:
-        inner = parent.setdefault(name, {})
+def _apply(document: Table, key: Path, value: object) -> None:
+    for name in key[:-1]:
+        inner = document.setdefault(name, {})
         if not isinstance(inner, dict):  # put has refused this before
             return
-        parent = inner
-    if isinstance(value, Absent):
-        parent.pop(key, None)
+        document = inner
+    if value is ABSENT:
+        document.pop(key[-1], None)
     elif isinstance(value, dict):
-        parent.setdefault(key, {})
+        document.setdefault(key[-1], {})
         for name, item in value.items():
-            _apply(document, (*table, key), name, item)
+            _apply(document, (key[-1], name), item)
     else:
-        plain = str(value) if isinstance(value, Noted) else value
-        parent[key] = list(plain) if isinstance(plain, tuple) else plain
-
-
-def pruned(item: object) -> object:
-    """Return a value without empty tables, which mean nothing."""
-    if not isinstance(item, dict):
-        return item
-    inner = {key: pruned(value) for key, value in item.items()}
-    return {key: value for key, value in inner.items() if value != {}}
+        plain = value.value if isinstance(value, Noted) else value
+        document[key[-1]] = list(plain) if isinstance(plain, tuple) else plain

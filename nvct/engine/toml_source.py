@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from nvct.config import toml
 from nvct.engine import spans
-from nvct.engine.spans import Item, Path, after_space, items, same, value_end
+from nvct.engine.spans import Item, after_space, items, value_end
+from nvct.engine.tables import Path, same
 from nvct.errors import EngineConfigError
 
 GAPS = ("blank", "comment")
@@ -23,19 +24,11 @@ _BLANKS = " \t"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Noted(str):
-    """A string that gets a comment if it is added on a line of its own."""
+class Noted(NamedTuple):
+    """A value that gets a comment if it is added on a line of its own."""
 
-    __slots__ = ("note",)
-
+    value: object
     note: str
-
-    @classmethod
-    def of(cls, text: str, note: str) -> Noted:
-        """Return a string with a comment."""
-        noted = cls(text)
-        noted.note = note
-        return noted
 
 
 class Node(NamedTuple):
@@ -102,11 +95,6 @@ def is_table(nodes: Sequence[Node], path: Path) -> bool:
     )
 
 
-def data_of_value(text: str) -> object:
-    """Return the data of a value."""
-    return toml.loads(f"value = {text}")["value"]
-
-
 # Arrays and inline tables: `start` is where one starts
 
 
@@ -157,7 +145,8 @@ def replaced(text: str, start: int, value: object, quote: str, where: str) -> st
         EngineConfigError: one of the two is a table, and the other is none.
     """
     end = value_end(text, start)
-    old, new = data_of_value(text[start:end]), list(value) if isinstance(value, tuple) else value
+    old = toml.loads(f"value = {text[start:end]}")["value"]
+    new = list(value) if isinstance(value, tuple) else value
     if same(old, new) or (isinstance(old, dict) and new == {}):
         return text
     if isinstance(old, dict):
@@ -227,7 +216,7 @@ def value_text(value: object, quote: str = '"') -> str:
     if isinstance(value, str):
         if quote == "'" and "'" not in value and value.isprintable():
             return f"'{value}'"
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

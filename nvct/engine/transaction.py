@@ -62,14 +62,13 @@ class Transaction:
         with self.paths.locked():
             path, page, notes = self._settled(options, aside=True)
             change = self.module.plan(options, self.files)
-            if not change.edits:
-                return _outcome(change, notes)
-            self._check_shared(path, change)
-            state = self.module.state(options, self.files)
-            record_options = undoing.options_to_undo(options, state, page.done)
-            pending = self._record(record_options, change)
-            done = undoing.merged(page.done, pending, self.module)
-            notes += self._commit(path, page.done, pending, done, change)
+            if change.edits:
+                self._check_shared(path, change)
+                state = self.module.state(options, self.files)
+                record_options = undoing.options_to_undo(options, state, page.done)
+                pending = self._record(record_options, change)
+                done = undoing.merged(page.done, pending, self.module)
+                notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
 
     def undo(self, options: EngineOptions, *, aside: bool = False) -> Change:
@@ -132,15 +131,9 @@ class Transaction:
             return path, Page(), (self._set_aside(path, error),)
         if page.pending is None:
             return path, page, ()
-        notes = [
-            f"an earlier change of {options.engine} was cut short: its files are as before it",
-            *self._restore_files(page.pending),
-        ]
-        if page.pending.reloaded:
-            notes += self._activate(restart=page.pending.restart)
-        page = Page(done=page.done)
-        self.paths.save(path, page)
-        return path, page, tuple(notes)
+        note = f"an earlier change of {options.engine} was cut short: its files are as before it"
+        notes = (note, *self._take_back(path, page.pending, page.done))
+        return path, Page(done=page.done), notes
 
     def _set_aside(self, path: str, error: DamagedJournalError) -> str:
         try:
@@ -190,8 +183,6 @@ class Transaction:
 
         Unless `use_engine`, the engine neither checks the files nor is reloaded.
         """
-        for edit in change.edits:
-            self._check_unchanged(edit)
         control = self.control if use_engine else None
         notes = tuple(control.check(change.edits)) if control else ()
         self.paths.save(path, Page(done=old, pending=pending))
@@ -204,21 +195,18 @@ class Transaction:
                 notes += tuple(control.activate(restart=change.restart))
             self.paths.save(path, Page(done=done))
         except BaseException as error:
-            self._revert(path, old, pending, error)
+            self._revert(path, pending, old, error)
             if isinstance(error, EngineError) and not error.hint:
                 error.hint = "the former files are back in place"
             raise
         return notes
 
     def _revert(
-        self, path: str, old: Record | None, pending: Record, error: BaseException
+        self, path: str, pending: Record, old: Record | None, error: BaseException
     ) -> None:
-        """Revert a change after a failure; raise only if that fails, too."""
+        """Take a change back after a failure; raise only if that fails, too."""
         try:
-            self._restore_files(pending)
-            if pending.reloaded:
-                self._activate(restart=pending.restart)
-            self.paths.save(path, Page(done=old))
+            self._take_back(path, pending, old)
         except (NvctError, OSError) as second:
             first = error.message if isinstance(error, NvctError) else str(error)
             raise EngineError(
@@ -226,23 +214,20 @@ class Transaction:
                 hint=f"the former files are in {path}",
             ) from error
 
-    def _restore_files(self, pending: Record) -> list[str]:
-        """Restore the original bytes of every file that holds ours; return notes."""
+    def _take_back(self, path: str, pending: Record, done: Record | None) -> list[str]:
+        """Restore the original bytes of every file that holds ours, and reload; return notes."""
         notes = []
         for entry in reversed(pending.entries):
             if not self.paths.put_back(entry):
                 notes.append(f"{entry.path} was changed by someone else and is left as it is")
             self.paths.remove_folders(entry)
+        if pending.reloaded and self.control:
+            try:
+                notes += self.control.activate(restart=pending.restart, restored=True)
+            except EngineError as error:
+                notes.append(f"with the former files as well: {error.message}")
+        self.paths.save(path, Page(done=done))
         return notes
-
-    def _activate(self, *, restart: bool) -> tuple[str, ...]:
-        """Reload the engine with restored files; an error of it is only a note."""
-        if self.control is None:
-            return ()
-        try:
-            return tuple(self.control.activate(restart=restart, restored=True))
-        except EngineError as error:
-            return (f"with the former files as well: {error.message}",)
 
     # Values.
 
@@ -257,13 +242,6 @@ class Transaction:
             created.update(folders)
             entries.append(Entry(path=edit.path, before=before, after=after, folders=new_folders))
         return Record(options=options, entries=tuple(entries), restart=change.restart)
-
-    def _check_unchanged(self, edit: FileEdit) -> None:
-        if self.files.read(edit.path) != edit.before:
-            raise EngineError(
-                f"{edit.path} was changed by someone else just now; nothing is done",
-                hint="run the command again",
-            )
 
     def _check_shared(self, own_page: str, change: Change) -> None:
         """Refuse a file that was already changed on behalf of another engine."""

@@ -11,22 +11,11 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.engine import restore, staging
+from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
-from nvct.engine.model import (
-    ABSENT,
-    Absent,
-    Change,
-    EditedFiles,
-    EngineOptions,
-    FileEdit,
-    Files,
-    Handler,
-    State,
-)
-from nvct.engine.modules import Module
-from nvct.engine.restore import Versions
-from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
+from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.modules import RUNTIMES, Module, Syntax, program
+from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, subtable
 from nvct.paths import SHIM_PROGRAM
 
 OWN = "the engine's own"
@@ -43,21 +32,26 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
     """
     options = replace(record.options, dump="")
     names = {handler.name for handler in options.handlers}
-    all_versions = [_versions(e, files.read(e.path)) for e in reversed(record.entries)]
-    preview = {each.path: restore.restored(each, module.SYNTAX, names) for each in all_versions}
+    current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
+    entries = {entry.path: entry for entry in record.entries}
+    preview = {
+        path: restore.restored(entries[path], data, module.SYNTAX, names)
+        for path, data in current.items()
+    }
     remaining = _remaining_files(options, preview, module, files)
     edits, notes = [], []
-    for versions in all_versions:
-        if versions.original is None and versions.path in remaining:
-            versions = _with_copied_tables(versions, options, module, record)
-        result = restore.restored(versions, module.SYNTAX, names, remaining)
+    for path, data in current.items():
+        entry = entries[path]
+        if entry.before.content is None and path in remaining:
+            entry = _with_copied_tables(entry, record, module)
+        result = restore.restored(entry, data, module.SYNTAX, names, remaining)
         notes += result.notes
-        if versions.current != result.data:
-            edits.append(FileEdit(path=versions.path, before=versions.current, after=result.data))
+        if data != result.data:
+            edits.append(FileEdit(path=path, before=data, after=result.data))
     change = Change(
         engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
     )
-    originals = {entry.path: entry.before.content for entry in record.entries}
+    originals = {path: entry.before.content for path, entry in entries.items()}
     return _with_defaults(change, options, module, files, originals)
 
 
@@ -96,7 +90,7 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
 def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit:
     """Return an edit; it removes a drop-in of ours without settings."""
     name = posixpath.basename(edit.path)
-    is_ours = edit.path == options.drop_in or name.startswith(staging.DROP_IN)
+    is_ours = edit.path == options.drop_in or name.startswith(writing.DROP_IN)
     is_empty = is_ours and syntax.is_empty(edit.after or b"", edit.path)
     return replace(edit, after=None) if is_empty else edit
 
@@ -106,8 +100,7 @@ def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
     return {
         (*where, RUNTIMES, name): program(runtime)
         for where, table in syntax.parents(syntax.parse(data, path))
-        if isinstance(runtimes := table.get(RUNTIMES), dict)
-        for name, runtime in runtimes.items()
+        for name, runtime in subtable(table, (RUNTIMES,)).items()
         if is_nvidia_runtime(program(runtime))
     }
 
@@ -130,8 +123,9 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
             entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
-            versions = _versions(first, entry.before.content)
-            restored = restore.restored(versions, module.SYNTAX, names, (entry.path,))
+            restored = restore.restored(
+                first, entry.before.content, module.SYNTAX, names, (entry.path,)
+            )
             before = entry.before.with_content(restored.data)
             entries[entry.path] = replace(entry, before=before)
     changed = tuple(e for e in entries.values() if not e.before.is_like(e.after))
@@ -165,38 +159,26 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
     )
 
 
-def _versions(entry: Entry, current: bytes | None) -> Versions:
-    return Versions(
-        path=entry.path,
-        original=entry.before.content,
-        configured=entry.after.content,
-        current=current,
-    )
-
-
-def _with_copied_tables(
-    versions: Versions, options: EngineOptions, module: Module, record: Record
-) -> Versions:
-    """Return the versions of a drop-in that others added to: it keeps its copy of other tables.
+def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
+    """Return the entry of a drop-in that others added to: it keeps its copy of other tables.
 
     If the tables of the last file replace those of the others, their additions alone would hide
     the rest.
     """
-    syntax = module.SYNTAX
-    if versions.configured is None or not syntax.copies(options.engine_version):
-        return versions
-    main = next(
-        (entry.before.content for entry in record.entries if entry.path == options.config), None
-    )
+    options, syntax, data = record.options, module.SYNTAX, entry.after.content
+    if data is None or options.engine_version >= syntax.merges_from:
+        return entry
+    main = next((e.before.content for e in record.entries if e.path == options.config), None)
     root = {} if main is None else syntax.parse(main, options.config)
-    configured = syntax.parse(versions.configured, versions.path)
+    configured = syntax.parse(data, entry.path)
     before, after = ({"plugins": table.get("plugins", {})} for table in (root, configured))
     keys: list[KeyEdit] = [
         (path, value)
         for path, value, _ in restore.differences(before, after)
-        if not isinstance(find(configured, path[:2]), Absent)
+        if find(configured, path[:2]) is not ABSENT
     ]
-    return replace(versions, original=syntax.edit(versions.configured, keys, versions.path))
+    copied = syntax.edit(data, keys, entry.path)
+    return replace(entry, before=entry.after.with_content(copied))
 
 
 def _remaining_files(
@@ -269,9 +251,7 @@ def _default_edits(
             continue
         value = find(original, where)
         if value is ABSENT or _is_among(value, unregistered):
-            runtimes = table.get(RUNTIMES)
-            remaining = runtimes if isinstance(runtimes, dict) else {}
-            value = syntax.next_default(remaining, version, path)
+            value = syntax.next_default(subtable(table, (RUNTIMES,)), version, path)
         edits.append((where, value))
     return edits
 

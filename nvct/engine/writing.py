@@ -10,15 +10,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
-from nvct.engine import staging
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
 
+DROP_IN = "99-nvidia."
+LINK_LIMIT = 40  # as the kernel's
+NOT_HERE = (errno.EXDEV, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""Errors of a move from another mount, and of a file system without unnamed files."""
 NEW_MODE = 0o644
 FOLDER_MODE = 0o755  # as nvidia-ctk creates them
 HINTS = {
@@ -135,12 +140,16 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
         # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
         # engines do not start with a broken link there.
         stays = follow and not os.path.dirname(path).endswith(".d")
-        remove(staging.target(path) if stays else path, kernel)
+        remove(target(path) if stays else path, kernel)
     elif follow:
-        _put_file(path, state, kernel)
+        new = not os.path.exists(path)
+        write_engine_file(path, state.data, stat.S_IMODE(state.mode) if new else None, kernel)
+        status = os.stat(path)
+        if new and (status.st_uid, status.st_gid) != (state.uid, state.gid):
+            kernel.lchown(path, state.uid, state.gid)
     else:
         folder, _ = files.split(path)
-        staging.move_in(folder, path, lambda fd: _make_aside(fd, state, kernel), kernel)
+        move_in(folder, path, lambda fd: _make_aside(fd, state, kernel), kernel)
 
 
 def remove(path: str, kernel: Kernel) -> None:
@@ -150,7 +159,7 @@ def remove(path: str, kernel: Kernel) -> None:
         OSError: it cannot be removed.
     """
     folder, name = files.split(path)
-    with staging.opened(folder, kernel) as dir_fd:
+    with opened(folder, kernel) as dir_fd:
         try:
             kernel.unlink(name, dir_fd=dir_fd)
         except FileNotFoundError:
@@ -158,14 +167,6 @@ def remove(path: str, kernel: Kernel) -> None:
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         kernel.fsync(dir_fd)
-
-
-def _put_file(path: str, state: PathState, kernel: Kernel) -> None:
-    new = not os.path.exists(path)
-    staging.write(path, state.data, stat.S_IMODE(state.mode) if new else None, kernel)
-    status = os.stat(path)
-    if new and (status.st_uid, status.st_gid) != (state.uid, state.gid):
-        kernel.lchown(path, state.uid, state.gid)
 
 
 def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
@@ -187,6 +188,148 @@ def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
         files.discard(aside, dir_fd, kernel)
         raise
     return aside
+
+
+# Files
+
+
+def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
+    """Write a file as `files.write_atomic` does, with follow: admins link such files.
+
+    CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
+    file there prevents its start. So that of a drop-in is created in the parent folder, where no
+    engine reads all files. If that is another mount, the file gets its name only when it is
+    complete.
+
+    Raises:
+        UnsafePathError: it is no regular file, or everybody may write to its folder.
+        OSError: nothing was changed.
+    """
+    real = target(path)
+    folder, name = os.path.split(real)
+    sweep(path, kernel)
+    old = files.lstat_or_none(real, None)
+    is_drop_in = folder.endswith(".d") or name.startswith(DROP_IN)
+    is_regular = old is None or stat.S_ISREG(old.st_mode)
+    if is_drop_in and is_regular and not _is_world_writable(folder):
+        parent = os.path.dirname(folder)
+        owner = None if old is None else (old.st_uid, old.st_gid)
+        permissions = stat.S_IMODE(old.st_mode) if mode is None and old else mode
+        ways = [(folder, _write_unnamed)]
+        if os.access(parent, os.W_OK) and not _is_world_writable(parent):
+            ways.insert(0, (parent, files.write_temporary))
+        for stage, way in ways:
+            make = partial(way, data=data, mode=permissions, owner=owner, sync=True, kernel=kernel)
+            try:
+                move_in(stage, real, make, kernel)
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+            else:
+                return
+    files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
+
+
+@contextmanager
+def opened(folder: str, kernel: Kernel) -> Iterator[int]:
+    """Open a folder for calls that change or sync it."""
+    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        kernel.close(fd)
+
+
+def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -> None:
+    """Have a file made in a folder `stage`, move it to its path, and wait for the disk.
+
+    `make` makes it in the open folder, and returns its name.
+    """
+    folder, name = files.split(path)
+    with ExitStack() as stack:
+        folder_fd = stage_fd = stack.enter_context(opened(folder, kernel))
+        if stage != folder:
+            stage_fd = stack.enter_context(opened(stage, kernel))
+        temporary = make(stage_fd)
+        try:
+            kernel.rename(temporary, name, source_dir_fd=stage_fd, target_dir_fd=folder_fd)
+        except BaseException:
+            files.discard(temporary, stage_fd, kernel)
+            raise
+        for fd in dict.fromkeys((folder_fd, stage_fd)):
+            kernel.fsync(fd)
+
+
+def target(path: str) -> str:
+    """Return the target of links at `path`; links in its folders are not resolved.
+
+    The kernel resolves those: /proc/PID/root in a path is no link that text can follow.
+    """
+    for _ in range(LINK_LIMIT):
+        if not os.path.islink(path):
+            break
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return path
+
+
+def sweep(path: str, kernel: Kernel) -> None:
+    """Remove the temporary files that a killed run left beside a file.
+
+    Contract: the caller holds the journal's lock, so no other run is writing there.
+    """
+    real = target(path)
+    old = files.lstat_or_none(real, None)
+    owners = {os.geteuid()} | ({old.st_uid} if old else set())
+    folder = os.path.dirname(real)
+    for directory in (folder, os.path.dirname(folder)):
+        try:
+            names = [
+                name for name in os.listdir(directory) if _is_left_over(directory, name, owners)
+            ]
+            for name in names:
+                kernel.unlink(f"{directory}/{name}")
+        except OSError:
+            pass  # without the right to read or remove files here, this user has written none
+
+
+def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
+    """Report whether a file is a temporary one: of ours, or already of the file's owner."""
+    if not name.startswith(files.TEMPORARY_PREFIX):
+        return False
+    status = os.lstat(f"{folder}/{name}")
+    return stat.S_ISREG(status.st_mode) and status.st_uid in owners
+
+
+def _write_unnamed(
+    dir_fd: int,
+    data: bytes,
+    mode: int | None,
+    *,
+    owner: tuple[int, int] | None,
+    sync: bool,
+    kernel: Kernel,
+) -> str:
+    """Do as `files.write_temporary`, but give the file its name only when it is complete."""
+    flags = os.O_WRONLY | os.O_TMPFILE
+    fd = kernel.open(".", flags, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
+    try:
+        if owner is not None:
+            kernel.fchown(fd, *owner)
+        while data:
+            data = data[kernel.write(fd, data) :]
+        if mode is not None:
+            kernel.fchmod(fd, mode)
+        if sync:
+            kernel.fsync(fd)
+        temporary = files.temporary_name()
+        kernel.link_open_file(fd, temporary, dir_fd=dir_fd)
+    finally:
+        kernel.close(fd)
+    return temporary
+
+
+def _is_world_writable(folder: str) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IWOTH)
 
 
 def refused(error: OSError, path: str) -> EngineError:
@@ -237,7 +380,7 @@ def make_folders(
         try:
             kernel.mkdir(folder, FOLDER_MODE)
             kernel.chmod(folder, FOLDER_MODE)  # the engine has to read there
-            with staging.opened(os.path.dirname(folder), kernel) as fd:
+            with opened(os.path.dirname(folder), kernel) as fd:
                 kernel.fsync(fd)
         except FileExistsError:
             pass

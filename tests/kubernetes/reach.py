@@ -56,6 +56,7 @@ GAINS = {
     f"uninstallation, {AGENT}": f"{ROOT}: it writes to the host's root",
     "uninstallation, `toolkit`": ROOT,
     "uninstallation, `done`": "nothing",
+    "uninstallation, `pull`": "nothing",
     "uninstallation, `wait`": "what specs and messages of the pods of this namespace say",
     "`helm test`, `test`": "one GPU, as each pod that requests one",
 }

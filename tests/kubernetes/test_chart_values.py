@@ -580,6 +580,20 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
     assert "Values without effect" not in notes({})
 
 
+def test_a_value_without_effect_is_named_in_sections_of_sections() -> None:
+    text = notes(
+        {
+            "dcgmExporter": {"serviceMonitor": {"labels": {"a": "b"}}},
+            "devicePlugin": {"config": {"fallbackStrategies": ["empty"]}},
+        }
+    )
+    named = text.partition("Values without effect:\n")[2].splitlines()
+    assert [line for line in named if line] == [
+        "- dcgmExporter.serviceMonitor.labels: nvct has nothing of that name",
+        "- devicePlugin.config.fallbackStrategies: nvct has nothing of that name",
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
+from nvct.engine.modules import Syntax
+from nvct.engine.tables import KeyEdit, Path, Table
 from nvct.errors import EngineConfigError, EngineError
 
 MAIN = "/etc/pair/main.conf"
@@ -36,7 +37,7 @@ class _Syntax(Syntax):
             raise EngineConfigError(f"{path} is broken")
         return {"imports": data.decode().splitlines(keepends=True)}
 
-    def edit(self, data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
         del data, path
         lines = edits[-1][1]
         return "".join(lines).encode() if isinstance(lines, list) else b""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps one resource registered with the kubelet.
 
-States: absent → serving → registering → listed ⇄ lost → withdrawn; yielded if another process has
+States: absent → serving → registering → listed ⇄ lost → withdrawn; yielded if a newer instance has
 put its socket in place of ours; refused while another program's plugin serves the socket.
 
 A registration is lost when the kubelet's socket is another one, when ours is gone, and when the
@@ -132,13 +132,7 @@ class Registration:
         """Serve and register until canceled, or until another process owns the socket."""
         try:
             while True:
-                if self.endpoint.is_taken() and self.is_handed_over:
-                    return
-                if self.endpoint.is_taken():
-                    path = self.endpoint.path
-                    owner = socket_owner.find(path)
-                    who = await socket_owner.named(owner, path, self._ask) if owner else ""
-                    self._become("yielded", f"{who or 'another process'} has taken {path}")
+                if self.endpoint.is_taken() and await self._gives_way():
                     return
                 if await self._serve() and await self._register():
                     since = time.monotonic()
@@ -151,6 +145,22 @@ class Registration:
                     await self._pause()
         finally:
             await self.endpoint.stop()
+
+    async def _gives_way(self) -> bool:
+        """Report whether a newer instance has the socket; wait while another program has it."""
+        if self.is_handed_over:
+            return True
+        path = self.endpoint.path
+        owner = socket_owner.find(path)
+        who = await socket_owner.named(owner, path, self._ask) if owner else ""
+        reason = f"{who or 'another process'} has taken {path}"
+        if owner is None or await service.is_nvct(path):
+            self._become("yielded", reason)
+            return True
+        await self.endpoint.stop()
+        self._become("refused", reason)
+        await self._until_free()
+        return False
 
     def offer(self, content: Content) -> None:
         """Offer something else from now on, also after `withdraw`."""

@@ -47,10 +47,19 @@ class Endpoint(Sockets):
         except OSError as error:
             raise HostError(f"no socket can be made for {self.socket}: {error}") from error
 
+    async def is_alone(self) -> bool:
+        """Report whether this driver serves the kubelet, and no other one of its name does."""
+        try:
+            await self._check_others()
+        except HostError:
+            return False
+        return self.owns_sockets()
+
     async def _check_others(self) -> None:
         """Remove sockets without a process."""
         registry, plugins = (os.path.dirname(path) for path in (self.registration, self.socket))
-        for path in glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock"):
+        served = self.paths if self.owns_sockets() else ()
+        for path in {*glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock")}.difference(served):
             owner = socket_owner.find(path)
             if owner is None:
                 with contextlib.suppress(OSError):
@@ -61,7 +70,7 @@ class Endpoint(Sockets):
                     f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",
                 )
-        for path in glob.glob(f"{glob.escape(plugins)}/dra*.sock"):
+        for path in {*glob.glob(f"{glob.escape(plugins)}/dra*.sock")}.difference(served):
             if socket_owner.find(path) is None:
                 with contextlib.suppress(OSError):
                     os.unlink(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterable
 
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.waiting import Backoff, unless, until_set
@@ -37,9 +38,14 @@ class Publisher:
         is_current: whether the API server has the slices of the devices.
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
+
+    Args:
+        is_alone: reports whether no other driver of this name serves the kubelet.
     """
 
-    def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
+    def __init__(
+        self, cluster: Cluster, node: str, log: Log, is_alone: Callable[[], Awaitable[bool]]
+    ) -> None:
         self.version = ""
         self.written = 0
         self.problem = Problem(log)
@@ -49,6 +55,7 @@ class Publisher:
         self._cluster = cluster
         self._node = node
         self._log = log
+        self._is_alone = is_alone
         self._offer: Offer | None = None
         self._changed = asyncio.Event()
         self._versions: dict[str, str] = {}
@@ -95,16 +102,11 @@ class Publisher:
         version = await self.find_version()
         found = await self._cluster.list(slices.kind(version), fields=self._fields())
         others = slices.others(found.objects, self._node)
-        if others:
-            raise HostError(
-                f"another driver {DRIVER} offers the GPUs of Node {self._node}: ResourceSlice "
-                f"{others[0]}",
-                hint="remove NVIDIA's DRA driver from this node; the kubelet deletes its slices "
-                "30 s after its end",
-            )
+        await self._remove_others(version, others)
+        own = [one for one in found.objects if name_of(one) not in others]
         contents = slices.contents(self._offer or Offer(), version)
-        changes = slices.changes(found.objects, contents, node)
-        self._versions = {name_of(one): version_of(one) for one in found.objects}
+        changes = slices.changes(own, contents, node)
+        self._versions = {name_of(one): version_of(one) for one in own}
         for manifest in changes.apply:
             applied = await self._apply(version, manifest)
             self._versions[name_of(applied)] = version_of(applied)
@@ -118,6 +120,21 @@ class Publisher:
             self._wrote_at = time.monotonic()
         self.written += count
         self._since = found.version
+
+    async def _remove_others(self, version: str, names: Iterable[str]) -> None:
+        """Delete the slices of a driver that has gone; HostError if it serves the kubelet.
+
+        The kubelet deletes them only if no driver of the name registers in the 30 s after its end.
+        """
+        for name in names:
+            if not await self._is_alone():
+                raise HostError(
+                    f"another driver {DRIVER} offers the GPUs of Node {self._node}: ResourceSlice "
+                    f"{name}",
+                    hint="remove NVIDIA's DRA driver from this node",
+                )
+            await self._cluster.delete(slices.kind(version), name)
+            self._log.info(f"ResourceSlice {name} was deleted: its driver has gone")
 
     async def _apply(self, version: str, manifest: Object) -> Object:
         has_counters = "sharedCounters" in manifest["spec"]

@@ -116,7 +116,9 @@ class DraDriver(Task):
     async def run(self) -> None:
         """Serve until canceled."""
         self._cluster = self._connect()
-        self._publisher = Publisher(self._cluster, self._settings.node, self._log)
+        self._publisher = Publisher(
+            self._cluster, self._settings.node, self._log, self._endpoint.is_alone
+        )
         works = [
             self._follow(),
             self._publisher.run(),

@@ -28,6 +28,9 @@ def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
             f"{file} has no values of a chart", hint="give what `helm get values` prints"
         )
     tables: Any = yaml_file.load(str(TABLES), "the table of values")
+    charts = [name for name in values if name in tables["charts"]]
+    if charts:
+        return _convert_dependency(values, charts, file)
     result = _copy(values)
     for path, reason in tables["refused"].items():
         if _get(result, path):
@@ -42,6 +45,24 @@ def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
         result["image"] = {key: image[key] for key in image if key == "pullPolicy"}
         sentences += [f"image.{key}: {NO_IMAGE}" for key in image if key != "pullPolicy"]
     return {key: value for key, value in result.items() if value not in ({}, None)}, sentences
+
+
+def _convert_dependency(
+    values: Mapping[str, Any], charts: list[str], file: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Convert the section that a parent chart has for one of NVIDIA's; its others stay."""
+    if len(charts) > 1 or "nvct" in values:
+        present = [name for name in values if name in (*charts, "nvct")]
+        raise DocumentError(
+            f"{file} has values of {len(present)} charts: {', '.join(present)}",
+            hint="convert each section in a file of its own, and put the results below nvct",
+        )
+    (chart,) = charts
+    converted, sentences = convert(values[chart], f"{file}: {chart}")
+    others = {key: value for key, value in values.items() if key != chart}
+    return {**others, "nvct": converted}, [
+        f"{chart} becomes nvct", *(f"{chart}.{sentence}" for sentence in sentences)
+    ]  # fmt: skip
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - a value of YAML
@@ -105,7 +126,7 @@ def _drop(values: dict[str, Any], tables: Any) -> list[str]:  # noqa: ANN401 - a
         if key not in tables["known"] and key not in tables["own"]
     ]
     for name, known in tables["known"].items():
-        section = values.get(name)
+        section = _get(values, name)
         if isinstance(section, dict):
             unknown += [(section, key, f"{name}.{key}") for key in section if key not in known]
     for section, key, path in unknown:

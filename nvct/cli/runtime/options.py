@@ -23,7 +23,6 @@ from nvct.engine.modules import (
     SHIM_PATH,
     SUITS_ENGINE,
     check_absolute,
-    check_drop_in,
     check_name,
     handlers,
 )
@@ -129,8 +128,9 @@ def _engine_options(
 ) -> EngineOptions:
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
-    handlers = _handlers(values, absolute=engine != "docker" or all_variants, every=all_variants)
     source, executable = _source(engine, values, warnings)
+    handlers = _handlers(values, absolute=engine != "docker" or all_variants, every=all_variants)
+    drop_in = modules.drop_in(engine, values["drop_in"])
     cdi = values["cdi"]
     if cdi and engine in ("crio", "podman"):
         warnings.append(f"ignoring --cdi.enabled: {engine} has CDI on always")
@@ -145,7 +145,7 @@ def _engine_options(
         default=handlers[0].name if values["default"] else "",
         cdi=cdi,
         config=os.path.abspath(values["config"] or modules.CONFIG[engine]),
-        drop_in=_drop_in(engine, values["drop_in"]),
+        drop_in=drop_in,
         executable=executable,
         dump=command.dump(engine, program) if source == "command" else "",
         engine_version=command.version(program),
@@ -251,15 +251,6 @@ def _source(engine: str, values: Mapping[str, Any], warnings: list[str]) -> tupl
             warnings.append(f"a command config source is not supported for {engine}; using file")
         return "file", ""
     return source, executable
-
-
-def _drop_in(engine: str, option: str) -> str | None:
-    if option == SUITS_ENGINE:
-        return "" if engine == "docker" else None
-    check_drop_in(engine, option)
-    if option:
-        check_absolute("the drop-in's path", option)
-    return option
 
 
 def state_dir(option: str | None, name: str = "engines") -> str:

@@ -40,7 +40,7 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
+from tests.kubernetes.cluster import ADMIN, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.pods import Pod, run, run_all
 
 pytestmark = pytest.mark.slow
@@ -52,6 +52,8 @@ READY_ROW = rf"(?m)^{NODE}  gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 AGENTS_MIB = 80
 """Proportional set sizes of the agent and of NVML's processes, with all tasks of the chart."""
 SOCKET = f"{FOLDER}/nvidia-gpu.sock"
+PULL_S = 60
+"""How long the removal waits for the image of its Jobs."""
 
 
 def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
@@ -288,3 +290,21 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
     finally:
         node.box.call("pkill", "-f", SOCKET)
         node.box.call("rm", "-f", SOCKET)
+
+
+@ON_ONE
+def test_an_image_that_cannot_be_pulled_delays_the_removal_by_a_minute(node: Cluster) -> None:
+    """Nothing was installed on a node, so that the release can go without its hooks."""
+    before = node.engine.snapshot()
+    node.helm("install", "nvct", str(CHART), *IN_NAMESPACE, "--create-namespace",
+              "--set=image.repository=registry.invalid/nvct")  # fmt: skip
+    began = time.monotonic()
+    done = node.box.call("helm", "uninstall", "nvct", *IN_NAMESPACE, env=ADMIN, timeout=400)
+    took = time.monotonic() - began
+    node.helm("uninstall", "nvct", *IN_NAMESPACE, "--no-hooks")
+    assert "Job/nvct/nvct-uninstall-pull not ready" in done.stderr, done
+    assert PULL_S <= took < PULL_S + 30, (took, done)
+    kinds = "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
+    left = ("get", kinds, *IN_NAMESPACE, "--selector=app.kubernetes.io/name=nvct", "--output=name")
+    assert wait(lambda: node.kubectl(*left) == "", TIMEOUT_S), node.kubectl(*left)
+    assert node.engine.snapshot() == before

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import containerd, restore, toml_file
+from nvct.engine import containerd, restore, tables, toml_file, writing
 from nvct.engine import containerd_load as loading
+from nvct.engine.journal import Entry
 from nvct.engine.model import EngineOptions, Handler, State
 from nvct.errors import EngineConfigError
 from tests.unit.engine.containerd_host import (
@@ -748,18 +749,20 @@ runtime_type = "io.containerd.runtime.v1.linux"
     current = (
         configured + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
     )
-    versions = restore.Versions(
+    file = writing.new_file(CONFIG)
+    entry = Entry(
         path=CONFIG,
-        original=text.encode(),
-        configured=configured.encode(),
-        current=current.encode(),
+        before=file.with_content(text.encode()),
+        after=file.with_content(configured.encode()),
     )
 
-    remaining = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
+    result = restore.restored(entry, current.encode(), containerd.SYNTAX, {"nvidia"})
+
+    remaining = result.data or b""
 
     assert cri.systemd_cgroup(former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
-    assert toml_file.find(toml_file.parse(remaining, CONFIG), legacy) == toml_file.find(
+    assert tables.find(toml_file.parse(remaining, CONFIG), legacy) == tables.find(
         toml_file.parse(text, CONFIG), legacy
     )
 

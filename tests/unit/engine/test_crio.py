@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import crio, modules, toml_file
+from nvct.engine import crio, modules, tables, toml_file
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.errors import DocumentError, EngineConfigError
 from tests.unit.engine.tree import removal
@@ -57,7 +57,7 @@ def _apply(change: Change, files: Files) -> None:
 
 def _runtime(change: Change) -> dict[str, object]:
     (edit,) = change.edits
-    table = toml_file.find(toml_file.parse(edit.after or b"", edit.path), crio.RUNTIME)
+    table = tables.find(toml_file.parse(edit.after or b"", edit.path), crio.RUNTIME)
     assert isinstance(table, dict)
     return table
 

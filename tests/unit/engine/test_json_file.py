@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.engine import json_file
-from nvct.engine.model import ABSENT
+from nvct.engine.tables import ABSENT
 from nvct.errors import EngineConfigError
 
 ENTRY = {"path": "nvidia-container-runtime", "args": []}

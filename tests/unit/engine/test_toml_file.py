@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from nvct.engine.model import ABSENT
-from nvct.engine.spans import same
-from nvct.engine.toml_file import edit, parse
+from nvct.engine.tables import ABSENT, same
+from nvct.engine.toml_file import parse
 from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
+from tests.support.toml import edit
 
 PATH = "/etc/engine.toml"
 
@@ -226,7 +226,7 @@ def test_multi_line_strings_and_brackets_in_strings_are_no_statements() -> None:
 
 
 def test_a_noted_value_gets_its_comment_once() -> None:
-    change = [(("t",), "a", Noted.of("x", "because"))]
+    change = [(("t",), "a", Noted("x", "because"))]
 
     text = edit("", change)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nvct.engine import modules, restore
-from nvct.engine.journal import Journal
+from nvct.engine import modules, restore, writing
+from nvct.engine.journal import Entry, Journal
 from nvct.engine.model import EngineOptions, Files, Handler, State
 from nvct.engine.transaction import Transaction
 from tests.support.memory import in_memory
@@ -451,10 +451,28 @@ def test_an_additional_runtime_is_removed_unless_others_added_one() -> None:
     configured = before + f'{head}former-default]\nruntime_type = "x"\n'.encode()
     foreign = configured + f'{head}kata]\nruntime_type = "k"\n'.encode()
     syntax = modules.of("containerd").SYNTAX
+    file = writing.new_file("/x")
+    entry = Entry(path="/x", before=file.with_content(before), after=file.with_content(configured))
 
     for current, is_removed in ((configured, True), (foreign, False)):
-        versions = restore.Versions(
-            path="/x", original=before, configured=configured, current=current
-        )
-        restored = restore.restored(versions, syntax, {"nvidia"})
+        restored = restore.restored(entry, current, syntax, {"nvidia"})
         assert (b"former-default" not in (restored.data or b"")) is is_removed
+
+
+def test_a_default_of_another_kind_that_others_wrote_stays() -> None:
+    cri = "plugins.cri.containerd"
+    before = f'[{cri}]\ndefault_runtime_name = "runc"\n'
+    table = f'[{cri}.runtimes.nvidia]\nruntime_type = "x"\n'
+    configured = before.replace('"runc"', '"nvidia"') + table
+    current = configured.replace('"nvidia"', '["a"]')
+    file = writing.new_file("/x")
+    entry = Entry(
+        path="/x",
+        before=file.with_content(before.encode()),
+        after=file.with_content(configured.encode()),
+    )
+    syntax = modules.of("containerd").SYNTAX
+
+    restored = restore.restored(entry, current.encode(), syntax, {"nvidia"})
+
+    assert (restored.data or b"").decode() == before.replace('"runc"', '["a"]')

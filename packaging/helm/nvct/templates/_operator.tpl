@@ -224,7 +224,7 @@ toolkit.env: [toolkit.enabled=true]
 {{- end }}
 {{- end }}
 {{- range $section, $known := $table.known }}
-{{- $value := index $.Values $section }}
+{{- $value := (include "nvct.at" (list $.Values $section) | fromJson).value }}
 {{- if kindIs "map" $value }}
 {{- range $key := keys $value | sortAlpha }}
 {{- if not (or (has $key $known) (include "nvct.isEmpty" (index $value $key))) }}

@@ -275,6 +275,26 @@ async def test_a_living_plugin_of_another_program_is_not_displaced(
                 assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
 
 
+async def test_a_plugin_that_was_displaced_serves_again_once_the_other_has_gone(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's removes whatever is there when it starts, and its own socket when it ends."""
+    monkeypatch.setattr(registration, "FREE_S", 0.3)
+    monkeypatch.setattr(registration, "OWNER_S", 0.05)
+    path = f"{folder}/nvidia-gpu.sock"
+    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as plugin:
+        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+        with other_program(f"{folder}/other.sock") as other:
+            os.rename(f"{folder}/other.sock", path)
+            await until(lambda: plugin.registration.state == "refused")
+            assert f"process {other.pid} " in plugin.registration.reason
+            kubelet.lists.clear()
+            other.kill()
+            os.unlink(path)
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+        await until(lambda: plugin.registration.state == "listed")
+
+
 async def test_an_owner_that_is_ending_is_waited_for(folder: str) -> None:
     async with started(FakeKubelet(folder)) as kubelet:
         with other_program(f"{folder}/nvidia-gpu.sock") as other:

@@ -134,8 +134,11 @@ def test_names_of_long_nodes_are_cut_and_differ() -> None:
 
 
 @contextlib.asynccontextmanager
-async def publishing(api: FakeApi) -> AsyncIterator[Publisher]:
-    publisher = Publisher(cast("Any", api), NAME, Log(target=io.StringIO()))
+async def publishing(api: FakeApi, *, is_alone: bool = False) -> AsyncIterator[Publisher]:
+    async def answer() -> bool:
+        return is_alone
+
+    publisher = Publisher(cast("Any", api), NAME, Log(target=io.StringIO()), answer)
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
@@ -198,6 +201,19 @@ async def test_the_slices_of_another_driver_are_left_alone() -> None:
         await until(lambda: "another driver" in publisher.problem.text)
         assert "x7k2p" in publisher.problem.text
         assert api.writes == []
+
+
+async def test_the_slices_of_a_driver_that_has_gone_are_deleted() -> None:
+    """The kubelet would keep them: a driver of their name is registered."""
+    api = FakeApi()
+    foreign = changed([], [device(0)]).apply[0]
+    foreign["metadata"]["name"] = f"{NAME}-{DRIVER}-x7k2p"
+    api.put(KIND, foreign)
+    async with publishing(api, is_alone=True) as publisher:
+        publisher.offer(of(device(0), device(1)))
+        await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
+        (found,) = api.all(KIND.plural)
+        assert found["metadata"]["name"] == f"{NAME}-{DRIVER}-0"
 
 
 async def test_an_older_server_has_the_older_api() -> None:

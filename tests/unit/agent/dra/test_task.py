@@ -271,6 +271,32 @@ async def test_another_driver_of_the_name_is_left_alone(
     assert (folder / f"registry/{DRIVER}-reg.sock").exists()
 
 
+async def test_a_node_moves_from_another_driver_of_the_name(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slices go once it has gone, and not while it serves again.
+
+    Names and sockets are those of NVIDIA's 0.5.0-dev (95932046), seen on 2026-11-27.
+    """
+    monkeypatch.setattr(service, "IDENTIFY_S", 0.1)
+    kind = slices.kind(slices.VERSIONS[0])
+    api, names = FakeApi(), [f"00000-{DRIVER}-{end}" for end in ("llf42", "tdxcj")]
+    async with driver(api, machine, folder, "uid-1") as made:
+        await until(lambda: len(offered(api)) == 4)
+        (own,) = api.all("resourceslices")
+        for name in names:
+            api.put(kind, {**own, "metadata": {**own["metadata"], "name": name}})
+        await until(lambda: len(api.all("resourceslices")) == 1)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(f"{folder}/registry/{DRIVER}-reg.sock")
+            other.listen()
+            api.put(kind, {**own, "metadata": {**own["metadata"], "name": names[0]}})
+            assert made._publisher
+            publisher = made._publisher
+            await until(lambda: names[0] in publisher.problem.text)
+            assert len(api.all("resourceslices")) == 2
+
+
 async def test_a_refused_registration_is_told(machine: Discovery, folder: Path) -> None:
     kubelet = FakeKubelet(f"{folder}/registry")
     async with driver(FakeApi(), machine, folder) as made:

@@ -40,6 +40,39 @@ def test_each_value_that_goes_is_named() -> None:
     ]
 
 
+def test_each_value_that_goes_is_named_in_sections_of_sections() -> None:
+    monitor = {"enabled": True, "labels": {"a": "b"}}
+    given = {
+        "dcgmExporter": {"serviceMonitor": monitor, "config": {"map": {"c": "d"}}},
+        "devicePlugin": {"config": {"name": "plugin", "fallbackStrategies": ["empty"]}},
+    }
+    assert convert(given, "values.yaml") == (
+        {
+            "dcgmExporter": {"serviceMonitor": {"enabled": True}, "config": {}},
+            "devicePlugin": {"config": {"name": "plugin"}},
+        },
+        [
+            "dcgmExporter.config.map: nvct has nothing of that name",
+            "dcgmExporter.serviceMonitor.labels: nvct has nothing of that name",
+            "devicePlugin.config.fallbackStrategies: nvct has nothing of that name",
+        ],
+    )
+
+
+def test_the_values_of_a_parent_chart_are_those_of_its_dependency() -> None:
+    given = {"gpu-operator": {"nfd": {"a": 1}, "mig": {"strategy": "mixed"}}, "other": {"b": 2}}
+    assert convert(given, "values.yaml") == (
+        {"other": {"b": 2}, "nvct": {"mig": {"strategy": "mixed"}}},
+        ["gpu-operator becomes nvct", "gpu-operator.nfd: nvct needs no Node Feature Discovery"],
+    )
+
+
+@pytest.mark.parametrize("second", ["dcgm-exporter", "nvct"])
+def test_a_parent_chart_with_two_of_them_is_refused(second: str) -> None:
+    with pytest.raises(DocumentError, match=f"values of 2 charts: gpu-operator, {second}"):
+        convert({"gpu-operator": {}, second: {}}, "values.yaml")
+
+
 def test_the_command_prints_values_and_sentences(tmp_path: Path) -> None:
     file = tmp_path / "values"
     file.write_text("extraEnv: [{name: A, value: b}]\nhostPID: true\n")
@@ -48,6 +81,13 @@ def test_the_command_prints_values_and_sentences(tmp_path: Path) -> None:
     assert done.stderr == (
         "extraEnv becomes dcgmExporter.env\nhostPID: the chart chooses which pods see the host's processes\n"
     )
+
+
+def test_a_release_without_values_is_converted(tmp_path: Path) -> None:
+    """`helm get values --output yaml` prints null then."""
+    (tmp_path / "values.yaml").write_text("null\n")
+    done = invoke("nvct", ["convert", "values", str(tmp_path / "values.yaml")])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "{}\n", "")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import staging
+from nvct.engine import writing
 from nvct.linux.kernel import Kernel
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_of_drop_ins_never_holds_a_temporary_file(folder: Path) -> None:
     kernel = _WatchingKernel(folder)
-    staging.write(f"{folder}/99-nvidia.toml", b"new", 0o644, kernel)
+    writing.write_engine_file(f"{folder}/99-nvidia.toml", b"new", 0o644, kernel)
     assert set(kernel.seen) == {(), ("99-nvidia.toml",)}
     assert os.listdir(folder.parent) == ["crio.conf.d"]
     assert (folder / "99-nvidia.toml").read_bytes() == b"new"
@@ -59,7 +59,9 @@ def test_a_folder_of_drop_ins_never_holds_a_temporary_file(folder: Path) -> None
 def test_a_failure_leaves_the_old_file_and_nothing_else(folder: Path) -> None:
     (folder / "99-nvidia.toml").write_bytes(b"old")
     with pytest.raises(OSError, match="No space"):
-        staging.write(f"{folder}/99-nvidia.toml", b"new", None, _WatchingKernel(folder, dies=True))
+        writing.write_engine_file(
+            f"{folder}/99-nvidia.toml", b"new", None, _WatchingKernel(folder, dies=True)
+        )
     assert (folder / "99-nvidia.toml").read_bytes() == b"old"
     assert os.listdir(folder.parent) == ["crio.conf.d"]
 
@@ -70,7 +72,7 @@ def test_mode_and_link_of_an_old_file_stay(folder: Path) -> None:
     (real / "x.toml").write_bytes(b"old")
     (real / "x.toml").chmod(0o640)
     (folder / "99-nvidia.toml").symlink_to("../real.d/x.toml")
-    staging.write(f"{folder}/99-nvidia.toml", b"new", None, Kernel())
+    writing.write_engine_file(f"{folder}/99-nvidia.toml", b"new", None, Kernel())
     assert (folder / "99-nvidia.toml").is_symlink()
     assert (real / "x.toml").read_bytes() == b"new"
     assert (real / "x.toml").stat().st_mode & 0o777 == 0o640
@@ -82,7 +84,7 @@ def test_other_files_are_written_in_their_own_folder(tmp_path: Path, name: str) 
     path.mkdir()
     path.chmod(0o777)
     kernel = _WatchingKernel(path)
-    staging.write(f"{path}/x", b"new", 0o600, kernel)
+    writing.write_engine_file(f"{path}/x", b"new", 0o600, kernel)
     assert any(names[0].startswith(".nvct-") for names in kernel.seen if names)
     assert (path / "x").read_bytes() == b"new"
 
@@ -118,7 +120,7 @@ def test_on_a_mount_of_its_own_a_file_has_no_name_until_it_is_complete(
         target.chmod(0o640)
     kernel = _OtherMount(folder)
 
-    staging.write(str(target), b"new", None if old else 0o600, kernel)
+    writing.write_engine_file(str(target), b"new", None if old else 0o600, kernel)
 
     assert kernel.complete == b"new"
     assert target.read_bytes() == b"new"
@@ -132,7 +134,7 @@ def test_leftovers_of_a_killed_run_are_removed(folder: Path) -> None:
         (path / ".nvct-0123456789abcdef").write_bytes(b"cut o")
     (folder.parent / ".nvct-folder").mkdir()
 
-    staging.write(f"{folder}/99-nvidia.toml", b"new", 0o644, Kernel())
+    writing.write_engine_file(f"{folder}/99-nvidia.toml", b"new", 0o644, Kernel())
 
     assert os.listdir(folder) == ["99-nvidia.toml"]
     assert sorted(os.listdir(folder.parent)) == [".nvct-folder", "crio.conf.d"]
@@ -148,7 +150,7 @@ def test_a_leftover_with_the_files_owner_is_removed(
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)  # root, writing a user's file
 
-    staging.sweep(str(target), Kernel())
+    writing.sweep(str(target), Kernel())
 
     assert sorted(os.listdir(root / "crio")) == ["crio.conf.d"]
     assert os.listdir(folder) == ["99-nvidia.toml"]
