@@ -81,7 +81,7 @@ def test_a_new_claim_beside_many_costs_little(tmp_path: Path) -> None:
 
 def test_procfs_is_read_once_in_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("nvct.nri.host.time.monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     root = tmp_path / "proc/driver/nvidia/gpus"
     specs = tmp_path / "cdi"
     specs.mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nvct.nri import mounts as judging
 from nvct.nri import nri_pb2 as api
 from nvct.nri.mounts import Node
 from tests.support.kubelet_records import UID
@@ -387,7 +388,7 @@ def test_a_thousand_subpaths_cost_little(
     mountinfo = "".join(f"{line.format(n=n, path=path)}\n" for n, path in enumerate(paths))
     path = case.lab.home / "mountinfo"
     path.write_text(f"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mountinfo}")  # more than 1 MiB
-    monkeypatch.setattr("nvct.nri.mounts.MOUNTS", str(path))
+    monkeypatch.setattr(judging, "MOUNTS", str(path))
     case.create()
     began = time.process_time()
     case.create(mounts=mounts)
@@ -398,7 +399,7 @@ def test_mounts_of_the_host_that_take_too_much_memory_are_refused(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = case.lab.home / "mountinfo"
-    monkeypatch.setattr("nvct.nri.mounts.MOUNTS", str(path))
+    monkeypatch.setattr(judging, "MOUNTS", str(path))
     path.write_text(
         f"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /x rw - tmpfs {'x' * (5 << 20)} rw\n"
     )
@@ -413,7 +414,7 @@ def test_mounts_of_the_host_that_take_too_much_memory_are_refused(
 def test_what_takes_too_long_to_judge_is_refused(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.nri.mounts.JUDGED_S", 0.0)
+    monkeypatch.setattr(judging, "JUDGED_S", 0.0)
     mounts = subpaths(case, 5)
     case.create(mounts=mounts)
     case.options = {"rule": "enforce"}
