@@ -21,10 +21,11 @@ from nvct.cli.runtime.status import document, environ_of_user
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.config.model import Config
 from nvct.doctor import bundle, checks, mends
-from nvct.doctor.checks import Check, Node
+from nvct.doctor.checks import Check
 from nvct.doctor.fix import Transaction
 from nvct.doctor.image_needs import UNPACK
 from nvct.doctor.model import Part, count
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvctError, UsageError, printable
 from nvct.host.nvml.session import close_shared
@@ -167,9 +168,7 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
         "agent.json": node.agent,
     }
     found = (finding.reason for _, part in done for finding in part.findings)
-    bundle.save(
-        bundle.Bundle(node=node, documents=documents, hangs=Reason.NvmlHung in found), path
-    )
+    bundle.save(path, node, documents, hangs=Reason.NvmlHung in found)
     say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
 
 

@@ -15,7 +15,7 @@ from nvct.cli import explain_container, screen
 from nvct.cli.cluster import KUBECONFIG, explain_pod
 from nvct.cli.options import container_names, driver_release, format_option, show
 from nvct.config.model import without_choice
-from nvct.doctor import explanation, messages, refusals
+from nvct.doctor import explanation, messages
 from nvct.doctor.messages import Found
 from nvct.doctor.reasons import Reason
 from nvct.errors import UsageError, printable
@@ -133,7 +133,7 @@ def _explain_message(text: str, form: str) -> None:
     """Print the cause of each known message in a text, and what to do."""
     found = messages.explained(text)
     is_clear = any(not one.message.is_general for one in found)
-    own = None if is_clear else refusals.message_of(text)
+    own = None if is_clear else messages.message_of(text)
     found = [messages.Found(own, 1, 1)] if own else found
     if not found:
         raise UsageError(
@@ -209,7 +209,7 @@ def _kind(word: str | None, standard_input: str) -> str:
         return "message" if _is_log(standard_input) else "bundle"
     if word in Reason.__members__:
         return "reason"
-    if any(map(str.isspace, word)) or messages.explained(word) or refusals.message_of(word):
+    if any(map(str.isspace, word)) or messages.explained(word) or messages.message_of(word):
         return "message"
     if word.endswith(".json") or word.startswith(("/", ".")):
         return "bundle"
@@ -221,7 +221,7 @@ def _similar(word: str) -> str:
 
     kinds = {
         **dict.fromkeys(Reason.__members__, "reason"),
-        **dict.fromkeys(refusals.codes(), "code"),
+        **dict.fromkeys(messages.codes(), "code"),
     }
     similar = difflib.get_close_matches(word, kinds, 1, cutoff=0.8)
     return f"did you mean the {kinds[similar[0]]} {similar[0]}?" if similar else ""

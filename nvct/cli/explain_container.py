@@ -15,9 +15,9 @@ from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.options import need_host, say_if_inside
 from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
-from nvct.compile import live_host
-from nvct.doctor import decisions, one_container
+from nvct.doctor import one_container
 from nvct.doctor.model import count, date
+from nvct.doctor.node import Node
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 LONGEST = 1000
@@ -36,28 +36,22 @@ def explain_existing(word: str, form: str) -> None:
         UsageError: there is none, and nothing was decided about one.
     """
     need_host("explain")
-    settings = settings_in_force()
-    around = one_container.Surroundings(
-        roots=live_host.roots_of(settings),
-        settings=settings,
-        env=os.environ,
-        log=decisions.look(decisions.folders(os.environ), decisions.Filter()),
-    )
+    node = Node(settings=settings_in_force(), env=os.environ)
     uses, problem = [], ""
     try:
-        found = one_container.find(around.roots, word, env=os.environ)
+        found = one_container.find(node, word)
     except UsageError:
-        found = one_container.ended(word, around)
+        found = one_container.ended(node, word)
         if not found:
             raise
     else:
         try:
-            uses = uses_of_host(around.roots)
+            uses = uses_of_host(node.roots)
         except NvctError as error:
             problem = f"cannot be seen: {error.message}"
-    for warning in around.log.problems:
+    for warning in node.decisions.problems:
         say(f"warning: {warning}")
-    told = [{**one_container.told(one, uses, around), "problem": problem} for one in found]
+    told = [{**one_container.told(one, uses, node), "problem": problem} for one in found]
     if not any(one["decisions"] for one in told):
         say_if_inside()
     if form == "json":

@@ -15,11 +15,11 @@ from nvct.cli import screen
 from nvct.cli.context import say, settings_in_force
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import container_names, format_option, need_host, say_if_inside
-from nvct.compile import live_host
 from nvct.doctor import decisions, one_container
 from nvct.doctor.containers import SHORT, Containers
 from nvct.doctor.decisions import container_of, subject
 from nvct.doctor.model import date
+from nvct.doctor.node import Node
 from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
@@ -100,7 +100,7 @@ def _show(
 
 def _ids(word: str) -> tuple[str, ...]:
     try:
-        return one_container.ids(live_host.roots_of(settings_in_force()), word, os.environ)
+        return one_container.ids(Node(settings=settings_in_force(), env=os.environ), word)
     except NvctError:
         return ()
 

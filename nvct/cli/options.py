@@ -51,10 +51,12 @@ def say_if_inside() -> None:
 
 def container_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of containers that a word may become, for a shell's completion."""
+    from nvct.config.model import Config
     from nvct.doctor import one_container
+    from nvct.doctor.node import Node
 
     del ctx, param
-    every = set(one_container.names(os.environ).values())
+    every = set(one_container.names(Node(settings=Config(), env=os.environ)).values())
     return sorted(name for name in every if name.startswith(incomplete))
 
 

@@ -20,7 +20,7 @@ from nvct.compile.published_spec import CHOICES
 from nvct.config.load import load, path_from
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import run_dir
-from nvct.doctor import refusals
+from nvct.doctor import messages
 from nvct.doctor.model import count
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import of_host
@@ -142,7 +142,7 @@ def publish(
             _publish(ctx, output, argv, is_staged=bool(staged))
         except HostError as error:  # an installation in progress may still add the file
             if fingerprints.broken(watched) is None:
-                error.hint = refusals.waiting(error.hint, driver_release)
+                error.hint = messages.waiting(error.hint, driver_release)
                 raise
         if fingerprints.broken(watched) is None:
             return
@@ -171,7 +171,7 @@ def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: boo
     published_spec.check_replaceable(output)
     context = generate.make_context("generate", argv, parent=ctx)
     try:
-        write(lambda text: say(refusals.waiting(text, driver_release)), **context.params)
+        write(lambda text: say(messages.waiting(text, driver_release)), **context.params)
     except DriverNotFoundError as error:
         if is_staged:
             say(f"{error}: no specification")

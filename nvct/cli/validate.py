@@ -14,7 +14,7 @@ from nvct.cli.context import say
 from nvct.cli.gostyle import GoGroup, GoStyle
 from nvct.cli.options import all_of
 from nvct.doctor import driver as drivers
-from nvct.doctor import refusals
+from nvct.doctor import messages
 from nvct.doctor.driver import Driver
 from nvct.doctor.model import Finding
 from nvct.errors import HostError, NvctError, line
@@ -92,7 +92,7 @@ def driver(
     def try_once() -> Driver:
         found = drivers.find(places, marker if managed else "", HostPrograms)
         if not isinstance(found, drivers.Driver):
-            raise refusals.to_error(found)
+            raise messages.to_error(found)
         if not found.is_host and os.path.exists(marker):
             _write_components(output_dir, drivers.components(marker, places.sys))
         return found
@@ -121,7 +121,7 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
         def try_once() -> None:
             if finding := drivers.in_this_container(os.environ):
-                raise refusals.to_error(finding)
+                raise messages.to_error(finding)
 
         _until(try_once, pause_s if with_wait else None)
     say(f"wrote {ready.write(output_dir, ready.TOOLKIT)}")
@@ -148,7 +148,7 @@ def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
     for name, finding in found.items():
         ready.remove(output_dir, name)
         if finding.is_fault:
-            raise refusals.to_error(finding)
+            raise messages.to_error(finding)
         ready.write(output_dir, name)
 
 
@@ -178,11 +178,9 @@ def find_driver(
         is_host = drivers.has_smi(host_here) or not (
             expects_container or os.path.isdir(driver_here)
         )
-        root, root_here = ("/", host_here) if is_host else (driver_root, driver_here)
+        root = "/" if is_host else driver_root
         say(f"no driver yet: {found.evidence}{context}; the driver is expected in {root}")
-        found = drivers.Driver(
-            is_host=is_host, root=root, root_here=root_here, dev_root=root, dev_root_here=root_here
-        )
+        found = drivers.Driver(is_host=is_host, root=root, dev_root=root)
     here = {places.host: host_here, driver_root: driver_here}
     return {
         **found.values(),

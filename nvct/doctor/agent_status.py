@@ -25,11 +25,8 @@ RELEASED = ("released", "closing")
 WORKER_REMEDY = (
     "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
 )
-REASONS = {
-    "refused": Reason.DevicePluginNotAlone,
-    "yielded": Reason.DevicePluginNotAlone,
-}
-"""By state of a resource; ResourceNotListed for the others."""
+LEFT = ("refused", "yielded")
+"""States of a resource that another plugin has."""
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
@@ -81,7 +78,8 @@ def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
     for resource in unlisted:
         why = f": {resource['reason']}" if resource["reason"] else ""
         evidence = f"{resource['resource']} is {resource['state']}{why}"
-        reason = REASONS.get(resource["state"], Reason.ResourceNotListed)
+        is_left = resource["state"] in LEFT
+        reason = Reason.DevicePluginNotAlone if is_left else Reason.ResourceNotListed
         yield Finding(reason, "error", evidence)
     if not unlisted:
         yield _devices([resource for resource in resources if resource["devices"]])

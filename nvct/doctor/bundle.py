@@ -21,13 +21,10 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from nvct.compile import live_host
-from nvct.doctor import decisions
-from nvct.doctor.checks import Node
-from nvct.doctor.decisions import Filter
+from nvct.doctor.node import Node
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
@@ -43,62 +40,43 @@ SNAPSHOT = "snapshot"
 USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """What goes into an archive."""
-
-    node: Node
-    documents: Mapping[str, Any] = field(default_factory=dict)
-    hangs: bool = False
-
-    def packed(self) -> bytes:
-        """Return the archive.
-
-        Raises:
-            HostError: the driver root does not exist.
-        """
-        uuids = Uuids()
-        redactor = Redactor(_names(self.node.env), uuids)
-        files = {
-            name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
-            for name, value in {"about.json": _about(), **self.documents}.items()
-        }
-        files |= {name: redactor.text(text).encode() for name, text in self._texts()}
-        taken = document.redacted(self._snapshot(), hostname=platform.node(), uuids=uuids)
-        for path, data in document.entries(taken):
-            files[f"{SNAPSHOT}/{path}"] = data
-        return document.archived(sorted(files.items()))
-
-    def _snapshot(self) -> document.Snapshot:
-        settings = self.node.settings
-        options = DiscoveryOptions(stat_node=live_host.stat_node(settings))
-        return record.record(self.node.roots, options, ask_nvml=not self.hangs)
-
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        lines = [
-            message.text
-            for message in self.node.log.messages
-            if any(word in message.text for word in DRIVER_WORDS)
-        ]
-        yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{self.node.log.problem}\n"
-        log = decisions.look(decisions.folders(self.node.env), Filter())
-        lines = [*map(json.dumps, log.records[-RECORDS:]), *(f"# {one}" for one in log.problems)]
-        yield "decisions.jsonl", "".join(f"{line}\n" for line in lines)
-        if self.node.settings.path:
-            yield "config.toml", _text(self.node.settings.path)
-
-
-def save(bundle: Bundle, path: str) -> None:
+def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
     """Write an archive that only its owner can read.
 
+    Args:
+        documents: what was found, by name of its JSON file.
+        hangs: whether NVML does, and is not to be asked again.
+
     Raises:
-        HostError: it cannot be made or written.
+        HostError: the driver root does not exist, or the archive cannot be written.
     """
-    data = bundle.packed()
+    uuids = Uuids()
+    redactor = Redactor(_names(node.env), uuids)
+    files = {
+        name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
+        for name, value in {"about.json": _about(), **documents}.items()
+    }
+    files |= {name: redactor.text(text).encode() for name, text in _texts(node)}
+    options = DiscoveryOptions(stat_node=live_host.stat_node(node.settings))
+    taken = record.record(node.roots, options, ask_nvml=not hangs)
+    redacted = document.redacted(taken, hostname=platform.node(), uuids=uuids)
+    files |= {f"{SNAPSHOT}/{name}": data for name, data in document.entries(redacted)}
     try:
+        data = document.archived(sorted(files.items()))
         write_atomic(path, data, mode=0o600, follow=True)
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _texts(node: Node) -> Iterator[tuple[str, str]]:
+    texts = [message.text for message in node.log.messages]
+    lines = [text for text in texts if any(word in text for word in DRIVER_WORDS)]
+    yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{node.log.problem}\n"
+    records, problems = node.decisions.records[-RECORDS:], node.decisions.problems
+    lines = [*map(json.dumps, records), *(f"# {one}" for one in problems)]
+    yield "decisions.jsonl", "".join(f"{line}\n" for line in lines)
+    if node.settings.path:
+        yield "config.toml", _text(node.settings.path)
 
 
 def _about() -> dict[str, str]:

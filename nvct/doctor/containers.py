@@ -4,27 +4,18 @@
 Names come from the kubelet's links in /var/log/containers (pod, namespace and container), Docker's
 and Podman's state. No API server or engine is asked. A container that none of them knows is shown
 with the first digits of its id, and a process in no container without labels.
-
-A check: `systemctl daemon-reload` gives a container's scope the devices that its unit lists. A
-hook that gave it a GPU behind systemd's back did not list that. systemd keeps the units of
-containers in /run/systemd (systemd.unit(5)): `transient` as they were made, `system.control` what
-was set later.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from nvct.doctor.model import Finding, Part, count, unseen
-from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import docker_folder, podman_names, read_object
 from nvct.host import procfs
 from nvct.host.procfs import CONTAINER_ID
-from nvct.host.roots import Roots
 
 Labels: TypeAlias = Mapping[str, str]
 
@@ -160,52 +151,9 @@ def joined(labels: Labels) -> str:
     return "/".join(part for part in parts if part)
 
 
-SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
-STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)
-MAJOR = 195
-"""Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux."""
-LISTED = re.compile(
-    rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
-    re.MULTILINE,
-)
 GPU_NODE = re.compile(r"nvidia\d+")
 
 
 def gpu_nodes(dev: str) -> list[str]:
     """Return the names of the GPUs' device nodes in a folder."""
     return [name for name in procfs.list_directory(dev) if GPU_NODE.fullmatch(name)]
-
-
-def systemd_reload(roots: Roots, containers: Containers) -> Part:
-    """Check that systemd knows the GPUs of each running container."""
-    scopes = _scopes(roots)
-    if not scopes:
-        return Part.absent("no container's cgroup is a unit of systemd")
-    if part := unseen(Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
-        return part
-    lost = sorted(
-        containers.name_of_process(pid)
-        for id_, pid in containers.first_processes(roots.proc)
-        if gpu_nodes(f"{roots.proc}/{pid}/root/dev")
-        and id_ in scopes
-        and STRICT.search(scopes[id_])
-        and not LISTED.search(scopes[id_])
-    )
-    if not lost:
-        return Part.of(f"{count(len(scopes), 'container')}, none would lose a GPU")
-    texts = [f"container {name} has a GPU that its systemd unit does not list" for name in lost]
-    return Part.of(*Finding.each(Reason.GpuLostAtReload, "warning", texts))
-
-
-def _scopes(roots: Roots) -> dict[str, str]:
-    """Return the text of each container's unit, by the container's id."""
-    texts: dict[str, str] = {}
-    for path in sorted(glob.glob(f"{roots.run}/systemd/transient/*.scope")):
-        if match := SCOPE.fullmatch(os.path.basename(path)):
-            more = (
-                procfs.read_text(each) or ""
-                for folder in ("transient", "system.control")
-                for each in sorted(glob.glob(f"{roots.run}/systemd/{folder}/{match[0]}.d/*.conf"))
-            )
-            texts[match[1]] = "\n".join([procfs.read_text(path) or "", *more])
-    return texts

@@ -64,10 +64,8 @@ def read_ring(folder: str) -> Ring:
         return _unreadable(ring, "only root can read it: run it with sudo")
     forbidden = OTHERS_MAY_READ if folder in (AGENT_DIR, NRI_DIR) else NO_OTHERS
     if status.st_uid == os.geteuid() and status.st_mode & forbidden:
-        mode = f"{status.st_mode & 0o7777:o}"
-        ring.problems.append(
-            f"{folder}: others have permissions, its mode is {mode}: nothing is recorded"
-        )
+        text = f"others have permissions, its mode is {status.st_mode & 0o7777:o}"
+        ring.problems.append(f"{folder}: {text}: nothing is recorded")
     elif status.st_uid != os.geteuid() == 0:
         return _unreadable(ring, f"it belongs to uid {status.st_uid}: nothing is recorded")
     for name in (OLD, NAME):
@@ -120,9 +118,8 @@ def _read_file(ring: Ring, name: str) -> None:
             ring.problems.append(f"{path}: it is no regular file: nothing is recorded")
             return
         if status.st_uid != os.stat(ring.folder).st_uid:
-            ring.problems.append(
-                f"{path}: it belongs to uid {status.st_uid}, who can change what is in it"
-            )
+            who = f"it belongs to uid {status.st_uid}, who can change what is in it"
+            ring.problems.append(f"{path}: {who}")
         data = read_all(fd, status.st_size, READ_LIMIT)
     except OSError as error:
         ring.problems.append(f"{path}: {_why(error)}")
@@ -139,13 +136,11 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
     damaged = []
     for number, line in enumerate(data.split(b"\n"), 1):
         record = _parse(line, ring.folder)
-        if record is not None:
-            ring.records.append(record)
-        elif line:
+        if line and record is None:
             damaged.append(number)
             record = _parse(line[max(line.rfind(START), 0) :], ring.folder)
-            if record is not None:
-                ring.records.append(record)
+        if record is not None:
+            ring.records.append(record)
     if damaged:
         where = f"line {damaged[0]}" if len(damaged) == 1 else f"the first is line {damaged[0]}"
         ring.problems.append(f"{path}: {count(len(damaged), 'damaged record')}, {where}")

@@ -9,14 +9,17 @@ PATH. There are seven causes that users report, and three related ones. No side 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nvct.doctor import engine_access
 from nvct.doctor.engine_access import Access
-from nvct.doctor.model import Finding, Severity, count, date
+from nvct.doctor.model import Finding, Part, Severity, count, date
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine import running
+from nvct.engine import docker_host, running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, WSL_DESKTOP, Client, Daemon, DockerHost, Program
-from nvct.engine.model import without_var
+from nvct.engine.model import Files, without_var
 from nvct.engine.status import is_nvidia
 from nvct.host.procfs import CLOCK_TICK_S
 
@@ -46,16 +49,30 @@ OF_RUNTIMES = ("does not know", "as the default runtime")
 
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
     """Return a finding for every cause that can be seen; the first error is mended first."""
-    findings = [_podman(host.client), _desktop(host.client), _other_host(host.client)]
+    findings = list(_of_client(host.client))
     if the_cause(findings):
         return findings
-    findings.append(_no_gpu(host))
     daemon = daemon_of(host)
-    if daemon is None:
-        findings.append(_no_daemon(host))
-    else:
-        findings += of_daemon(host, daemon)
-    return [*findings, _no_driver(host)]
+    causes = of_daemon(host, daemon) if daemon else [_no_daemon(host)]
+    return [*findings, _no_gpu(host), *causes, _no_driver(host)]
+
+
+def check(node: Node) -> Part:
+    """Check that `docker run --gpus` works."""
+    if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
+        return Part.absent("no dockerd runs here")
+    host = docker_host.look(Files(), node.roots, node.env)
+    found = [one for one in why_docker_cannot(host) if one.severity != "ok"]
+    cause = the_cause(found)
+    if cause is None:
+        if hidden := [one for one in found if one.reason is Reason.EngineNotRunning]:
+            return Part.absent(hidden[0])
+        unknown = any(finding.severity == "unknown" for finding in found)
+        seen = " that can be seen" if unknown else ""
+        return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
+    if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
+        return Part.absent(cause.evidence)
+    return Part.of(f"{command_of(cause)} fails: {cause.evidence}", findings=[cause])
 
 
 def the_cause(findings: list[Finding]) -> Finding | None:
@@ -87,34 +104,27 @@ def daemon_of(host: DockerHost) -> Daemon | None:
     return next((daemon for daemon in near if daemon.engine.uid == uid), None)
 
 
-def _podman(client: Client) -> Finding:
-    program = client.program or "docker"
+def _of_client(client: Client) -> Iterator[Finding]:
+    """Yield a finding for each cause that lies in the client, and in what it talks to."""
+    program, advice = client.program or "docker", ""
+    seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
     if client.podman:
         seen = f"{program} is Podman, which does not do --gpus as Docker does"
         advice = "podman run --device nvidia.com/gpu=all, or install Docker's own client"
-        return Finding(Reason.ClientIsPodman, "error", seen, advice)
-    seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
-    return Finding(Reason.ClientIsPodman, "ok", seen)
-
-
-def _desktop(client: Client) -> Finding:
-    seen = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}"
-    advice = ""
+    yield Finding(Reason.ClientIsPodman, "error" if advice else "ok", seen, advice)
+    talks, advice = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}", ""
+    seen = talks
     if client.program.startswith(WSL_DESKTOP):
         seen = f"{client.program} is the client of Docker Desktop on Windows"
         advice = "update Docker Desktop, WSL (wsl --update) and the driver on Windows"
     elif "/.docker/desktop/" in client.endpoint:
         seen += ": Docker Desktop's virtual machine, which has no GPU"
         advice = "docker context use default, with Docker Engine on this host"
-    return Finding(Reason.ClientUsesDesktop, "error" if advice else "ok", seen, advice)
-
-
-def _other_host(client: Client) -> Finding:
+    yield Finding(Reason.ClientUsesDesktop, "error" if advice else "ok", seen, advice)
     there = bool(client.endpoint) and not client.endpoint.startswith("unix://")
-    seen = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}"
-    advice = "run nvct runtime explain on that host" if there else ""
     severity: Severity = "unknown" if not client.endpoint else "error" if there else "ok"
-    return Finding(Reason.ClientUsesOtherHost, severity, seen, advice)
+    advice = "run nvct runtime explain on that host" if there else ""
+    yield Finding(Reason.ClientUsesOtherHost, severity, talks, advice)
 
 
 def _no_gpu(host: DockerHost) -> Finding:
@@ -140,9 +150,8 @@ def _no_driver(host: DockerHost) -> Finding:
 def _no_daemon(host: DockerHost) -> Finding:
     seen = f"no dockerd that serves {host.client.endpoint} is seen"
     advice = "systemctl start docker; as another user than root, others' daemons are not seen"
-    if host.hidden:
-        return Finding(Reason.EngineNotRunning, "unknown", f"{seen}: {host.hidden}", advice)
-    return Finding(Reason.EngineNotRunning, "error", seen, advice)
+    seen += f": {host.hidden}" if host.hidden else ""
+    return Finding(Reason.EngineNotRunning, "unknown" if host.hidden else "error", seen, advice)
 
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
@@ -252,18 +261,18 @@ def _judged(daemon: Daemon) -> Severity:
 
 
 def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
-    found, other = _found(daemon), _elsewhere(host, daemon)
-    if found and daemon.path is not None:
-        return Finding(Reason.HookNotOnPath, "ok", f"{found.path} is on dockerd's PATH")
+    reason = Reason.HookNotOnPath
     if daemon.path is None:
         seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
-        return Finding(Reason.HookNotOnPath, "unknown", seen, "run this as root")
+        return Finding(reason, "unknown", seen, "run this as root")
+    if found := _found(daemon):
+        return Finding(reason, "ok", f"{found.path} is on dockerd's PATH")
     advice = f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}"
-    if other:
+    if other := _elsewhere(host, daemon):
         seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
-        return Finding(Reason.HookNotOnPath, "error", seen, advice)
+        return Finding(reason, "error", seen, advice)
     seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
-    return Finding(Reason.HookNotOnPath, "ok", seen, advice)
+    return Finding(reason, "ok", seen, advice)
 
 
 def _is_late(daemon: Daemon) -> bool:

@@ -67,19 +67,19 @@ class Driver:
 
     is_host: bool
     root: str
-    root_here: str
     dev_root: str
-    dev_root_here: str
+    has_dev: bool = True  # whether dev_root is the driver's root; else it is the host's
     wsl: bool = False
 
     def values(self) -> dict[str, str]:
         """Return the content of driver-ready."""
+        root_here = "/host" if self.is_host else "/driver-root"
         return {
             "IS_HOST_DRIVER": "true" if self.is_host else "false",
             "NVIDIA_DRIVER_ROOT": self.root,
-            "DRIVER_ROOT_CTR_PATH": self.root_here,
+            "DRIVER_ROOT_CTR_PATH": root_here,
             "NVIDIA_DEV_ROOT": self.dev_root,
-            "DEV_ROOT_CTR_PATH": self.dev_root_here,
+            "DEV_ROOT_CTR_PATH": root_here if self.has_dev else "/host",
         }
 
 
@@ -93,8 +93,7 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
     if not host_problem:
-        return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
-                      dev_root_here="/host", wsl=wsl)  # fmt: skip
+        return Driver(is_host=True, root=places.host, dev_root=places.host, wsl=wsl)
     if ready and not os.path.exists(ready):
         text = f"the driver container is not ready: {ready} does not exist"
         context = f"and the host itself: {host_problem}"
@@ -110,13 +109,8 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
         return Finding(Reason.DriverNotWorking, "error", text, context=context)
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
     has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
-    return Driver(
-        is_host=False,
-        root=places.driver,
-        root_here="/driver-root",
-        dev_root=places.driver if has_dev else places.host,
-        dev_root_here="/driver-root" if has_dev else "/host",
-    )
+    dev_root = places.driver if has_dev else places.host
+    return Driver(is_host=False, root=places.driver, dev_root=dev_root, has_dev=has_dev)
 
 
 def components(ready: str, sys: str) -> dict[str, Finding]:

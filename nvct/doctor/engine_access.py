@@ -19,12 +19,7 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import docker
 from nvct.engine.model import Engine, State
 from nvct.engine.status import Status, is_nvidia
-from nvct.paths import (
-    CDI_SPEC_DIRS,
-    DEFAULT_PATH_DIRS,
-    GPU_KIND,
-    RUNTIME_HOOK_PROGRAM,
-)
+from nvct.paths import CDI_SPEC_DIRS, DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_PROGRAM
 
 CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""

@@ -25,15 +25,11 @@ from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import (
-    BY_ENGINE,
-    VISIBLE_DEVICES,
-    Request,
-    Want,
-)
+from nvct.container.request.model import BY_ENGINE, VISIBLE_DEVICES, Request, Want
 from nvct.container.request.resolve import parse_env
 from nvct.container.shim.main import MODES
-from nvct.doctor import decisions, outcome, parts, refusals
+from nvct.doctor import decisions, messages, outcome, parts
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, line
 from nvct.host.discovery_options import DiscoveryOptions
@@ -178,10 +174,10 @@ def explain(
             reader = Reader(config, kept, scratch, dict(env), clock)
             refused = _decide(told, bundle, config, reader, trouble=trouble)
             if refused is not None:
-                refused.hint = refusals.waiting(refused.hint, released)
+                refused.hint = messages.waiting(refused.hint, released)
             told["error"] = refused and _error(refused, program)
             notes = [*told["notes"], *reader.notes]
-            told["notes"] = [refusals.waiting(note, released) for note in notes]
+            told["notes"] = [messages.waiting(note, released) for note in notes]
             told["steps"] = clock.to_dicts()
             where, places = _folder(bundle), decisions.folders(env)
             told["recorded"] = decisions.last(places, where) if where else None
@@ -281,9 +277,9 @@ def _folder(bundle: Bundle) -> str | None:
 
 def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
     if error is None:
-        return [refusals.of_no_request(notes).to_dict()]
+        return [messages.of_no_request(notes).to_dict()]
     otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
-    return [refusals.of_error(error, otherwise).to_dict()]
+    return [messages.of_error(error, otherwise).to_dict()]
 
 
 def _lacking(config: Config) -> list[str]:
@@ -297,8 +293,8 @@ def _lacking(config: Config) -> list[str]:
 
 def _lack(config: Config) -> Reason:
     """Return what the host lacks, which errors of code `host` do not tell."""
-    part, _ = parts.driver(config)
-    reasons = (finding.reason for finding in part.findings)
+    found = parts.driver(Node(settings=config, env={})).findings
+    reasons = (finding.reason for finding in found)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)
     return next(lacks, Reason.CreateFailed)
 

@@ -138,7 +138,9 @@ def candidates(
         for device, uuid, profile, values in parts:
             lease = ":".join(filter(None, (gpu.uuid, device.instance.replace("/", "-"))))
             users = [*_computing(gpu, device, containers)]
-            users += [f"container {joined(u.labels)}" for u in uses if _has(u, device)]
+            holding = (device, Device(gpu.index, ""))  # a container may have the whole GPU
+            having = (use for use in uses if use.labels and use.device in holding)
+            users += [f"container {joined(use.labels)}" for use in having]
             users += [who for one, who in leased.items() if one == uuid or leases.meet(one, lease)]
             found.append(
                 Candidate(
@@ -152,11 +154,6 @@ def candidates(
                 )
             )
     return found
-
-
-def _has(use: Use, device: Device) -> bool:
-    """Report whether a use is that of a container that has the device, or the whole GPU."""
-    return bool(use.labels) and use.device in (device, Device(device.gpu, ""))
 
 
 def _computing(gpu: GpuSample, device: Device, containers: Containers) -> Iterator[str]:

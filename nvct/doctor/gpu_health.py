@@ -9,50 +9,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.node import Log, Node
 from nvct.doctor.reasons import Reason
 from nvct.host import faults, procfs
 from nvct.host.faults import SEVERE, XidTable
 from nvct.host.gpu import pci
-from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
+from nvct.host.nvml.kernel_xids import XID
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlConditions
 from nvct.host.roots import Roots
-from nvct.kernel.kmsg import FILE, Kmsg, Message
 
 RECENT_S = 3600.0
 NO_START = ("RmInitAdapter failed", "rm_init_adapter failed")
 """The driver's words about a GPU that it cannot start."""
 
 
-class Log(NamedTuple):
-    """Messages of the kernel, the oldest first; or why they cannot be read."""
-
-    messages: Sequence[Message] = ()
-    problem: str = ""
-
-
-def kernel_log(env: Mapping[str, str]) -> Log:
-    """Return the messages that the kernel still has; programs' messages are left out."""
-    path = env.get(KMSG_ENV) or FILE
-    try:
-        with Kmsg(path, past=True) as kmsg:
-            return Log([message for message in kmsg.read() if message.facility == 0])
-    except OSError as error:
-        return Log(problem=f"{path} cannot be read: {error.strerror}")
-    except ValueError as error:
-        return Log(problem=str(error))
-
-
-def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None, log: Log) -> Part:
+def check(node: Node) -> Part:
     """Check that no GPU is lost, waits for a reset, or reported an error that asks for one."""
+    reported, state, log = node.ask("conditions", NvmlConditions), node.mig, node.log
     number = len(reported.gpus) if reported else 0
-    if not number and not pci.count(roots):
+    if not number and not pci.count(node.roots):
         return Part.absent("no GPU that NVML reports")
-    found = [*_unlisted(roots, state), *_values(state, reported), *_messages(log)]
+    found = [*_unlisted(node.roots, state), *_values(state, reported), *_messages(log)]
     if log.problem:
         found.append(Finding(Reason.DeviceUnhealthy, "unknown", f"XIDs: {log.problem}"))
     if not number and not found:

@@ -9,25 +9,17 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
-from nvct.doctor.gpu_health import Log
+from nvct.doctor.messages import of_error, refused
 from nvct.doctor.model import Finding, Part, Severity, count, listed
+from nvct.doctor.node import Log, Node
 from nvct.doctor.reasons import Reason
-from nvct.doctor.refusals import refused
 from nvct.engine import command
 from nvct.engine.command import Run
-from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host import dev_char, modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import (
-    COMPLETED,
-    IN_PROGRESS,
-    NOT_STARTED,
-    GpuReadiness,
-    NvmlReadiness,
-)
-from nvct.host.nvml.session import NvmlSession
+from nvct.host.nvml.sample_model import COMPLETED, IN_PROGRESS, NOT_STARTED, GpuReadiness
 from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
 
@@ -41,37 +33,44 @@ SLOW_S = 1.0
 """NVML answers within 0.2 s if the GPUs are initialized, and after 1 to 3 s per GPU if not."""
 
 
-def gpus(roots: Roots) -> Part:
+def gpus(node: Node) -> Part:
     """Check that NVIDIA's driver has the GPUs of the PCI bus."""
-    number = pci.count(roots)
+    number = pci.count(node.roots)
     if not number:
         return Part.absent("no GPU of NVIDIA on the PCI bus")
-    elsewhere = pci.bound_elsewhere(roots)
+    elsewhere = pci.bound_elsewhere(node.roots)
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
     # A GPU that is handed on to a virtual machine is as its owner wants it.
-    severity: Severity = "error" if natives else "note"
-    found = Finding.each(Reason.GpuBoundElsewhere, severity, texts)
+    found = Finding.each(Reason.GpuBoundElsewhere, "error" if natives else "note", texts)
     return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
 
 
-def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
-    """Check that NVML answers; return the MIG state as well, None if it does not."""
-    if session is None:
-        return Part.absent("no libnvidia-ml.so.1 to ask"), None
-    try:
-        state = session.mig()
-    except NvmlError as error:
-        return refused(error), None
-    text = f"answers about {count(len(state.gpus), 'GPU')}"
-    if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
-        text += f", the first time after {session.first_answer_s:.1f} s"
-    return Part.of(text), state
+def nvml(node: Node) -> Part:
+    """Check that NVML answers."""
+    answer = node.nvml
+    if answer is None:
+        return Part.absent("no libnvidia-ml.so.1 to ask")
+    if isinstance(answer, NvctError):
+        is_told = answer is vars(node).get("discovery")  # the check of the driver says more
+        return Part.of(of_error(answer, Reason.NvmlHung)) if is_told else refused(answer)
+    text = f"answers about {count(len(answer.gpus), 'GPU')}"
+    if (first_s := _first_answer_s(node)) is not None and first_s > SLOW_S:
+        text += f", the first time after {first_s:.1f} s"
+    return Part.of(text)
 
 
-def mig(state: MigState | None) -> Part:
+def _first_answer_s(node: Node) -> float | None:
+    """Return how long NVML's first answer took to this process, in seconds.
+
+    It starts the GPUs that nothing else uses; so it is short if something uses them.
+    """
+    return node.session.first_answer_s if node.session else None
+
+
+def mig(node: Node) -> Part:
     """Check that no GPU waits for a reset to change its MIG mode."""
-    capable = [gpu for gpu in state.gpus if gpu.capable] if state else []
+    capable = [gpu for gpu in node.mig.gpus if gpu.capable] if node.mig else []
     if not capable:
         return Part.absent("no GPU that NVML reports can do MIG")
     on = sum(gpu.enabled for gpu in capable)
@@ -84,30 +83,23 @@ def mig(state: MigState | None) -> Part:
     return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
 
 
-def persistence(
-    roots: Roots, readiness: NvmlReadiness | None, first_answer_s: float | None = None
-) -> Part:
-    """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
-
-    Args:
-        first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
-            the GPUs that nothing else uses; so it is short if something uses them.
-    """
-    if not procfs.driver_version(roots):
+def persistence(node: Node) -> Part:
+    """Check that something keeps the GPUs initialized: else each first user of a GPU waits."""
+    if not procfs.driver_version(node.roots):
         return Part.absent(procfs.NOT_LOADED)
-    path = f"{roots.run}/{PERSISTENCED_SOCKET}"
+    path = f"{node.roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
         return Part.of("nvidia-persistenced keeps the GPUs initialized")
-    gpus = readiness.gpus if readiness else ()
+    gpus = node.readiness.gpus if node.readiness else ()
     off = [gpu for gpu in gpus if gpu.persistence is False]
     if gpus and all(gpu.persistence for gpu in gpus):
         return Part.of("persistence mode keeps the GPUs initialized")
     text = f"nvidia-persistenced does not run: {path} does not exist"
     text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
     severity: Severity = "note"
-    if first_answer_s is not None and gpus:
-        text += f"; NVML's first answer took {first_answer_s:.1f} s"
-        severity = "warning" if off and first_answer_s > SLOW_S else "note"
+    if (first_s := _first_answer_s(node)) is not None and gpus:
+        text += f"; NVML's first answer took {first_s:.1f} s"
+        severity = "warning" if off and first_s > SLOW_S else "note"
     return Part.of(Finding(Reason.PersistenceOff, severity, text))
 
 
@@ -121,9 +113,9 @@ def driver_nodes(dev: str) -> dict[str, os.stat_result]:
     return nodes
 
 
-def node_modes(roots: Roots) -> Part:
+def node_modes(node: Node) -> Part:
     """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
-    nodes = driver_nodes(roots.dev)
+    nodes = driver_nodes(node.roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
@@ -140,13 +132,13 @@ def node_modes(roots: Roots) -> Part:
     return Part.of(Finding(Reason.DeviceNodesRestricted, "note", text))
 
 
-def character_links(roots: Roots, *, booted: bool) -> Part:
+def character_links(node: Node) -> Part:
     """Check /dev/char, which systemd reads when it is reloaded."""
-    if not booted:
+    if not node.booted:
         return Part.absent("systemd does not run here")
-    folder = f"{roots.dev}/char"
+    folder = f"{node.roots.dev}/char"
     try:
-        plan = dev_char.plan_links(roots, folder, Findings(), create_all=False)
+        plan = dev_char.plan_links(node.roots, folder, Findings(), create_all=False)
     except HostError as error:
         return Part.absent(error.message)
     wrong = [step for step in plan.steps if step.action in ("make", "replace")]
@@ -177,8 +169,9 @@ BUILD = (
 )
 
 
-def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
+def check_kernel_module(node: Node, release: str = "") -> Part:
     """Check that the module is loaded; if not, find out why."""
+    roots = node.roots
     version = procfs.driver_version(roots)
     if version:
         return Part.of(f"loaded: {version}")
@@ -186,25 +179,17 @@ def check_kernel_module(roots: Roots, log: Log, host: str = "/", release: str = 
         return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
         return Part.absent("no GPU of NVIDIA on the PCI bus")
-    if all_elsewhere(roots):
+    if len(pci.bound_elsewhere(roots)) == pci.count(roots):
         return Part.absent("another driver has each GPU, as the check gpus says")
-    return Part.of(_why(log, host, release or os.uname().release))
-
-
-def all_elsewhere(roots: Roots) -> bool:
-    """Return whether each GPU is bound to another driver than NVIDIA's."""
-    return len(pci.bound_elsewhere(roots)) == pci.count(roots)
+    return Part.of(_why(node.log, node.host, release or os.uname().release))
 
 
 def _why(log: Log, host: str, release: str) -> Finding:
     root = host.rstrip("/")
-    refused = [
-        message.text
-        for message in log.messages
-        if any(words in message.text for words in UNSIGNED)
-    ]
-    if refused:
-        text = f"the kernel does not load unsigned modules: {refused[-1]}"
+    texts = [message.text for message in log.messages]
+    unsigned = [text for text in texts if any(words in text for words in UNSIGNED)]
+    if unsigned:
+        text = f"the kernel does not load unsigned modules: {unsigned[-1]}"
         return Finding(Reason.DriverNotLoaded, "error", text, ENROLL)
     releases = [
         one for one in procfs.list_directory(f"{root}/lib/modules") if _has_module(root, one)
@@ -253,20 +238,15 @@ STATES = {NOT_STARTED: "Not Started", IN_PROGRESS: "In Progress", COMPLETED: "Co
 SHOWN = 4
 
 
-def fabric(
-    roots: Roots,
-    readiness: NvmlReadiness | None,
-    run: Run = command.run,
-    folders: Sequence[str] = FOLDERS,
-) -> Part:
+def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS) -> Part:
     """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
-    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
-    gpus = readiness.gpus if readiness else ()
+    switches = procfs.list_directory(f"{node.roots.proc}/driver/nvidia-nvswitch/devices")
+    gpus = node.readiness.gpus if node.readiness else ()
     waiting = _waiting(gpus, has_switches=bool(switches))
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
         return Part.absent("no NVSwitch that this host has to manage")
-    found = _manager(roots, len(switches), run, folders) if switches else []
+    found = _manager(node.roots, len(switches), run, folders) if switches else []
     found += waiting
     if wrong := [finding for finding in found if finding.severity != "ok"]:
         return Part.of(*wrong)
@@ -336,16 +316,14 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
     """
     states: dict[str, list[str]] = {}
     for gpu in gpus:
+        name = procfs.canonical_bus_id(gpu.bus_id) or gpu.bus_id
         if gpu.fabric == COMPLETED and gpu.fabric_status:
-            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(
-                gpu.bus_id
-            )
+            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(name)
         elif gpu.fabric == IN_PROGRESS or (gpu.fabric == NOT_STARTED and has_switches):
-            states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
+            states.setdefault(STATES[gpu.fabric], []).append(name)
     severity: Severity = "error" if has_switches else "warning"
     found = []
-    for state, bus_ids in states.items():
-        names = [procfs.canonical_bus_id(name) or name for name in bus_ids]
+    for state, names in states.items():
         text = f"GPU{'' if len(names) == 1 else 's'} {listed(names, SHOWN)}: the fabric is {state}"
         found.append(Finding(Reason.FabricNotReady, severity, text))
     return found

@@ -16,15 +16,11 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from nvct.doctor.model import Finding, Part, Severity, listed
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
-from nvct.host.driver.libraries import (
-    COMPAT_MACHINES,
-    TRIPLETS,
-    machine_directories,
-    names_of,
-)
+from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories, names_of
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
 from nvct.host.model import DriverFile, Inventory
@@ -44,11 +40,12 @@ ICD_FOLDERS = (
 UNPACK = "docker export CONTAINER | tar -x -C FOLDER unpacks it"
 
 
-def check(folder: str, inventory: Inventory | None) -> Part:
+def check(node: Node) -> Part:
     """Check an unpacked image against the driver of this host."""
+    folder = node.image
     if not folder:
         return Part.absent("no --image to look at")
-    if inventory is None:
+    if node.inventory is None:
         return Part.absent("this host has no driver, or one that the check driver refuses")
     try:
         root = Root.open(folder)
@@ -56,7 +53,7 @@ def check(folder: str, inventory: Inventory | None) -> Part:
         text = f"{folder} cannot be read: {error}"
         return Part.of(Finding(Reason.ImageIncomplete, "unknown", text))
     with root:
-        return _look(folder, ImageTree(root, os.uname().machine), inventory)
+        return _look(folder, ImageTree(root, os.uname().machine), node.inventory)
 
 
 def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
@@ -118,13 +115,19 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding
 
 def _headers(path: str) -> VersionedElf | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _elf(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
+        return None
+
+
+def _elf(fd: int | None) -> VersionedElf | None:
+    """Close a file, and return its headers and versions; None if it is no library of any kind."""
+    if fd is None:
         return None
     try:
         return VersionedElf(fd)
     except ElfError:
-        return None
+        return None  # a script of the linker, for example
     finally:
         os.close(fd)
 
@@ -271,16 +274,8 @@ class ImageTree:
             return []
 
     def _read(self, path: str) -> VersionedElf | None:
-        """Return a library's headers and versions; None if it is no library of any kind."""
-        fd = None
         try:
-            fd = self._root.file_fd(path)
-            return VersionedElf(fd) if fd is not None else None
-        except ElfError:
-            return None  # a script of the linker, for example
+            return _elf(self._root.file_fd(path))
         except (OSError, NvctError):
             self.unread.append(path)
             return None
-        finally:
-            if fd is not None:
-                os.close(fd)

@@ -10,16 +10,17 @@ security bulletins (www.nvidia.com/en-us/security): what a release fixes is open
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 
 from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.doctor.model import Finding, Part
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
+from nvct.engine.engine_files import read_object
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
 from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
@@ -52,9 +53,9 @@ HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 """Of Podman and CRI-O: containers-common, oci-hooks(5)."""
 
 
-def check(host: str = "/") -> Part:
+def check(node: Node) -> Part:
     """Check which releases of the toolkit are here, and what they left behind."""
-    root = host.rstrip("/")
+    root = node.host.rstrip("/")
     found = [_of(where, version) for where, version in sorted(_versions(root))]
     found += _hooks(root)
     if not found:
@@ -99,11 +100,8 @@ def _hooks(root: str) -> Iterator[Finding]:
 
 
 def _program(path: str) -> str:
-    try:
-        document = json.loads(read_bytes(path, 1 << 20))
-        return str(document["hook"]["path"])
-    except (OSError, DocumentError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    hook = read_object(path).get("hook")
+    return str(hook.get("path", "")) if isinstance(hook, dict) else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

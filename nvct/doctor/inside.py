@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks, from inside a container, that it has what it asks for. Cold; changes nothing."""
+"""Checks of containers: the one that this process is in, and those that run on this host.
+
+`systemctl daemon-reload` gives a container's scope the devices that its unit lists. A hook that
+gave it a GPU behind systemd's back did not list that. systemd keeps the units of containers in
+/run/systemd (systemd.unit(5)): `transient` as they were made, `system.control` what was set later.
+Cold; changes nothing.
+"""
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -11,10 +18,12 @@ from dataclasses import replace
 
 from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.doctor.containers import gpu_nodes
-from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.model import Finding, Part, count, unseen
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.host.roots import Roots
 from nvct.paths import HOOK_PATH
 
 MARKS = (".dockerenv", "run/.containerenv")
@@ -68,12 +77,12 @@ def need_host(env: Mapping[str, str], command: str, root: str = "/") -> None:
     )
 
 
-def check(env: Mapping[str, str], root: str = "/") -> Part:
+def check(node: Node) -> Part:
     """Check the container that this process is in: its request, nodes and libraries."""
-    base = root.rstrip("/")
-    if not is_container(env, root):
+    base = node.host.rstrip("/")
+    if not is_container(node.env, node.host):
         return Part.absent("this is no container")
-    asked = env.get(VISIBLE_DEVICES)
+    asked = node.env.get(VISIBLE_DEVICES)
     nodes = gpu_nodes(f"{base}/dev")
     if not nodes and (asked is None or asked in NONE):
         text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
@@ -94,11 +103,13 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     return Part.of(*wrong) if wrong else Part.of(has)
 
 
-def without_other_gpus(part: Part) -> Part:
-    """Return a check's result in which a missing node is no fault.
+def of_own_gpus(part: Part, node: Node) -> Part:
+    """Return a check's result; inside a container, a missing node is no fault in it.
 
     A container has the nodes of its own GPUs; the driver's /proc may list all of the host's.
     """
+    if node.roots.dev != "/dev" or not is_container(node.env):
+        return part
     found = [
         replace(one, severity="note") if one.reason is Reason.DeviceNodesMissing else one
         for one in part.findings
@@ -123,3 +134,49 @@ def _is_denied(path: str) -> bool:
         # EPERM is the cgroup's answer; EACCES that of the file's mode.
         return error.errno == errno.EPERM
     return False
+
+
+SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
+STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)
+MAJOR = 195
+"""Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux."""
+LISTED = re.compile(
+    rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
+    re.MULTILINE,
+)
+
+
+def systemd_reload(node: Node) -> Part:
+    """Check that systemd knows the GPUs of each running container."""
+    roots, containers = node.roots, node.containers
+    scopes = _scopes(roots)
+    if not scopes:
+        return Part.absent("no container's cgroup is a unit of systemd")
+    if part := unseen(Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
+        return part
+    lost = sorted(
+        containers.name_of_process(pid)
+        for id_, pid in containers.first_processes(roots.proc)
+        if gpu_nodes(f"{roots.proc}/{pid}/root/dev")
+        and id_ in scopes
+        and STRICT.search(scopes[id_])
+        and not LISTED.search(scopes[id_])
+    )
+    if not lost:
+        return Part.of(f"{count(len(scopes), 'container')}, none would lose a GPU")
+    texts = [f"container {name} has a GPU that its systemd unit does not list" for name in lost]
+    return Part.of(*Finding.each(Reason.GpuLostAtReload, "warning", texts))
+
+
+def _scopes(roots: Roots) -> dict[str, str]:
+    """Return the text of each container's unit, by the container's id."""
+    texts: dict[str, str] = {}
+    for path in sorted(glob.glob(f"{roots.run}/systemd/transient/*.scope")):
+        if match := SCOPE.fullmatch(os.path.basename(path)):
+            more = (
+                procfs.read_text(each) or ""
+                for folder in ("transient", "system.control")
+                for each in sorted(glob.glob(f"{roots.run}/systemd/{folder}/{match[0]}.d/*.conf"))
+            )
+            texts[match[1]] = "\n".join([procfs.read_text(path) or "", *more])
+    return texts

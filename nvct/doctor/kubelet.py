@@ -3,24 +3,29 @@
 
 The kubelet writes which devices are registered, and how many it can give, to a checkpoint
 (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes).
+
+Kubelet, engines and nvct's agent need inotify to watch files. Linux counts instances and watches
+for each user (inotify(7)): a program of root that wants one more gets EMFILE "too many open files"
+or ENOSPC. Cold; changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import socket
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
-from nvct.doctor.containers import Containers
 from nvct.doctor.model import Finding, Part, count, unseen
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine.status import Status
 from nvct.errors import DocumentError
 from nvct.host import procfs
 from nvct.host.model import Inventory
@@ -44,20 +49,10 @@ CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 CAP_SYS_ADMIN = 21
 
 
-def check(
-    proc: str,
-    gpus: int,
-    statuses: Sequence[Status],
-    host: str = "/",
-    *,
-    inventory: Inventory | None = None,
-) -> Part:
-    """Check that the kubelet runs here, has a plugin for GPUs, can give all, and pods have theirs.
-
-    Args:
-        gpus: the number of GPUs that NVML reports; 0 if it does not answer.
-    """
-    root = host.rstrip("/")
+def check(node: Node) -> Part:
+    """Check that the kubelet runs, has a plugin for GPUs, can give all, and pods have theirs."""
+    proc, statuses, root = node.roots.proc, node.statuses, node.host.rstrip("/")
+    gpus = len(node.mig.gpus) if node.mig else 0
     running = processes(proc)
     base = _folder(proc, running, root)
     if part := unseen(Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
@@ -65,7 +60,11 @@ def check(
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
         return Part.absent(f"no kubelet: /{base}/{PLUGINS} does not exist")
     if not running:
-        return _not_running(proc, base)
+        text = f"no process of a kubelet runs, though /{base} exists"
+        if hidden := procfs.hidden_processes(proc):
+            text = f"{text}; or it is not seen: {hidden}"
+            return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
+        return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
     found = _waiting(root)
     said: list[str] = []
     if gpus:
@@ -74,7 +73,7 @@ def check(
             said = [record]
         else:
             found += _devices(record.registered, gpus, f"{root}/{base}")
-            found += _in_containers(proc, host, record.given, _nodes(inventory))
+            found += _in_containers(node, record.given)
             sums = sorted((name, len(ids)) for name, ids in record.registered.items() if ids)
             own = [f"{number} of {name}" for name, number in sums if name.startswith(PREFIX)]
             said = [f"the kubelet has {', '.join(own)}"] if own else []
@@ -84,20 +83,12 @@ def check(
             f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
         )
         found.append(Finding(Reason.EngineNotConfigured, "note", text))
-    return Part.of(*said, *found) if said or found else Part.of("it runs")
+    return Part.of(*said, *found, otherwise="it runs")
 
 
 def processes(proc: str) -> list[int]:
     """Return the ids of processes that are, or contain, a kubelet."""
     return [pid for pid in procfs.processes(proc) if procfs.command(proc, pid) in PROCESSES]
-
-
-def _not_running(proc: str, base: str) -> Part:
-    text = f"no process of a kubelet runs, though /{base} exists"
-    if hidden := procfs.hidden_processes(proc):
-        text = f"{text}; or it is not seen: {hidden}"
-        return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
-    return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
 
 
 def _folder(proc: str, processes: Sequence[int], root: str) -> str:
@@ -156,17 +147,15 @@ def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
     return nodes
 
 
-def _in_containers(
-    proc: str, host: str, given: dict[tuple[str, str], list[str]], nodes: dict[str, set[str]]
-) -> list[Finding]:
+def _in_containers(node: Node, given: dict[tuple[str, str], list[str]]) -> list[Finding]:
     """Compare the devices of running containers with those that the kubelet has given them.
 
     Containers that it has given nothing are left out: they may have devices by a claim.
     """
-    if not given or not nodes:
+    nodes = _nodes(node.inventory) if given else {}
+    if not nodes:
         return []
-    containers = Containers(host)
-    containers.refresh()
+    proc, containers = node.roots.proc, node.containers
     known = set().union(*nodes.values())
     texts = []
     for pid in procfs.processes(proc):
@@ -228,19 +217,16 @@ def _plugins(folder: str) -> dict[str, bool]:
 
 
 def _listens(path: str) -> bool:
+    """Return whether a process listens on a socket; True if that cannot be seen."""
     folder, name = os.path.split(path)
     here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(TIMEOUT_S)
-            probe.connect(f"/proc/self/fd/{here}/{name}")  # a socket's path has at most 107 bytes
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return True  # it cannot be seen
+            # a socket's path has at most 107 bytes
+            return probe.connect_ex(f"/proc/self/fd/{here}/{name}") != errno.ECONNREFUSED
     finally:
         os.close(here)
-    return True
 
 
 def _waiting(root: str) -> list[Finding]:
@@ -254,3 +240,121 @@ def _waiting(root: str) -> list[Finding]:
         return []
     text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
     return [Finding(Reason.PodsWaitInInit, "warning", text)]
+
+
+LIMITS = "sys/fs/inotify"
+INSTANCE = "anon_inode:inotify"
+WATCH = "inotify wd:"
+BUDGET_S = 0.25
+"""For the count: a node with a thousand containers has some hundred thousand descriptors."""
+FEW_INSTANCES = 8
+"""What a kubelet with an engine and an agent opens."""
+FEW_WATCHES = 1024
+MANY = 10
+"""Some of root's processes may be closed even to root; one of so many does not matter."""
+SHARE = 0.9
+"""Above this part of a limit, little is left."""
+
+
+@dataclass(slots=True)
+class Used:
+    """What processes of one user have open.
+
+    Attributes:
+        counted, unseen: processes that were counted, and those that could not be.
+    """
+
+    instances: int = 0
+    watches: int = 0
+    counted: int = 0
+    unseen: int = 0
+    in_time: bool = True
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all processes were counted."""
+        return self.in_time and not self.unseen
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nearly all were."""
+        return self.in_time and self.unseen * MANY <= self.counted
+
+
+def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
+    """Check that root has instances and watches of inotify left."""
+    proc = node.roots.proc
+    instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
+    if instances is None or watches is None:
+        return Part.absent(f"no limits in {proc}/{LIMITS}")
+    used = _count(proc, uid, budget_s)
+    hidden = procfs.hidden_processes(proc)
+    if procfs.in_user_namespace(proc):
+        hidden = "this is another user namespace than the host's, with limits of its own"
+    at_least = "" if used.is_complete and not hidden else "at least "
+    pairs = (
+        ("instances", used.instances, instances, FEW_INSTANCES),
+        ("watches", used.watches, watches, FEW_WATCHES),
+    )
+    texts = [
+        f"root's processes have {at_least}{number} of {limit} {name} of inotify "
+        f"(fs.inotify.max_user_{name}): programs that need more cannot watch files"
+        for name, number, limit, few in pairs
+        if number > limit * SHARE or limit - number < few
+    ]
+    if texts:
+        return Part.of(*Finding.each(Reason.InotifyExhausted, "warning", texts))
+    if hidden:
+        return Part.absent(f"root's processes are not counted: {hidden}")
+    text = f"{at_least}{used.instances} of {instances} instances, "
+    text += f"{used.watches} of {watches} watches"
+    if used.is_known:
+        return Part.of(text)
+    text += "; not every process could be counted"
+    return Part.of(Finding(Reason.InotifyExhausted, "unknown", text))
+
+
+def _limit(proc: str, name: str) -> int | None:
+    text = (procfs.read_text(f"{proc}/{LIMITS}/{name}") or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+def _count(proc: str, uid: int, budget_s: float) -> Used:
+    """Return what the processes of a user have open.
+
+    A process that ends meanwhile counts nothing.
+    """
+    used = Used()
+    until = time.monotonic() + budget_s
+    for pid in procfs.processes(proc):
+        if time.monotonic() > until:
+            used.in_time = False
+            break
+        folder = f"{proc}/{pid}"
+        try:
+            if os.stat(folder).st_uid != uid:
+                continue
+            numbers = list(_inotify(folder))
+        except PermissionError:
+            used.unseen += 1
+            continue
+        except OSError:
+            continue
+        used.counted += 1
+        used.instances += len(numbers)
+        for number in numbers:
+            text = procfs.read_text(f"{folder}/fdinfo/{number}") or ""
+            used.watches += text.count(WATCH)
+            used.unseen += len(text) >= procfs.SIZE_LIMIT
+    return used
+
+
+def _inotify(folder: str) -> Iterator[str]:
+    """Yield the descriptors of inotify of a process."""
+    fd = f"{folder}/fd"
+    for number in os.listdir(fd):
+        try:
+            if os.readlink(f"{fd}/{number}") == INSTANCE:
+                yield number
+        except FileNotFoundError:
+            continue

@@ -73,12 +73,8 @@ class Host:
 def plan(parts: Sequence[Part]) -> list[Mend]:
     """Return the mends for the faults of some parts, in their order."""
     found = [finding.reason for part in parts for finding in part.findings if finding.is_fault]
-    reasons = dict.fromkeys(reason for reason in found if reason in COMMANDS)
-    return [
-        Mend(words, tuple(reason for reason in reasons if COMMANDS[reason] == words))
-        for words in ORDER
-        if any(COMMANDS[reason] == words for reason in reasons)
-    ]
+    reasons = {words: [one for one in found if COMMANDS.get(one) == words] for words in ORDER}
+    return [Mend(words, tuple(dict.fromkeys(of))) for words, of in reasons.items() if of]
 
 
 def step(mend: Mend, host: Host) -> Step:

@@ -89,16 +89,23 @@ class Part:
 
     @classmethod
     def of(
-        cls, *said: str | Finding, findings: Sequence[Finding] = (), health: Health = "ok"
+        cls,
+        *said: str | Finding,
+        otherwise: str = "",
+        findings: Sequence[Finding] = (),
+        health: Health = "ok",
     ) -> Part:
         """Return a part from its lines; a fault among its findings makes it one to look at.
 
         Args:
             said: sentences, and findings, whose evidence is a line.
+            otherwise: the line if nothing is said.
             findings: more of them, about which a sentence speaks.
         """
         findings = (*(line for line in said if isinstance(line, Finding)), *findings)
         lines = [line.evidence if isinstance(line, Finding) else line for line in said]
+        if otherwise and not lines:
+            lines = [otherwise]
         if any(finding.is_fault for finding in findings):
             health = "attention"
         if len(lines) > LINES:

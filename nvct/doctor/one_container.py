@@ -12,16 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nvct.config.model import Config
 from nvct.doctor import reconstruction
-from nvct.doctor.containers import SHORT, Containers, gpu_nodes, joined
-from nvct.doctor.decisions import Log, container_of, subject
+from nvct.doctor.containers import SHORT, gpu_nodes, joined
+from nvct.doctor.decisions import container_of, subject
 from nvct.doctor.gpu_users import Use
+from nvct.doctor.node import Node
 from nvct.engine import engine_files
 from nvct.errors import NvctError, UsageError
 from nvct.host import procfs
 from nvct.host.procfs import started
-from nvct.host.roots import Roots
 from nvct.oci import bundle as bundles
 
 ID_LENGTH = 64
@@ -46,42 +45,27 @@ class Found:
         return joined(self.labels) or f"process {self.pid}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the containers are explained by."""
-
-    roots: Roots
-    settings: Config
-    env: Mapping[str, str]
-    log: Log
-    host: str = "/"
-
-
-def find(
-    roots: Roots, word: str, host: str = "/", env: Mapping[str, str] | None = None
-) -> list[Found]:
+def find(node: Node, word: str) -> list[Found]:
     """Return the running containers with a name, a pod's name, an id, or a process id.
 
-    Args:
-        word: what the user knows; of an id at least the first SHORT digits.
+    Of an id, a word has at least the first SHORT digits.
 
     Raises:
         UsageError: no running container of this host has it.
     """
-    containers = Containers(host)
-    containers.refresh()
-    own = engine_files.own_names(env or {})
+    containers, proc = node.containers, node.roots.proc
+    own = engine_files.own_names(node.env)
     known = (
         Found(id=id_, pid=pid, labels=containers.labels(pid))
-        for id_, pid in containers.first_processes(roots.proc)
+        for id_, pid in containers.first_processes(proc)
     )
-    every = [*known, *_watched(roots)]
+    every = [*known, *_watched(proc)]
     running = [_named(one, own) for one in {one.id: one for one in reversed(every)}.values()]
     found = [one for one in running if _is_meant(one, word)]
     if not found and word.isdecimal() and word.isascii():
         labels = containers.labels(int(word))
         id_ = containers.id_of(int(word))
-        if id_ or procfs.read_text(f"{roots.proc}/{word}/comm"):
+        if id_ or procfs.read_text(f"{proc}/{word}/comm"):
             found = [_named(Found(id=id_, pid=int(word), labels=labels), own)]
     if not found:
         seen = "" if os.geteuid() == 0 else "; sudo finds the containers of others"
@@ -92,15 +76,14 @@ def find(
     return found
 
 
-def ended(word: str, around: Surroundings) -> list[Found]:
+def ended(node: Node, word: str) -> list[Found]:
     """Return the containers that do not run, and about which something was decided.
 
     A container that was refused never runs, and may have a name nevertheless.
     """
-    every = names(around.env, around.host)
-    wanted = {id_ for id_, name in every.items() if name == word}
+    wanted = {id_ for id_, name in names(node).items() if name == word}
     found: dict[str, Found] = {}
-    for record in around.log.records:
+    for record in node.decisions.records:
         folders = record.get("bundle", "").split("/")
         is_id = len(word) >= SHORT
         for id_ in filter(None, dict.fromkeys((container_of(record), folders[-1]))):
@@ -110,27 +93,26 @@ def ended(word: str, around: Surroundings) -> list[Found]:
     return list(found.values())
 
 
-def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tuple[str, ...]:
+def ids(node: Node, word: str) -> tuple[str, ...]:
     """Return the ids of the containers that a word means; of those that do not run, by name."""
     try:
-        running = find(roots, word, host, env)
+        running = find(node, word)
     except UsageError:
         running = []
-    named = (id_ for id_, name in names(env, host).items() if name == word)
+    named = (id_ for id_, name in names(node).items() if name == word)
     every = (*(one.id for one in running), *named)
     return tuple(dict.fromkeys(id_ for id_ in every if id_))
 
 
-def names(env: Mapping[str, str], host: str = "/") -> dict[str, str]:
+def names(node: Node) -> dict[str, str]:
     """Return the names of all containers by id, also of the user's own engines, running or not."""
-    containers = Containers(host)
-    containers.refresh()
-    return {**containers.names(), **engine_files.own_names(env)}
+    return {**node.containers.names(), **engine_files.own_names(node.env)}
 
 
-def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:
+def told(found: Found, uses: Sequence[Use], node: Node) -> dict[str, Any]:
     """Return what is known about a container, as JSON data."""
-    records = [record for record in around.log.records if found.id and found.id in subject(record)]
+    every = node.decisions.records if found.id else []
+    records = [record for record in every if found.id in subject(record)]
     own = [
         use.to_dict()
         for use in uses
@@ -138,8 +120,8 @@ def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, A
     ]
     creation = None
     if found.id:
-        evidence = _evidence(found, records, around)
-        creation = reconstruction.reconstructed(evidence, around.settings, around.env)
+        evidence = _evidence(found, records, node)
+        creation = reconstruction.reconstructed(evidence, node.settings, node.env)
     return {
         "name": found.name,
         "id": found.id,
@@ -147,38 +129,38 @@ def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, A
         "creation": creation,
         "decisions": records,
         "uses": own,
-        "nodes": [] if found.has_group else gpu_nodes(f"{around.roots.proc}/{found.pid}/root/dev"),
+        "nodes": [] if found.has_group else gpu_nodes(f"{node.roots.proc}/{found.pid}/root/dev"),
     }
 
 
 def _evidence(
-    found: Found, records: Sequence[dict[str, str]], around: Surroundings
+    found: Found, records: Sequence[dict[str, str]], node: Node
 ) -> reconstruction.Evidence:
     folders = [record["bundle"] for record in records if record.get("bundle", "").startswith("/")]
-    folder = folders[-1] if folders else engine_files.bundle_of(found.id, around.env, around.host)
+    folder = folders[-1] if folders else engine_files.bundle_of(found.id, node.env, node.host)
     try:
         bundle = bundles.load(bundles.config_path(folder)) if folder else None
     except NvctError:
         bundle = None
     annotations = bundle.annotations if bundle else {}
     return reconstruction.Evidence(
-        creation=engine_files.creation_of(found.id, around.env, annotations, around.host),
+        creation=engine_files.creation_of(found.id, node.env, annotations, node.host),
         bundle=bundle,
         records=records,
-        log=around.log,
-        started_s=started(found.pid, around.roots.proc) if found.pid else None,
+        log=node.decisions,
+        started_s=started(found.pid, node.roots.proc) if found.pid else None,
     )
 
 
-def _watched(roots: Roots) -> Iterator[Found]:
+def _watched(proc: str) -> Iterator[Found]:
     """Yield the containers of Podman whose control group does not name them.
 
     Such are those of a user without control groups. conmon has the id as its option -c and is the
     parent of the first process. Another user's conmon is not believed.
     """
-    for pid in procfs.processes(roots.proc):
-        folder = f"{roots.proc}/{pid}"
-        if procfs.command(roots.proc, pid) != "conmon":
+    for pid in procfs.processes(proc):
+        folder = f"{proc}/{pid}"
+        if procfs.command(proc, pid) != "conmon":
             continue
         words = (procfs.read_text(f"{folder}/cmdline") or "").split("\0")
         children = (procfs.read_text(f"{folder}/task/{pid}/children") or "").split()

@@ -121,16 +121,14 @@ def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
 def devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | None]]:
     """Return the requested devices, and the CDI spec that defines each."""
     kind = OWN_KIND if request.kind == RUNTIME_KIND else request.kind
-    found: list[dict[str, str | None]] = []
-    for word in request.ids:
-        name = word if "=" in word else f"{kind}={word}"
-        spec = None
-        for plan in plans:
-            device = plan["devices"].get(name)
-            if device is not None:
-                spec = plan["specs"][device["spec"]]["path"]
-        found.append({"name": name, "spec": spec})
-    return found
+    names = [word if "=" in word else f"{kind}={word}" for word in request.ids]
+    specs = {
+        name: plan["specs"][plan["devices"][name]["spec"]]["path"]
+        for plan in plans
+        for name in names
+        if name in plan["devices"]
+    }
+    return [{"name": name, "spec": specs.get(name)} for name in names]
 
 
 def injected(bundle: Bundle) -> dict[str, list[Any]]:

@@ -5,36 +5,31 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from nvct import paths
-from nvct.cdi.check import engines
+from nvct.cdi.check import conflicts, engines
 from nvct.cdi.check.drift import Report
 from nvct.cdi.read.registry import Registry
-from nvct.compile import live_host
 from nvct.config import editing, load
 from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
-from nvct.container.plan.store import Store
+from nvct.container.plan.store import Store, run_dir
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
-from nvct.doctor import refusals, specifications
+from nvct.doctor import incumbent, inside, messages, specifications
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
+from nvct.doctor.messages import refused
 from nvct.doctor.model import Finding, Part, Severity, count, listed
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.doctor.refusals import refused
+from nvct.engine import command
 from nvct.engine.status import Status
-from nvct.errors import (
-    ConfigError,
-    DriverNotFoundError,
-    NvctError,
-    RuntimeNotFoundError,
-)
+from nvct.errors import ConfigError, DriverNotFoundError, NvctError, RuntimeNotFoundError
 from nvct.host import procfs
-from nvct.host.model import Inventory, warning_kind
+from nvct.host.model import warning_kind
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
@@ -47,25 +42,23 @@ NAMED = 4
 STALE = "; the next container replaces it"
 
 
-def configuration(settings: Config, others: Sequence[str] = (), path: str | None = None) -> Part:
-    """Check config.toml as a create does; a key without effect is reported, but is no fault.
-
-    Args:
-        others: engines that start containers by another runtime than NVIDIA's.
-        path: where the low-level runtime is looked for; None where no engine needs one.
-    """
+def configuration(node: Node) -> Part:
+    """Check config.toml as a create does; a key without effect is reported, but is no fault."""
+    if node.trouble is not None:
+        return refused(node.trouble)
+    settings = node.settings
     data = (load.read(settings.path) or b"") if settings.path else b""
     ignored = [*editing.unread_warnings(settings), *editing.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *Finding.each(Reason.ConfigurationInvalid, "warning", settings.warnings),
         *Finding.each(Reason.ConfigurationKeyIgnored, "note", ignored),
-        *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
+        *Finding.each(Reason.EngineDevicesUnchecked, "note", _unchecked(node)),
     ]
     missing = []
     try:
-        if path is not None:
-            shim.find_runtime(settings.runtimes, path)
+        if any(not engine.foreign for engine in node.engines):
+            shim.find_runtime(settings.runtimes, node.env.get("PATH", ""))
     except RuntimeNotFoundError as error:
         missing = [Finding(Reason.RuntimeProgramMissing, "error", error.message, error.hint)]
     if settings.path or findings:
@@ -73,15 +66,17 @@ def configuration(settings: Config, others: Sequence[str] = (), path: str | None
     return Part.of("no config.toml: the defaults hold", *missing, health="absent")
 
 
-def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
-    if not settings.policy:
+def _unchecked(node: Node) -> list[str]:
+    if not node.settings.policy:
         return []
-    if settings.engine_devices == UNCHECKED:
+    if node.settings.engine_devices == UNCHECKED:
         ways = "--gpus of Docker 29.2, --device, --privileged and CDI"
         return [f"the policy does not apply to devices that engines give: {ways}"]
     return [
-        f"the policy sees no devices of {name}'s containers unless they name the runtime nvidia"
-        for name in others
+        f"the policy sees no devices of {status.engine.engine}'s containers unless they name the "
+        "runtime nvidia"
+        for status in node.statuses
+        if not (status.engine.foreign or status.is_default)
     ]
 
 
@@ -90,29 +85,28 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
     try:
         check(settings)
     except ConfigError as error:
-        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+        yield messages.of_error(error, otherwise=Reason.ConfigurationInvalid)
     try:
         capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
     except ConfigError as error:
-        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+        yield messages.of_error(error, otherwise=Reason.ConfigurationInvalid)
 
 
-def driver(settings: Config) -> tuple[Part, Inventory | None]:
-    """Check the driver; return the inventory as well, None if discovery fails."""
-    try:
-        inventory = live_host.discover(settings)
-    except DriverNotFoundError as error:
-        if procfs.driver_version(live_host.roots_of(settings)):
-            return refused(error), None
-        return Part.absent(Finding(Reason.DriverNotFound, "note", error.message)), None
-    except NvctError as error:
-        return refused(error), None
+def driver(node: Node) -> Part:
+    """Check the driver, as discovery finds it."""
+    inventory = node.discovery
+    if isinstance(inventory, NvctError):
+        is_absent = isinstance(inventory, DriverNotFoundError)
+        if is_absent and not procfs.driver_version(node.roots):
+            return Part.absent(Finding(Reason.DriverNotFound, "note", inventory.message))
+        return refused(inventory)
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
     none = Finding(Reason.GpuNotFound, "note", "the driver is loaded and lists no GPU")
     more = [none] if inventory.mode == "nvml" and not inventory.gpus else []
-    return Part.of(text, *map(of_warning, inventory.warnings), findings=more), inventory
+    part = Part.of(text, *map(of_warning, inventory.warnings), findings=more)
+    return inside.of_own_gpus(part, node)
 
 
 def of_warning(text: str) -> Finding:
@@ -124,10 +118,11 @@ def of_warning(text: str) -> Finding:
     return Finding(reason, "warning", text)
 
 
-def specs(settings: Config, report: Report) -> Part:
+def specs(node: Node) -> Part:
     """Compare the CDI specs in force with the host; their hooks are another part."""
+    report = node.report
     if not report.specs and all(drift.kind != "unreadable" for drift in report.drift):
-        text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
+        text = f"none in {' and '.join(node.settings.spec_dirs)}; nvct publish writes one"
         return Part.absent(Finding(Reason.SpecificationMissing, "note", text))
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
@@ -144,11 +139,12 @@ def specs(settings: Config, report: Report) -> Part:
     return Part.of(line, *lines, findings=specifications.findings(report))
 
 
-def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
+def hooks(node: Node) -> Part:
     """Check the hooks of the CDI specs in force: their programs and their environment."""
-    if not report.specs:
+    if not node.report.specs:
         return Part.absent("no specification")
-    differences = _only(report, hooks=True)
+    programs = list(incumbent.hook_programs(conflicts.in_force(node.registry)))
+    differences = _only(node.report, hooks=True)
     found = specifications.findings(differences)
     is_well = not any(finding.is_fault for finding in (*found, *programs))
     well = ["each hook has its program and an environment of its own"] if is_well else []
@@ -160,9 +156,9 @@ def _only(report: Report, *, hooks: bool) -> Report:
     return replace(report, drift=drift)
 
 
-def plans(run_dir: str) -> Part:
+def plans(node: Node) -> Part:
     """Check the plans that the next create will use."""
-    store = Store(run_dir)
+    store = Store(run_dir(node.env))
     states = {
         name.removesuffix(paths.PLAN_SUFFIX): _plan(store.read_json(name) or {})
         for name in (paths.REGISTRY_PLAN, paths.OWN_PLAN)
@@ -170,10 +166,9 @@ def plans(run_dir: str) -> Part:
     }
     if not states:
         return Part.absent("none yet: the first container makes them")
-    lines = (f"{name}: {text}" for name, text in states.items())
-    return Part.of(*(
-        Finding(Reason.PlanStale, "note", line) if line.endswith(STALE) else line for line in lines
-    ))  # fmt: skip
+    lines = [f"{name}: {text}" for name, text in states.items()]
+    stale = Finding.each(Reason.PlanStale, "note", [one for one in lines if one.endswith(STALE)])
+    return Part.of(*lines, findings=stale)
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -189,17 +184,18 @@ def _plan(plan: dict[str, Any]) -> str:
     return f"{count(number, 'device name')}, fresh"
 
 
-def farm(settings: Config, run_dir: str) -> Part:
+def farm(node: Node) -> Part:
     """Check the views of the driver's files."""
     from nvct.farm import collect, of_host
 
+    settings, folder = node.settings, run_dir(node.env)
     try:
-        need = of_host.needs_in_force(settings, live_host.roots_of(settings), run_dir)
+        need = of_host.needs_in_force(settings, node.roots, folder)
         views = collect.statuses(of_host.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         text = f"layout {settings.layout}: {error}"
         return Part.of(Finding(Reason.DriverViewDamaged, "warning", text))
-    table = (Store(run_dir).read_json(paths.OWN_PLAN) or {}).get("farm")
+    table = (Store(folder).read_json(paths.OWN_PLAN) or {}).get("farm")
     of_plan: model.Farm | None = table if isinstance(table, dict) else None  # type: ignore[assignment]  # our compiler's
     chosen = of_host.describe_layout(settings, of_plan)
     if not views:
@@ -209,9 +205,9 @@ def farm(settings: Config, run_dir: str) -> Part:
     return Part.of(f"{chosen}; {count(len(views), 'view')} of the driver", *found)
 
 
-def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
+def units(node: Node, systemctl: str = "systemctl") -> Part:
     """Check the systemd units that keep the published spec up to date."""
-    if not booted:
+    if not node.booted:
         return Part.absent("systemd does not run here")
     return Part.of(*(said for unit in UNITS for said in _unit(unit, systemctl)))
 
@@ -237,30 +233,24 @@ def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
-    words = ["show", f"--property={','.join(PROPERTIES)}", unit]
-    try:
-        completed = subprocess.run(
-            [systemctl, *words], capture_output=True, text=True, check=False,
-            timeout=SYSTEMCTL_TIMEOUT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
+    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
+    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
+    return dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
 
 
-def versions_of(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:
+def versions_of(node: Node) -> Part:
     """Check each local engine's release against each specification that it reads."""
-    local = [status for status in statuses if not status.engine.foreign and status.engine.version]
-    found = [*_refused(local, registry), *_ignored(folders)]
+    registry = node.registry
+    local = [
+        status for status in node.statuses if not status.engine.foreign and status.engine.version
+    ]
+    found = [*_refused(local, registry), *_ignored(node.settings.spec_dirs)]
     if not found and not (local and registry.specs):
         text = "no engine whose release is known" if registry.specs else "no specification"
         return Part.absent(text)
     names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
-    return (
-        Part.of(*found)
-        if found
-        else Part.of(f"{names}: {count(len(registry.specs), 'spec')} can be read")
-    )
+    text = f"{names}: {count(len(registry.specs), 'spec')} can be read"
+    return Part.of(*found, otherwise=text)
 
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:

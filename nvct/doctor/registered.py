@@ -4,75 +4,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from nvct.cdi.read.registry import Registry
-from nvct.doctor import engine_access
+from nvct.doctor import engine_access, kubelet
 from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.status import Status, is_nvidia
 from nvct.engine.tables import find
 from nvct.errors import NvctError
+from nvct.host import procfs
 from nvct.paths import RUNTIME_HOOK_PROGRAM
 
 WITHOUT_RUNTIME = ("GKE",)
 """Platforms whose own device plugin gives nodes and libraries, without a runtime or CDI."""
 
 
-def check(
-    statuses: Sequence[Status],
-    registry: Registry,
-    *,
-    has_gpu: bool,
-    serves_pods: Callable[[], bool],
-    no_cgroups: bool = False,
-    hidden: str = "",
-) -> Part:
+def check(node: Node) -> Part:
     """Report each engine of this host; an engine that cannot give GPUs is a fault.
 
-    Args:
-        has_gpu: whether this host has a driver with GPUs: without it nobody misses a runtime.
-        hidden: why engines may run that are not seen, "" if all are.
+    Without a driver that has GPUs, nobody misses a runtime.
     """
+    statuses, inventory = node.statuses, node.inventory
     local = [status for status in statuses if not status.engine.foreign]
     others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
         return Part.absent(f"none on this host{more}")
-    accesses = [engine_access.of(status, registry) for status in local]
-    needed = [False] * len(local)
-    if has_gpu:
-        needed = _needed(local, accesses, serves_pods, is_idle_needed=not hidden)
+    accesses = [engine_access.of(status, node.registry) for status in local]
+    has_gpu = inventory is not None and bool(inventory.gpus or inventory.devices)
+    needed = _needed(local, accesses, node.roots.proc) if has_gpu else [False] * len(local)
     said: list[str | Finding] = []
     for status, access, is_needed in zip(local, accesses, needed, strict=True):
         said += _engine(status, access, is_needed=is_needed)
     said += of_unread_files(local)
-    said += _without_rules(local, accesses) if no_cgroups else ()
+    said += _without_rules(local, accesses) if node.settings.cli_no_cgroups else ()
     said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
     is_idle = not has_gpu and not any(access.gives_gpus for access in accesses)
     return Part.of(*said, health="absent" if is_idle else "ok")
 
 
-def _needed(
-    statuses: Sequence[Status],
-    accesses: Sequence[Access],
-    serves_pods: Callable[[], bool],
-    *,
-    is_idle_needed: bool,
-) -> list[bool]:
+def _needed(statuses: Sequence[Status], accesses: Sequence[Access], proc: str) -> list[bool]:
     """Return for each engine whether it is a fault that it gives no GPU.
 
-    An engine that does not run is needed only if no other one gives GPUs. A containerd beside
-    Docker serves Docker, which has its own runtimes, unless it serves pods too.
+    An engine that does not run is needed only if no other one gives GPUs, or may run unseen. A
+    containerd beside Docker serves Docker, which has its own runtimes, unless it serves pods too.
     """
-    nobody = is_idle_needed and not any(access.gives_gpus for access in accesses)
+    nobody = not procfs.hidden_processes(proc) and not any(one.gives_gpus for one in accesses)
     docker = any(status.engine.engine == "docker" and status.engine.pid for status in statuses)
     return [
         status.engine.platform not in WITHOUT_RUNTIME
-        and not _serves_docker(status, serves_pods, docker=docker)
+        and not _serves_docker(status.engine, proc, docker=docker)
         and (bool(status.engine.pid) or nobody)
         for status in statuses
     ]
@@ -90,11 +75,10 @@ def _without_rules(statuses: Sequence[Status], accesses: Sequence[Access]) -> It
             yield Finding(Reason.CgroupRulesOff, "warning", text)
 
 
-def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: bool) -> bool:
-    engine = status.engine
+def _serves_docker(engine: Engine, proc: str, *, docker: bool) -> bool:
     if engine.engine != "containerd":
         return False
-    return engine.platform == "Docker" or (docker and not serves_pods())
+    return engine.platform == "Docker" or (docker and not kubelet.processes(proc))
 
 
 def _engine(status: Status, access: Access, *, is_needed: bool) -> Iterator[str | Finding]:

@@ -12,13 +12,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from nvct.cdi.read.registry import SpecFile
-from nvct.config.model import Config
-from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part, Severity, count, listed, unseen
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine.engine_files import docker_folder, read_list, read_object
 from nvct.host import procfs
@@ -44,18 +42,19 @@ RECENT_S = 3600.0
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
+def spec_folders(node: Node, *, owner: int = 0) -> Part:
     """Check that only root can write CDI specifications: an engine carries out what they say.
 
     Args:
         owner: the uid that root's files have, other than 0 in tests only.
     """
+    folders = node.settings.spec_dirs
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:
         return Part.absent(f"no {' and no '.join(folders)}")
     wrong = [text for folder in there for text in _writable(folder, owner)]
     found = Finding.each(Reason.SpecificationFolderWritable, "error", wrong)
-    return Part.of(*found) if found else Part.of(f"only root can write {' and '.join(there)}")
+    return Part.of(*found, otherwise=f"only root can write {' and '.join(there)}")
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
@@ -71,16 +70,16 @@ def _writable(folder: str, owner: int) -> Iterator[str]:
             yield f"{path} can be written by others: mode {stat.S_IMODE(status.st_mode):04o}"
 
 
-def selinux(roots: Roots, log: Log) -> Part:
+def selinux(node: Node) -> Part:
     """Check SELinux's boolean that lets containers use devices, and what the kernel denied."""
-    enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
+    enforce = (procfs.read_text(f"{node.roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
         return Part.absent("SELinux is permissive" if enforce else "SELinux is off")
-    value = (procfs.read_text(f"{roots.sys}/{BOOLEAN}") or "").split()
+    value = (procfs.read_text(f"{node.roots.sys}/{BOOLEAN}") or "").split()
     if not value:
         text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
         return Part.of(Finding(Reason.SelinuxDenies, "unknown", text))
-    denied = [message.text for message in log.messages if DENIED.search(message.text)]
+    denied = [message.text for message in node.log.messages if DENIED.search(message.text)]
     if value[0] == "1" and denied:
         text = f"SELinux denied a device of the driver: {denied[-1]}"
         remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
@@ -91,21 +90,20 @@ def selinux(roots: Roots, log: Log) -> Part:
     return Part.of(Finding(Reason.SelinuxDenies, "warning", text))
 
 
-def apparmor(roots: Roots, log: Log) -> Part:
+def apparmor(node: Node) -> Part:
     """Check what AppArmor denied of the driver's devices in the last hour.
 
     Older messages may be of a profile that was corrected since.
     """
-    enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
-    if enabled != "Y":
+    enabled = procfs.read_text(f"{node.roots.sys}/module/apparmor/parameters/enabled") or ""
+    if enabled.strip() != "Y":
         return Part.absent("AppArmor is off")
-    if log.problem:
-        return Part.of(
-            Finding(Reason.AppArmorDenies, "unknown", f"what AppArmor denied: {log.problem}")
-        )
+    if node.log.problem:
+        text = f"what AppArmor denied: {node.log.problem}"
+        return Part.of(Finding(Reason.AppArmorDenies, "unknown", text))
     denied: dict[tuple[str, ...], str] = {}
     since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - RECENT_S) * 1e6
-    for message in log.messages:
+    for message in node.log.messages:
         if message.time_us > since_us and (match := PROFILE_DENIED.match(message.text)):
             fields = dict(FIELD.findall(message.text))
             if DRIVER_NODE.match(fields.get("name", "")):
@@ -122,36 +120,29 @@ def apparmor(roots: Roots, log: Log) -> Part:
     return Part.of(*found)
 
 
-def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:
+def management(node: Node) -> Part:
     """Check who can reach the devices that change MIG, and specifications that give all nodes."""
-    wrong = list(_open_capabilities(roots))
-    found = Finding.each(Reason.ManagementWithinReach, "error", wrong)
+    path = _mig_capability(node.roots)
+    mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
+    text = f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+    found = Finding.each(Reason.ManagementWithinReach, "error", [text] if mode & 0o066 else [])
     given = [
         f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
-        for file in specs
+        for file in node.registry.specs
         if file.spec["kind"].startswith("management.")
     ]
     found += Finding.each(Reason.ManagementWithinReach, "note", given)
-    if not wrong and not given:
-        nodes = _capabilities(roots)
-        text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
-        return Part.of(text, health="ok" if nodes else "absent")
-    return Part.of(*found)
+    if not found and not path:
+        return Part.absent("no such node or spec")
+    return Part.of(*found, otherwise="only root can open the nodes that change MIG")
 
 
-def _capabilities(roots: Roots) -> list[str]:
-    """Return the nodes that change MIG devices: /dev/nvidia-caps/nvidia-capN of mig/config."""
+def _mig_capability(roots: Roots) -> str:
+    """Return the node that changes MIG devices, nvidia-capN of mig/config; "" if there is none."""
     text = procfs.read_text(f"{roots.proc}/driver/nvidia/capabilities/mig/config") or ""
     match = re.search(r"^DeviceFileMinor: (\d+)$", text, re.MULTILINE)
     path = f"{roots.dev}/nvidia-caps/nvidia-cap{match[1]}" if match else ""
-    return [path] if path and os.path.exists(path) else []
-
-
-def _open_capabilities(roots: Roots) -> Iterator[str]:
-    for path in _capabilities(roots):
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        if mode & 0o066:
-            yield f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+    return path if os.path.exists(path) else ""
 
 
 # Images. Docker keeps an image's configuration in image/DRIVER/imagedb, containers/storage
@@ -164,9 +155,9 @@ FILES = 2000
 NAMED = 3
 
 
-def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -> Part:
+def images_ask_for_all(node: Node) -> Part:
     """Check whether an image alone could give a container all GPUs."""
-    root = host.rstrip("/")
+    root, settings = node.host.rstrip("/"), node.settings
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
         for path in (f"{docker_folder(root)}/image", f"{root}/var/lib/containers/storage"):
@@ -179,6 +170,7 @@ def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -
         return Part.of(f"{things}; config.toml ignores it")
     if settings.policy:
         return Part.of(f"{things}; the policy decides")
+    is_default = any(status.is_default for status in node.statuses)
     severity: Severity = "warning" if is_default else "note"
     how = "every container of them" if is_default else "containers of them with --runtime=nvidia"
     text = f"{things}; {how} get all GPUs"

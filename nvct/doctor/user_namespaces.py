@@ -13,12 +13,13 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nvct.doctor.containers import gpu_nodes
 from nvct.doctor.hardware import driver_nodes
 from nvct.doctor.model import Finding, Part, Severity
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 from nvct.host.roots import Roots
@@ -45,33 +46,20 @@ class User:
         return f"{self.name} ({self.uid})" if self.name else f"{self.uid}"
 
 
-def check(
-    roots: Roots,
-    user: User | None,
-    *,
-    uses_podman: bool,
-    name_of: Callable[[int], str],
-) -> Part:
-    """Check the user who asks, this process's own user namespace, and those of containers.
-
-    Args:
-        name_of: returns a container's name by the id of one of its processes, "" for a process
-            that is in none.
-    """
+def check(node: Node, user: User | None) -> Part:
+    """Check the user who asks, this process's own user namespace, and those of containers."""
+    roots = node.roots
     nodes = driver_nodes(roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
     found = [*_here(roots, nodes)]
     if user and not found:
         found += _of_user(user, nodes)
-    if user and uses_podman:
+    if user and any(engine.engine == "podman" for engine in node.engines):
         found += _subordinate(roots, user)
-    found += _of_containers(roots, name_of)
-    return (
-        Part.of(*found)
-        if found
-        else Part.of("no user namespace that keeps its processes from the GPUs")
-    )
+    found += _of_containers(node)
+    text = "no user namespace that keeps its processes from the GPUs"
+    return Part.of(*found, otherwise=text)
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
@@ -155,39 +143,32 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
 
 
 def _add_ids(user: User, listed: str) -> str:
-    rows = (line.split(":") for line in listed.splitlines())
-    ends = [
-        int(row[1]) + int(row[2])
-        for row in rows
-        if len(row) == 3
-        and all(word.isascii() and word.isdecimal() and len(word) < 11 for word in row[1:])
-    ]
-    start = max(FIRST_ID, *ends) if ends else FIRST_ID
+    start = max([FIRST_ID, *(ids.stop for ids in _ranges(listed, ":"))])
     ids = f"{start}-{start + IDS - 1}"
     command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
     return f"Run `sudo {command}`, then `podman system migrate`."
 
 
-def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Finding]:
+def _of_containers(node: Node) -> Iterator[Finding]:
     """Yield a finding for each container whose user namespace may not open its GPU."""
-    here = _link(f"{roots.proc}/self/ns/user")
-    seen = {here}
-    for pid in procfs.processes(roots.proc):
-        folder = f"{roots.proc}/{pid}"
+    proc = node.roots.proc
+    seen = {_link(f"{proc}/self/ns/user")}
+    for pid in procfs.processes(proc):
+        folder = f"{proc}/{pid}"
         namespace = _link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
             continue  # another process of this namespace may have one
-        container = name_of(pid)
+        container = node.containers.name_of_process(pid)
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
-        node, status = gpus[0]
+        name, status = gpus[0]
         if not _may_open(folder, status):
             text = f"container {container} runs in a user namespace, and may not open "
-            text += f"/dev/{node}: {_describe(status)}"
+            text += f"/dev/{name}: {_describe(status)}"
             yield Finding(Reason.UserNamespaceDenies, "warning", text)
 
 
@@ -236,9 +217,12 @@ def _ids(text: str, field: str) -> set[int]:
 
 def _maps(path: str, number: int) -> bool:
     """Return whether a map has an id of ours: its root has then all rights (capabilities(7))."""
-    rows: Sequence[list[str]] = [
-        line.split() for line in (procfs.read_text(path) or "").splitlines()
-    ]
-    ranges = [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and
-              all(word.isdecimal() for word in row)]  # fmt: skip
-    return any(start <= number < start + length for start, length in ranges)
+    return any(number in ids for ids in _ranges(procfs.read_text(path) or ""))
+
+
+def _ranges(text: str, separator: str | None = None) -> Iterator[range]:
+    """Yield the ids of each line, whose fields are a name or id, the first one, their number."""
+    for _, *words in (line.split(separator) for line in text.splitlines() if line.strip()):
+        is_number = (word.isascii() and word.isdecimal() and len(word) < 11 for word in words)
+        if len(words) == 2 and all(is_number):
+            yield range(int(words[0]), int(words[0]) + int(words[1]))

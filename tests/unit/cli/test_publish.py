@@ -16,7 +16,8 @@ from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cli.main import program
 from nvct.compile import published_spec
 from nvct.config import load
-from nvct.doctor import parts, specifications
+from nvct.doctor import parts
+from nvct.doctor.node import Node
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.commands import invoke
@@ -84,15 +85,17 @@ def test_only_chosen_devices_are_published(
 
 def test_status_names_the_devices_that_are_held_back(lab: Lab) -> None:
     publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "1")
-    settings = load.load(str(lab.config_toml))
-    _, inventory = parts.driver(settings)
 
-    part = parts.specs(settings, specifications.compare(settings, inventory))
+    part = parts.specs(node(lab))
 
     assert part.health == "ok"
     assert part.lines[1] == "held back, as `nvct publish --devices` says: GPU 0"
     publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "all")
-    assert len(parts.specs(settings, specifications.compare(settings, inventory)).lines) == 1
+    assert len(parts.specs(node(lab)).lines) == 1
+
+
+def node(lab: Lab) -> Node:
+    return Node(settings=load.load(str(lab.config_toml)), env=lab.env)
 
 
 @pytest.mark.parametrize("is_released", [False, True])
@@ -180,12 +183,10 @@ def test_only_the_services_variables_outlive_the_file_and_a_call_by_hand_says_so
 
 def test_status_says_what_a_specification_was_made_with(lab: Lab) -> None:
     path = lab.home / "cdi/nvidia.yaml"
-    settings = load.load(str(lab.config_toml))
-    _, inventory = parts.driver(settings)
 
     def lines(*args: str) -> tuple[str, ...]:
         publish(lab, path, *args)
-        return parts.specs(settings, specifications.compare(settings, inventory)).lines[1:]
+        return parts.specs(node(lab)).lines[1:]
 
     assert lines("--no-hooks=both", "--allow-builds") == (
         f"{path}: no hooks, as `nvct publish --no-hooks=both` says",

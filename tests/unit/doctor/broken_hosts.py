@@ -19,7 +19,7 @@ from nvct.doctor import (
     security,
     specifications,
 )
-from nvct.doctor.gpu_health import Log
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine.command import Completed
 from nvct.host.model import Inventory
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.doctor.model import Finding, Part
-    from nvct.host.roots import Roots
     from tests.support.shim_lab import Lab
     from tests.unit.doctor.broken_nodes import Builder
 
@@ -57,15 +56,18 @@ def settings(lab: Lab) -> Config:
 
 def node(lab: Lab) -> Findings:
     """Return what the checks of the node's parts find, apart from engines and units."""
-    part, inventory = parts.driver(settings(lab))
-    report = specifications.compare(settings(lab), inventory)
-    folder = str(lab.run_dir)
+    host = node_of(lab)
     checked = (
-        parts.configuration(settings(lab)), part, parts.specs(settings(lab), report),
-        parts.hooks(report),
-        parts.plans(folder), parts.farm(settings(lab), folder),
+        parts.configuration, parts.driver, parts.specs, parts.hooks, parts.plans, parts.farm,
     )  # fmt: skip
-    return shown(*(finding for part in checked for finding in part.findings))
+    return shown(*(finding for check in checked for finding in check(host).findings))
+
+
+def node_of(lab: Lab, **given: object) -> Node:
+    """Return a lab as the checks look at it."""
+    host = Node(settings=settings(lab), env=lab.env)
+    vars(host).update(given)
+    return host
 
 
 def drifted(lab: Lab) -> Findings:
@@ -135,11 +137,12 @@ def no_libcuda(lab: Lab) -> Findings:
     return node(lab)
 
 
-def hardware_of(check: Callable[[Roots], Part]) -> Case:
+def hardware_of(check: Callable[[Node], Part]) -> Case:
     """Return a case of a check that looks at the host's roots."""
 
     def look(lab: Lab) -> Findings:
-        return shown(*check(lab.host.roots).findings)
+        looked_at = broken_nodes.node_of(lab.home, roots=lab.host.roots, booted=True)
+        return shown(*check(looked_at).findings)
 
     return look
 
@@ -152,12 +155,12 @@ def nouveau(lab: Lab) -> Findings:
     return hardware_of(hardware.gpus)(lab)
 
 
-def mig_waits_for_a_reset(_lab: Lab) -> Findings:
+def mig_waits_for_a_reset(lab: Lab) -> Findings:
     gpu = MigGpu(
         bus_id="0000:18:00.0", minor=0, device=0, subsystem=0, capable=True, index=0,
         pending=True, uuid="GPU-1", name="A100",
     )  # fmt: skip
-    return shown(*hardware.mig(MigState(gpus=(gpu,))).findings)
+    return shown(*hardware.mig(node_of(lab, nvml=MigState(gpus=(gpu,)))).findings)
 
 
 def no_character_links(lab: Lab) -> Findings:
@@ -165,7 +168,7 @@ def no_character_links(lab: Lab) -> Findings:
     (lab.home / "dev/char").mkdir()
     (lab.home / "dev/nvidia0").unlink()
     os.symlink("/dev/null", lab.home / "dev/nvidia0")
-    return shown(*hardware.character_links(lab.host.roots, booted=True).findings)
+    return hardware_of(hardware.character_links)(lab)
 
 
 def nodes_of_a_group(lab: Lab) -> Findings:
@@ -180,13 +183,14 @@ def nodes_of_a_group(lab: Lab) -> Findings:
 def selinux_denies(lab: Lab) -> Findings:
     lab.host.write("sys/fs/selinux/enforce", "1")
     lab.host.write("sys/fs/selinux/booleans/container_use_devices", "0 0")
-    return hardware_of(lambda roots: security.selinux(roots, Log()))(lab)
+    return hardware_of(security.selinux)(lab)
 
 
 def writable_folder(lab: Lab) -> Findings:
     folder = lab.home / "cdi"
     folder.chmod(0o1777)
-    return shown(*security.spec_folders([str(folder)], owner=os.geteuid()).findings)
+    looked_at = broken_nodes.with_specs(lab.home, folder)
+    return shown(*security.spec_folders(looked_at, owner=os.geteuid()).findings)
 
 
 def no_device_node(lab: Lab) -> Findings:
@@ -295,7 +299,7 @@ def unit(lab: Lab, active: str, more: str = "") -> Findings:
     said = f"LoadState=loaded\\nActiveState={active}\\nUnitFileState=enabled\\n{more}"
     program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n", encoding="utf-8")
     program.chmod(0o755)
-    return shown(*parts.units(booted=True, systemctl=str(program)).findings)
+    return shown(*parts.units(node_of(lab, booted=True), str(program)).findings)
 
 
 def replaced_unit(lab: Lab) -> Findings:
@@ -337,9 +341,10 @@ def no_cgroups(lab: Lab) -> Findings:
 
 def image_without_libc(lab: Lab) -> Findings:
     (lab.home / "image").mkdir()
-    return shown(
-        *image_needs.check(str(lab.home / "image"), Inventory(driver_version="1")).findings
+    looked_at = broken_nodes.node_of(
+        lab.home, image=str(lab.home / "image"), discovery=Inventory(driver_version="1")
     )
+    return shown(*image_needs.check(looked_at).findings)
 
 
 def unread_file(lab: Lab) -> Findings:

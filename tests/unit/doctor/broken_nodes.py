@@ -11,26 +11,26 @@ import json
 import os
 import socket
 import time
+from types import SimpleNamespace
 
 from nvct.cdi.read import registry
+from nvct.cdi.read.registry import Registry
 from nvct.config.model import Config
 from nvct.doctor import (
-    containers,
     gpu_health,
     hardware,
     incumbent,
-    inotify,
     inside,
     kubelet,
     parts,
     security,
     user_namespaces,
 )
-from nvct.doctor.containers import Containers
-from nvct.doctor.gpu_health import Log
+from nvct.doctor.node import Log, Node
 from nvct.engine.command import Completed
 from nvct.engine.model import Engine, State
 from nvct.engine.status import Status
+from nvct.errors import HostError
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuCondition, GpuReadiness, NvmlConditions, NvmlReadiness
@@ -58,6 +58,18 @@ ID = "ab" * 32
 def roots_of(home: Path) -> Roots:
     parts = {name: str(home / name) for name in ("proc", "sys", "etc", "run")}
     return Roots(driver_root=str(home / "driver"), dev_root=str(home), **parts)
+
+
+def node_of(home: Path, **given: object) -> Node:
+    """Return a node whose files are below a folder; what of it is not given is absent."""
+    node = Node(settings=Config(), env={}, host=str(home))
+    parts: dict[str, object] = {
+        "roots": roots_of(home), "discovery": HostError("x"), "session": None, "nvml": None,
+        "readiness": None, "log": Log(), "statuses": [], "registry": Registry(),
+        "ask": lambda *_: None,
+    }  # fmt: skip
+    vars(node).update({**parts, **given})
+    return node
 
 
 def write(home: Path, path: str, text: str = "") -> Path:
@@ -91,10 +103,9 @@ def xid(number: int) -> str:
     return f"NVRM: Xid (PCI:0000:18:00): {number}, pid=1234, words"
 
 
-def gpu_on_the_bus(home: Path) -> Roots:
+def gpu_on_the_bus(home: Path) -> None:
     write(home, f"sys/bus/pci/devices/{BUS}/vendor", "0x10de\n")
     write(home, f"sys/bus/pci/devices/{BUS}/class", "0x030200\n")
-    return roots_of(home)
 
 
 def nvml_gpu(**more: object) -> MigState:
@@ -110,7 +121,7 @@ def health(home: Path, log: Log | None = None, *, listed: bool = True, **values:
     condition = GpuCondition(uuid=UUID, values=values)
     state = nvml_gpu() if listed else MigState(gpus=())
     reported = NvmlConditions(gpus=(condition,))
-    return gpu_health.check(roots_of(home), state, reported, log or Log())
+    return gpu_health.check(node_of(home, nvml=state, ask=lambda *_: reported, log=log or Log()))
 
 
 def a_gpu_off_the_bus(home: Path, broken: bool) -> Part:  # noqa: FBT001 - a builder
@@ -131,7 +142,7 @@ def a_gpu_without_its_node(home: Path, broken: bool) -> Part:  # noqa: FBT001
         write(home, "dev/nvidia0")
     conditions = NvmlConditions(gpus=(GpuCondition(uuid=UUID, values={}),))
     state = MigState(gpus=()) if broken else nvml_gpu()
-    return gpu_health.check(roots_of(home), state, conditions, Log())
+    return gpu_health.check(node_of(home, nvml=state, ask=lambda *_: conditions))
 
 
 AVC = (
@@ -145,26 +156,32 @@ def a_node_that_selinux_denies(home: Path, broken: bool) -> Part:  # noqa: FBT00
     write(home, "sys/fs/selinux/enforce", "1")
     write(home, "sys/fs/selinux/booleans/container_use_devices", "1 1")
     text = AVC if broken else AVC.replace("nvidia0", "sda").replace("xserver_misc", "disk")
-    return security.selinux(roots_of(home), said(text))
+    return security.selinux(node_of(home, log=said(text)))
 
 
 def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    roots = gpu_on_the_bus(home)
+    gpu_on_the_bus(home)
     if broken:
         dep = "updates/dkms/nvidia-modeset.ko.zst: x\nupdates/dkms/nvidia.ko.zst:\n"
         write(home, "lib/modules/6.8.0-48-generic/modules.dep", dep)
         write(home, f"lib/modules/{RELEASE}/modules.dep", "kernel/x/nvidiafb.ko:\n")
     else:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
-    return hardware.check_kernel_module(roots, Log(), str(home), RELEASE)
+    return hardware.check_kernel_module(node_of(home), RELEASE)
 
 
 def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    roots = gpu_on_the_bus(home)
+    gpu_on_the_bus(home)
     if not broken:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
     log = said("Loading of module with unavailable key is rejected")
-    return hardware.check_kernel_module(roots, log, str(home), RELEASE)
+    return hardware.check_kernel_module(node_of(home, log=log), RELEASE)
+
+
+def with_specs(home: Path, folder: Path, **given: object) -> Node:
+    """Return a node whose CDI specifications are in a folder."""
+    settings = Config(spec_dirs=[str(folder)])
+    return node_of(home, settings=settings, registry=registry.scan([str(folder)]), **given)
 
 
 def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -175,8 +192,8 @@ def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
     folder = write(home, "cdi/nvidia.json", json.dumps(document)).parent
     engine = Engine(engine="docker", version="25.0.3" if broken else "28.5.2")
     state = State(handlers={}, spec_dirs=(str(folder),))
-    found = registry.scan([str(folder)])
-    return parts.versions_of([Status(engine=engine, state=state)], found, [str(folder)])
+    status = Status(engine=engine, state=state)
+    return parts.versions_of(with_specs(home, folder, statuses=[status]))
 
 
 def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -184,7 +201,7 @@ def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"usr/lib/x86_64-linux-gnu/libnvidia-container.so.{version}")
     package = "Package: nvidia-container-toolkit\nStatus: install ok installed\nPriority: x\n"
     write(home, "var/lib/dpkg/status", f"{package}Version: {version}-1\n\nPackage: z\n")
-    return incumbent.check(str(home))
+    return incumbent.check(node_of(home))
 
 
 def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -193,14 +210,21 @@ def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:  # noqa:
     write(home, "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", hook)
     if not broken:
         write(home, program[1:])
-    return incumbent.check(str(home))
+    return incumbent.check(node_of(home))
 
 
 def an_open_capability(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, "proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n")
     node = write(home, "dev/nvidia-caps/nvidia-cap1")
     node.chmod(0o444 if broken else 0o400)
-    return security.management(roots_of(home), [])
+    return security.management(node_of(home))
+
+
+def with_images(home: Path, settings: Config | None = None, *, is_default: bool = True) -> Node:
+    """Return a node with an engine whose default runtime may be NVIDIA's."""
+    state = State(handlers={}, default="nvidia" if is_default else "runc")
+    status = Status(engine=Engine(engine="docker"), state=state, registered=("nvidia",))
+    return node_of(home, settings=settings or Config(), statuses=[status])
 
 
 def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -210,7 +234,7 @@ def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT00
     tags = {"Repositories": {"nvidia/cuda": {"nvidia/cuda:12.4-base": f"sha256:{ID}"}}}
     write(home, f"{folder}/repositories.json", json.dumps(tags))
     settings = Config(accept_envvar_when_unprivileged=broken)
-    return security.images_ask_for_all(settings, is_default=True, host=str(home))
+    return security.images_ask_for_all(with_images(home, settings))
 
 
 def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -219,7 +243,7 @@ def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"{folder}/images.json", json.dumps(listed))
     key = base64.b64encode(f"sha256:{ID}".encode()).decode()
     write(home, f"{folder}/{ID}/={key}", json.dumps({"config": {"Env": [security.ASKS]}}))
-    return security.images_ask_for_all(Config(), is_default=broken, host=str(home))
+    return security.images_ask_for_all(with_images(home, is_default=broken))
 
 
 def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -229,7 +253,7 @@ def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"run/systemd/transient/{scope}", unit)
     write(home, "proc/4117/cgroup", f"0::/system.slice/{scope}\n")
     write(home, "proc/4117/root/dev/nvidia0")
-    return containers.systemd_reload(roots_of(home), Containers(str(home)))
+    return inside.systemd_reload(node_of(home))
 
 
 def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:
@@ -241,11 +265,17 @@ def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:
     return [Status(engine=Engine(engine="containerd"), registered=("nvidia",))]
 
 
+def of_kubernetes(home: Path, gpus: int, statuses: list[Status], **given: object) -> Node:
+    """Return a node with as many GPUs."""
+    state = MigState(gpus=nvml_gpu().gpus * gpus)
+    return node_of(home, nvml=state, statuses=statuses, **given)
+
+
 def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: FBT001
     statuses = node_of_kubernetes(home, [] if broken else [UUID])
     path = f"{kubelet.FOLDERS[0]}/device-plugins/nvidia-gpu.sock"
     opened = listening(home, path, alive=not broken)
-    part = kubelet.check(str(home / "proc"), 1, statuses, str(home))
+    part = kubelet.check(of_kubernetes(home, 1, statuses))
     for server in opened:
         server.close()
     return part
@@ -253,7 +283,7 @@ def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: 
 
 def a_gpu_that_the_kubelet_lacks(home: Path, broken: bool) -> Part:  # noqa: FBT001
     statuses = node_of_kubernetes(home, [UUID])
-    return kubelet.check(str(home / "proc"), 2 if broken else 1, statuses, str(home))
+    return kubelet.check(of_kubernetes(home, 2 if broken else 1, statuses))
 
 
 def gpu_of(minor: int, uuid: str) -> Gpu:
@@ -285,14 +315,14 @@ def pod_with(home: Path, nodes: Sequence[str], capabilities: str = "0") -> Part:
             write(home, f"proc/{pid}/root/dev/{name}")
     gpus = tuple(gpu_of(minor, uuid) for minor, uuid in enumerate((UUID, OTHER)))
     inventory = Inventory(driver_version="1", gpus=gpus)
-    return kubelet.check(str(home / "proc"), 2, statuses, str(home), inventory=inventory)
+    return kubelet.check(of_kubernetes(home, 2, statuses, discovery=inventory))
 
 
 def a_kubelet_that_has_ended(home: Path, broken: bool) -> Part:  # noqa: FBT001
     statuses = node_of_kubernetes(home, [UUID])
     if broken:
         write(home, "proc/77/comm", "systemd\n")
-    return kubelet.check(str(home / "proc"), 1, statuses, str(home))
+    return kubelet.check(of_kubernetes(home, 1, statuses))
 
 
 def pods_in_init(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -300,7 +330,7 @@ def pods_in_init(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"{kubelet.VALIDATIONS}/driver-ready")
     if not broken:
         write(home, f"{kubelet.VALIDATIONS}/toolkit-ready")
-    return kubelet.check(str(home / "proc"), 1, statuses, str(home))
+    return kubelet.check(of_kubernetes(home, 1, statuses))
 
 
 def a_container_without_a_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -309,20 +339,20 @@ def a_container_without_a_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
     if not broken:
         write(home, "dev/nvidia0")
         write(home, "usr/lib64/libcuda.so.1")
-    return inside.check({"NVIDIA_VISIBLE_DEVICES": "all"}, str(home))
+    return inside.check(node_of(home, env={"NVIDIA_VISIBLE_DEVICES": "all"}))
 
 
 def completed(text: str, status: int = 0) -> Completed:
     return Completed(status=status, out=text)
 
 
-def switches(home: Path, *, manager: bool = True) -> Roots:
+def switches(home: Path, *, manager: bool = True, **given: object) -> Node:
     write(home, "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information")
     write(home, "proc/1/comm", "systemd\n")
     write(home, "sys/module/nvidia/version", "580.159.04\n")
     if manager:
         write(home, "proc/900/comm", "nv-fabricmanage\n")
-    return roots_of(home)
+    return node_of(home, **given)
 
 
 def readiness(**values: object) -> NvmlReadiness:
@@ -330,43 +360,50 @@ def readiness(**values: object) -> NvmlReadiness:
 
 
 def switches_without_a_manager(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    return hardware.fabric(switches(home, manager=not broken), None)
+    return hardware.fabric(switches(home, manager=not broken))
 
 
 def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    roots = switches(home)
+    node = switches(home)
     program = write(home, "bin/nv-fabricmanager")
     program.chmod(0o755)
     (home / "proc/900/root").symlink_to("/")
     release = "570.1.1" if broken else "580.159.04"
     return hardware.fabric(
-        roots, None, lambda *_: completed(f"Fabric Manager version is : {release}\n"),
+        node, lambda *_: completed(f"Fabric Manager version is : {release}\n"),
         (str(program.parent),),
     )  # fmt: skip
 
 
 def a_gpu_that_waits_for_the_fabric(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    return hardware.fabric(switches(home), readiness(fabric=2 if broken else 3), no_program, ())
+    return hardware.fabric(
+        switches(home, readiness=readiness(fabric=2 if broken else 3)), no_program, ()
+    )
 
 
 def a_fabric_that_failed(home: Path, broken: bool) -> Part:  # noqa: FBT001
     state = readiness(fabric=3, fabric_status=999 if broken else 0)
-    return hardware.fabric(roots_of(home), state, no_program, ())
+    return hardware.fabric(node_of(home, readiness=state), no_program, ())
 
 
 def no_program(*_words: object) -> Completed:
     return completed("", 127)
 
 
+def started(home: Path, state: NvmlReadiness | None, first_s: float | None) -> Node:
+    """Return a node whose NVML took some seconds for its first answer."""
+    return node_of(home, readiness=state, session=SimpleNamespace(first_answer_s=first_s))
+
+
 def gpus_that_are_started_by_each_user(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, "sys/module/nvidia/version", "580.159.04\n")
-    return hardware.persistence(roots_of(home), readiness(persistence=not broken), 3.4)
+    return hardware.persistence(started(home, readiness(persistence=not broken), 3.4))
 
 
 def a_node_that_apparmor_denies(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, "sys/module/apparmor/parameters/enabled", "Y\n")
     node = "/dev/nvidiactl" if broken else "/etc/shadow"
-    return security.apparmor(roots_of(home), said(apparmor_line(node)))
+    return security.apparmor(node_of(home, log=said(apparmor_line(node))))
 
 
 def apparmor_line(node: str, word: str = "DENIED") -> str:
@@ -377,7 +414,7 @@ def apparmor_line(node: str, word: str = "DENIED") -> str:
     )
 
 
-def container_in_a_namespace(home: Path, mode: int, groups: str = "") -> Roots:
+def container_in_a_namespace(home: Path, mode: int, groups: str = "") -> None:
     """Make a process in a user namespace that has the node of a GPU."""
     for pid, namespace in (("self", "user:[1]"), ("4117", "user:[2]")):
         folder = home / "proc" / pid / "ns"
@@ -390,12 +427,17 @@ def container_in_a_namespace(home: Path, mode: int, groups: str = "") -> Roots:
     write(home, "proc/4117/status", f"Uid:\t{ids}\nGid:\t{ids}\nGroups:\t{groups} \n")
     write(home, "proc/4117/root/dev/nvidia0").chmod(mode)
     write(home, "dev/nvidiactl").chmod(0o666)
-    return roots_of(home)
+
+
+def with_container(home: Path, name: str, engine: str = "docker") -> Node:
+    """Return a node all of whose processes are in a container."""
+    containers = SimpleNamespace(name_of_process=lambda _pid: name)
+    return node_of(home, containers=containers, engines=[Engine(engine=engine)])
 
 
 def a_container_whose_user_may_not_open_its_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    roots = container_in_a_namespace(home, 0o660 if broken else 0o666)
-    return user_namespaces.check(roots, None, uses_podman=False, name_of=lambda _: "train")
+    container_in_a_namespace(home, 0o660 if broken else 0o666)
+    return user_namespaces.check(with_container(home, "train"), None)
 
 
 def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -404,7 +446,7 @@ def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: F
         write(home, f"etc/{file}", f"{name}:100000:65536\n")
     write(home, "dev/nvidiactl").chmod(0o666)
     user = user_namespaces.User(uid=1000, name="me", runs_containers=True)
-    return user_namespaces.check(roots_of(home), user, uses_podman=True, name_of=lambda _: "")
+    return user_namespaces.check(with_container(home, "", "podman"), user)
 
 
 def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -412,22 +454,21 @@ def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:  # noqa
     node.chmod(0o660)
     owner, group = node.stat().st_uid, node.stat().st_gid
     user = user_namespaces.User(uid=owner + 1000, groups=frozenset(() if broken else (group,)))
-    return user_namespaces.check(roots_of(home), user, uses_podman=False, name_of=lambda _: "")
+    return user_namespaces.check(with_container(home, ""), user)
 
 
-def inotify_instances(home: Path, used: int, limit: int) -> Path:
+def inotify_instances(home: Path, used: int, limit: int) -> None:
     write(home, "proc/sys/fs/inotify/max_user_instances", f"{limit}\n")
     write(home, "proc/sys/fs/inotify/max_user_watches", "100000\n")
     (home / "proc/7/fd").mkdir(parents=True)
     for number in range(used):
         (home / f"proc/7/fd/{number}").symlink_to("anon_inode:inotify")
     write(home, "proc/7/fdinfo/0", "pos:\t0\ninotify wd:1 ino:2\ninotify wd:2 ino:3\n")
-    return home / "proc"
 
 
 def inotify_that_is_used_up(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    proc = inotify_instances(home, 125 if broken else 25, 128)
-    return inotify.check(str(proc), uid=os.geteuid())
+    inotify_instances(home, 125 if broken else 25, 128)
+    return kubelet.watches(node_of(home), uid=os.geteuid())
 
 
 BUILDERS: dict[str, tuple[str, Builder, str]] = {

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from nvct.cdi.read.registry import Registry
+import tempfile
+from pathlib import Path
+
+from nvct.config.model import Config
 from nvct.doctor import registered
 from nvct.engine.model import Engine, State
 from nvct.engine.running import Running
 from nvct.engine.status import Status
+from nvct.host.model import Inventory
+from tests.unit.doctor.broken_nodes import gpu_of, node_of, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +44,10 @@ def in_force(devices: tuple[str, ...], *, cdi: bool) -> Running:
 def check(
     *statuses: Status, gpu: bool = True, pods: bool = False, no_cgroups: bool = False
 ) -> Part:
-    return registered.check(
-        statuses, Registry(), has_gpu=gpu, serves_pods=lambda: pods, no_cgroups=no_cgroups
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), "proc/7/comm", "kubelet\n" if pods else "bash\n")
+        node = node_of(
+            Path(folder), statuses=statuses, settings=Config(cli_no_cgroups=no_cgroups),
+            discovery=Inventory(driver_version="1", gpus=(gpu_of(0, "GPU-0"),) * gpu),
+        )  # fmt: skip
+        return registered.check(node)

@@ -11,6 +11,7 @@ from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.config.model import Config
 from nvct.doctor import agent_status, checks
 from nvct.doctor.model import Finding, Part
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.host.faults import REMEDIES, Action
 
@@ -49,7 +50,7 @@ def test_an_answer_of_another_form_is_one_of_few_errors(status: dict[str, Any]) 
 
 
 def test_such_an_answer_is_told_as_what_it_is() -> None:
-    node = checks.Node(settings=Config(), env={}, agent={"state": "serving", "tasks": "\x1b[2J"})
+    node = Node(settings=Config(), env={}, agent={"state": "serving", "tasks": "\x1b[2J"})
     part = next(check for check in checks.CHECKS if check.name == "agent").look(node)
     assert part.lines == ("what answers in /run/nvct-agent gives no /status of an agent",)
 
@@ -166,7 +167,7 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
 ) -> None:
     fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
     check = checks.Check(name, "?", lambda _: Part.of("x", findings=[fault]))
-    part = checks.result(check, checks.Node(settings=Config(), env={}, agent=agent))
+    part = checks.result(check, Node(settings=Config(), env={}, agent=agent))
     assert [found.reason for found in part.findings] == [reason]
     assert part.health == "attention"
     is_other = reason is Reason.DriverBeingReplaced
@@ -176,7 +177,7 @@ def test_no_remedy_is_in_the_way_of_a_driver_that_is_being_replaced(
 def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
     fault = Finding(Reason.DriverNotLoaded, "error", "nothing is loaded")
     check = checks.Check("module", "?", lambda _: Part.of("x", findings=[fault]))
-    node = checks.Node(settings=Config(), env={}, released="the command says so")
+    node = Node(settings=Config(), env={}, released="the command says so")
     assert checks.result(check, node).lines == ("the command says so",)
     (agent,) = checks.named(["agent"])
     assert agent.look(node).lines == ("no agent serves this node", "the command says so")
@@ -184,5 +185,5 @@ def test_a_release_that_no_agent_has_obeyed_yet_is_shown() -> None:
 
 def test_a_check_without_a_fault_stays_as_it_is() -> None:
     check = checks.Check("module", "?", lambda _: Part.of("x"))
-    part = checks.result(check, checks.Node(settings=Config(), env={}, agent=REPLACED))
+    part = checks.result(check, Node(settings=Config(), env={}, agent=REPLACED))
     assert part.lines == ("x",)

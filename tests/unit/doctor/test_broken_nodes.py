@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.cdi.read import registry
-from nvct.config.model import Config
 from nvct.doctor import gpu_health, hardware, incumbent, kubelet, parts, security
-from nvct.doctor.gpu_health import Log
+from nvct.doctor.node import Log, kernel_log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
 from tests.unit.doctor import broken_nodes as hosts
@@ -65,7 +63,7 @@ def test_who_can_open_the_nodes(modes: dict[str, int], line: str, tmp_path: Path
     for name, mode in modes.items():
         hosts.write(tmp_path, f"dev/{name}").chmod(mode)
 
-    part = hardware.node_modes(hosts.roots_of(tmp_path))
+    part = hardware.node_modes(hosts.node_of(tmp_path))
 
     assert line in part.lines[0]
     assert not any(finding.is_fault for finding in part.findings)
@@ -101,16 +99,16 @@ def test_programs_cannot_write_messages_of_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_bytes(b"".join(one.encode().ljust(RECORD_LIMIT, b"\0") for one in records))
 
-    log = gpu_health.kernel_log({"NVCT_KMSG": str(path)})
+    log = kernel_log({"NVCT_KMSG": str(path)})
 
     assert [message.facility for message in log.messages] == [0]
-    assert gpu_health.kernel_log({"NVCT_KMSG": str(tmp_path / "no")}).problem
+    assert kernel_log({"NVCT_KMSG": str(tmp_path / "no")}).problem
 
 
 def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
     path = hosts.write(tmp_path, "cdi/nvidia.yml", "{}")
 
-    part = parts.versions_of([], registry.scan([str(path.parent)]), [str(path.parent)])
+    part = parts.versions_of(hosts.with_specs(tmp_path, path.parent))
 
     assert part.findings[0].reason is Reason.SpecificationTooNew
     assert part.findings[0].remedy == f"Rename it to {tmp_path}/cdi/nvidia.yaml."
@@ -140,7 +138,7 @@ def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> Non
     statuses = hosts.node_of_kubernetes(tmp_path, [])
     hosts.write(tmp_path, f"{kubelet.FOLDERS[0]}/{kubelet.CHECKPOINT}", text)
 
-    assert kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path)).lines
+    assert kubelet.check(hosts.of_kubernetes(tmp_path, 1, statuses)).lines
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,7 @@ def test_an_image_whose_configuration_is_damaged_asks_for_nothing(
     hosts.write(tmp_path, f"{folder}/repositories.json", text)
     hosts.write(tmp_path, "var/lib/containers/storage/overlay-images/images.json", text)
 
-    part = security.images_ask_for_all(Config(), is_default=True, host=str(tmp_path))
+    part = security.images_ask_for_all(hosts.with_images(tmp_path))
 
     assert part.health == "absent"
 
@@ -165,7 +163,7 @@ def test_images_are_looked_for_in_dockers_data_root(tmp_path: Path) -> None:
     (tmp_path / "var/lib/docker").rename(tmp_path / "data/docker")
     hosts.write(tmp_path, "etc/docker/daemon.json", '{"data-root": "/data/docker"}')
 
-    part = security.images_ask_for_all(Config(), is_default=True, host=str(tmp_path))
+    part = security.images_ask_for_all(hosts.with_images(tmp_path))
 
     assert "nvidia/cuda:12.4-base" in part.lines[0]
 
@@ -176,14 +174,14 @@ def test_a_removed_package_is_not_installed(tmp_path: Path) -> None:
     )
     hosts.write(tmp_path, "var/lib/dpkg/status", f"{package}\nPackage: z\nVersion: 1.2.3\n")
 
-    assert incumbent.check(str(tmp_path)).health == "absent"
+    assert incumbent.check(hosts.node_of(tmp_path)).health == "absent"
 
 
 def test_a_dra_driver_needs_no_extended_resource(tmp_path: Path) -> None:
     statuses = hosts.node_of_kubernetes(tmp_path, [])
     path = f"{kubelet.FOLDERS[0]}/plugins_registry/gpu.nvidia.com-reg.sock"
     (server,) = hosts.listening(tmp_path, path, alive=True)
-    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
+    part = kubelet.check(hosts.of_kubernetes(tmp_path, 1, statuses))
     server.close()
 
     assert not any(one.is_fault for one in part.findings)
@@ -192,7 +190,7 @@ def test_a_dra_driver_needs_no_extended_resource(tmp_path: Path) -> None:
 def test_a_host_without_a_gpu_lacks_nothing_in_the_kernels_messages(tmp_path: Path) -> None:
     log = Log(problem="/dev/kmsg cannot be read: Operation not permitted")
 
-    part = gpu_health.check(hosts.roots_of(tmp_path), None, None, log)
+    part = gpu_health.check(hosts.node_of(tmp_path, log=log))
 
     assert (part.health, part.findings) == ("absent", ())
 
@@ -214,7 +212,7 @@ def test_the_folder_of_the_kubelet_is_found(
     data = {"Data": {"RegisteredDevices": {"nvidia.com/gpu": ["GPU-1", "GPU-2"]}}}
     hosts.write(tmp_path, f"{folder}/{kubelet.CHECKPOINT}", json.dumps(data))
 
-    part = kubelet.check(str(tmp_path / "proc"), 2, [], str(tmp_path))
+    part = kubelet.check(hosts.of_kubernetes(tmp_path, 2, []))
 
     assert part.lines == ("the kubelet has 2 of nvidia.com/gpu",)
     assert part.findings == ()

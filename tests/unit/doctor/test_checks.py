@@ -10,6 +10,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -17,9 +18,11 @@ from click.testing import CliRunner
 from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.cli.main import program
+from nvct.compile import live_host
 from nvct.config import load
-from nvct.doctor import checks, hardware, inside, mends, parts, refusals
+from nvct.doctor import checks, inside, mends
 from nvct.doctor.model import Finding, Part, unseen
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine.model import Engine
@@ -45,9 +48,9 @@ def lab(lab: Lab) -> Lab:
     return lab
 
 
-def node(lab: Lab, **more: object) -> checks.Node:
+def node(lab: Lab, **more: object) -> Node:
     settings = load.load(str(lab.config_toml))
-    return checks.Node(settings=settings, env=lab.env, booted=False, **more)  # type: ignore[arg-type]
+    return Node(settings=settings, env=lab.env, booted=False, **more)  # type: ignore[arg-type]
 
 
 def doctor(lab: Lab, *words: str) -> tuple[int, str]:
@@ -245,33 +248,53 @@ def test_what_may_not_be_seen_has_a_mark_and_is_counted() -> None:
 def test_nobody_waits_twice_for_a_driver_that_hangs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = NvmlError("NVML hangs: process 7 waits in the driver", hint="reboot")
-    monkeypatch.setattr(parts, "driver", lambda _: (refusals.refused(error), None))
-    monkeypatch.setattr(hardware, "nvml", lambda _: pytest.fail("asked again"))
+    def hangs(_settings: Config) -> Inventory:
+        raise NvmlError("NVML hangs: process 7 waits in the driver", hint="reboot")
+
+    monkeypatch.setattr(live_host, "discover", hangs)
     host = node(lab)
+    host.session = SimpleNamespace(mig=lambda: pytest.fail("asked again"))  # type: ignore[assignment]
 
     driver, nvml = (check.look(host) for check in checks.named(["driver", "nvml"]))
 
     assert [one.reason for one in driver.findings] == [Reason.NvmlHung]
     assert nvml.findings == driver.findings
+    assert nvml.lines == ("NVML hangs: process 7 waits in the driver",)
 
 
 def test_who_waits_for_a_slow_driver_is_told_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = doctor(lab, "--only", "driver")
     monkeypatch.setattr(command, "PATIENCE_S", 0.05)
-    look = parts.driver
+    look = live_host.discover
 
-    def slowly(settings: Config) -> tuple[Part, Inventory | None]:
+    def slowly(settings: Config) -> Inventory:
         time.sleep(0.5)
         return look(settings)
 
-    monkeypatch.setattr(parts, "driver", slowly)
+    monkeypatch.setattr(live_host, "discover", slowly)
     slow = doctor(lab, "--only", "driver")
     silent = CliRunner().invoke(program("nvct"), ["--quiet", "doctor", "--only", "driver"])
 
     assert command.WAITS not in quick[1] + silent.output
     assert slow[1].count(command.WAITS) == 1
     assert slow[0] == quick[0]
+
+
+def test_all_checks_together_discover_the_host_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discover, looked = live_host.discover, []
+
+    def counted(settings: Config) -> Inventory:
+        looked.append(settings)
+        return discover(settings)
+
+    monkeypatch.setattr(live_host, "discover", counted)
+    host = node(lab)
+    for check in checks.CHECKS:
+        check.look(host)
+
+    assert looked == [host.settings]
 
 
 def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> None:
@@ -343,7 +366,7 @@ def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
     looked_at.roots = Roots(driver_root=root, dev_root=root)
     missing = Finding.each(Reason.DeviceNodesMissing, "error", ["/dev/nvidia3 does not exist"])
 
-    part = looked_at.of_own_gpus(Part.of("8 GPUs", findings=missing))
+    part = inside.of_own_gpus(Part.of("8 GPUs", findings=missing), looked_at)
 
     assert [one.severity for one in part.findings] == [severity]
     assert part.health == ("ok" if severity == "note" else "attention")

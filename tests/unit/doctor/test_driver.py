@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
-from nvct.doctor import driver, refusals
+from nvct.doctor import driver, messages
 from nvct.doctor.driver import Driver, Places
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
@@ -93,14 +93,14 @@ def test_a_driver_that_fails_is_told_with_what_it_says(tmp_path: Path) -> None:
     assert found.reason is Reason.DriverNotWorking
     assert "version mismatch" in found.evidence
     assert "/host has no nvidia-smi" in found.context
-    assert refusals.to_error(found).code == "host"
+    assert messages.to_error(found).code == "host"
 
 
 def test_no_driver_at_all_is_told(tmp_path: Path) -> None:
     found = fault(places(tmp_path, host=None, container=None))
     assert found.reason is Reason.DriverNotFound
     assert "has no nvidia-smi" in found.evidence
-    assert refusals.to_error(found).code == "driver-not-found"
+    assert messages.to_error(found).code == "driver-not-found"
 
 
 def test_windows_host_needs_no_program(tmp_path: Path) -> None:

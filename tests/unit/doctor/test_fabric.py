@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -18,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.host.nvml.session import NvmlSession
-
 
 def in_a_container(home: Path) -> None:
     """Make procfs that of another PID namespace."""
@@ -28,10 +25,10 @@ def in_a_container(home: Path) -> None:
 
 
 def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
-    roots = hosts.switches(tmp_path, manager=False)
+    node = hosts.switches(tmp_path, manager=False)
     in_a_container(tmp_path)
 
-    part = hardware.fabric(roots, None)
+    part = hardware.fabric(node)
 
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
     assert "another PID namespace" in part.lines[0]
@@ -39,7 +36,7 @@ def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
 
 def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
     gpus = tuple(GpuReadiness(bus_id=f"00000000:{n}0:00.0", fabric=2) for n in range(1, 7))
-    part = hardware.fabric(hosts.roots_of(tmp_path), NvmlReadiness(gpus=gpus))
+    part = hardware.fabric(hosts.node_of(tmp_path, readiness=NvmlReadiness(gpus=gpus)))
 
     assert part.lines == (
         (
@@ -52,19 +49,18 @@ def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, 0, 1])
 def test_gpus_without_a_fabric_need_none(state: int | None, tmp_path: Path) -> None:
-    assert hardware.fabric(hosts.roots_of(tmp_path), hosts.readiness(fabric=state)).findings == ()
+    node = hosts.node_of(tmp_path, readiness=hosts.readiness(fabric=state))
+    assert hardware.fabric(node).findings == ()
 
 
 @pytest.mark.parametrize("printed", ["", "usage: x", "\udcff", "5.8.0"])
 def test_a_manager_that_does_not_tell_its_release(printed: str, tmp_path: Path) -> None:
-    roots = hosts.switches(tmp_path)
+    node = hosts.switches(tmp_path)
     program = hosts.write(tmp_path, "bin/nv-fabricmanager")
     program.chmod(0o755)
     (tmp_path / "proc/900/root").symlink_to("/")
 
-    part = hardware.fabric(
-        roots, None, lambda *_: hosts.completed(printed), (str(program.parent),)
-    )
+    part = hardware.fabric(node, lambda *_: hosts.completed(printed), (str(program.parent),))
 
     assert part.findings == ()
 
@@ -76,12 +72,12 @@ def test_a_manager_in_a_container_has_its_own_program(
 ) -> None:
     program = hosts.write(tmp_path, "bin/nv-fabricmanager")
     program.chmod(0o755)
-    roots = hosts.switches(tmp_path)
+    node = hosts.switches(tmp_path)
     if at_the_same_path:
         hosts.write(tmp_path, f"proc/900/root{program}")
 
     part = hardware.fabric(
-        roots, None, lambda *_: hosts.completed("560.1.2"),
+        node, lambda *_: hosts.completed("560.1.2"),
         (str(program.parent),),
     )  # fmt: skip
 
@@ -89,7 +85,7 @@ def test_a_manager_in_a_container_has_its_own_program(
 
 
 def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path: Path) -> None:
-    part = hardware.fabric(hosts.roots_of(tmp_path), hosts.readiness(fabric=1))
+    part = hardware.fabric(hosts.node_of(tmp_path, readiness=hosts.readiness(fabric=1)))
 
     assert part.lines == ("1 GPU without a fabric to register with",)
 
@@ -101,7 +97,7 @@ def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> No
 
 
 def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
-    part = hardware.fabric(hosts.switches(tmp_path, manager=False), None)
+    part = hardware.fabric(hosts.switches(tmp_path, manager=False))
 
     assert part.lines == ("1 NVSwitch, and no process nv-fabricmanager",)
 
@@ -109,11 +105,11 @@ def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
 def test_a_users_process_is_no_fabric_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    roots = hosts.switches(tmp_path)
+    node = hosts.switches(tmp_path)
     os.chown(tmp_path / "proc/900", 1234, 1234)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    assert hardware.fabric(roots, None).health == "attention"
+    assert hardware.fabric(node).health == "attention"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ def test_persistence_is_a_fault_only_if_the_start_was_slow(
 ) -> None:  # fmt: skip
     hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
 
-    part = hardware.persistence(hosts.roots_of(tmp_path), readiness, first_s)
+    part = hardware.persistence(hosts.started(tmp_path, readiness, first_s))
 
     assert [finding.severity for finding in part.findings] == [severity]
     assert words in part.lines[0]
@@ -141,16 +137,14 @@ def test_the_daemons_socket_is_enough(tmp_path: Path) -> None:
     hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
     hosts.write(tmp_path, "run/nvidia-persistenced/socket")
 
-    part = hardware.persistence(hosts.roots_of(tmp_path), hosts.readiness(persistence=False), 9.0)
+    part = hardware.persistence(hosts.started(tmp_path, hosts.readiness(persistence=False), 9.0))
 
     assert part.findings == ()
 
 
-def test_an_nvml_that_answers_late_is_said_to() -> None:
-    session = cast(
-        "NvmlSession", SimpleNamespace(mig=lambda: MigState(gpus=()), first_answer_s=8.7)
-    )
+def test_an_nvml_that_answers_late_is_said_to(tmp_path: Path) -> None:
+    session = SimpleNamespace(first_answer_s=8.7)
 
-    part, _ = hardware.nvml(session)
+    part = hardware.nvml(hosts.node_of(tmp_path, session=session, nvml=MigState(gpus=())))
 
     assert part.lines == ("answers about 0 GPUs, the first time after 8.7 s",)

@@ -18,7 +18,7 @@ from nvct.doctor import image_needs
 from nvct.errors import UsageError
 from nvct.host.model import DriverFile, Inventory
 from nvct_sim.elf_writer import MACHINES, shared_object
-from tests.unit.doctor.broken_nodes import write
+from tests.unit.doctor.broken_nodes import node_of, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def image(home: Path, *names: str, folder: str = "usr/lib64") -> Path:
 
 def look(home: Path, *files: DriverFile) -> Part:
     inventory = Inventory(driver_version="580.1", files=files)
-    return image_needs.check(str(home / "image"), inventory)
+    return image_needs.check(node_of(home, image=str(home / "image"), discovery=inventory))
 
 
 def said(part: Part) -> list[tuple[str, str]]:
@@ -223,9 +223,11 @@ def test_an_image_that_may_not_be_read_is_not_blamed(tmp_path: Path) -> None:
 
 
 def test_without_an_image_or_a_driver_nothing_is_looked_at(tmp_path: Path) -> None:
-    assert image_needs.check("", Inventory(driver_version="1")).health == "absent"
-    assert image_needs.check(str(tmp_path), None).health == "absent"
-    gone = image_needs.check(str(tmp_path / "no"), Inventory(driver_version="1"))
+    driver = Inventory(driver_version="1")
+    assert image_needs.check(node_of(tmp_path, discovery=driver)).health == "absent"
+    assert image_needs.check(node_of(tmp_path, image=str(tmp_path))).health == "absent"
+    image = str(tmp_path / "no")
+    gone = image_needs.check(node_of(tmp_path, image=image, discovery=driver))
     assert [one.severity for one in gone.findings] == ["unknown"]
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, fix, mends
+from nvct.doctor import fix, mends
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.journal import Journal, Page
@@ -166,7 +166,7 @@ def test_what_a_killed_fix_left_is_taken_back_before_the_checks_look(lab: Lab) -
 
 @needs_root
 def test_links_are_made_and_undo_removes_them(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "BOOTED", str(lab.home))
+    monkeypatch.setattr("nvct.doctor.node.BOOTED", str(lab.home))
     node, folder = lab.home / "dev/nvidia0", lab.home / "dev/char"
     node.unlink()
     os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(195, 0))

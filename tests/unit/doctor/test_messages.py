@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from nvct import errors
 from nvct.cli.main import program
-from nvct.doctor import messages, refusals
+from nvct.doctor import messages
 from nvct.errors import NvctError, UsageError, line
 from nvct.host import faults
 
@@ -259,12 +259,12 @@ def test_each_error_of_nvct_is_found_as_an_engine_prints_it(wrapping: str) -> No
     for error in found:
         whole = line("nvidia-container-runtime", error)
         for printed in (whole, whole.rpartition(" [")[0], whole[: 30 + len(error.message) // 2]):
-            message = refusals.message_of(wrapping.format(printed))
+            message = messages.message_of(wrapping.format(printed))
             assert message is not None, printed
             told = printed.partition(": ")[2].rpartition(" [")[0] or printed.partition(": ")[2]
             assert message.cause == told.rstrip(" .,'`)}\""), (wrapping, printed)
-            if printed == whole and error.code in refusals.REASONS:
-                assert message.reason is refusals.REASONS[error.code]
+            if printed == whole and error.code in messages.REASONS:
+                assert message.reason is messages.REASONS[error.code]
 
 
 def test_the_command_explains_an_error_as_docker_prints_it() -> None:

@@ -10,6 +10,7 @@ from nvct.container import recorder
 from nvct.container.plan.store import Store
 from nvct.doctor import decisions, one_container
 from nvct.doctor.gpu_users import Device, Use
+from nvct.doctor.node import Node
 from nvct.errors import RequestError, UsageError
 from nvct.paths import RUN_DIR_ENV
 from tests.support.host_tree import HostTree
@@ -31,17 +32,14 @@ def tree(tmp_path: Path) -> HostTree:
 
 
 def found(tree: HostTree, word: str) -> list[tuple[str, int]]:
-    return [(one.name, one.pid) for one in one_container.find(tree.roots, word, str(tree.base))]
+    return [(one.name, one.pid) for one in one_container.find(node(tree), word)]
 
 
-def surroundings(tree: HostTree, folder: str) -> one_container.Surroundings:
-    return one_container.Surroundings(
-        roots=tree.roots,
-        settings=Config(),
-        env={RUN_DIR_ENV: folder},
-        log=decisions.look([folder], decisions.Filter()),
-        host=str(tree.base),
-    )
+def node(tree: HostTree, folder: str = "/nowhere") -> Node:
+    """Return a host, and the decisions in a folder."""
+    host = Node(settings=Config(), env={RUN_DIR_ENV: folder}, host=str(tree.base))
+    host.roots, host.decisions = tree.roots, decisions.look([folder], decisions.Filter())
+    return host
 
 
 @pytest.mark.parametrize("word", ["trainer", ID, ID[:12], "40"])
@@ -61,7 +59,7 @@ def test_another_process_of_a_container_names_it(tree: HostTree) -> None:
 def test_the_names_of_all_are_known(tree: HostTree) -> None:
     """Of those that do not run, too; a shell completes them."""
     tree.write(f"var/lib/docker/containers/{'ef' * 32}/config.v2.json", '{"Name": "/ended"}')
-    names = one_container.names({}, str(tree.base))
+    names = one_container.names(node(tree))
     assert names == {ID: "trainer", "ef" * 32: "ended", OTHER: "team/train-0/main"}
 
 
@@ -82,20 +80,20 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
     store.close()
 
     for word in ("late", refused, refused[:12]):
-        around = surroundings(tree, str(folder))
-        (ended,) = one_container.ended(word, around)
-        one = one_container.told(ended, [], around)
+        host = node(tree, str(folder))
+        (ended,) = one_container.ended(host, word)
+        one = one_container.told(ended, [], host)
         assert (one["id"], one["pid"]) == (refused, 0)
         assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
     for word in ("docker", refused[:11], "run", "nobody", "overlay-containers"):
-        assert one_container.ended(word, surroundings(tree, str(folder))) == []
+        assert one_container.ended(node(tree, str(folder)), word) == []
 
 
 def test_a_name_means_a_container_that_does_not_run_too(tree: HostTree) -> None:
     refused = "ef" * 32
     tree.write(f"var/lib/docker/containers/{refused}/config.v2.json", '{"Name": "/late"}')
 
-    meant = [one_container.ids(tree.roots, word, {}, str(tree.base)) for word in
+    meant = [one_container.ids(node(tree), word) for word in
              ("late", "trainer", "41", "60", "nobody")]  # fmt: skip
 
     assert meant == [(refused,), (ID,), (ID,), (), ()]
@@ -113,21 +111,21 @@ def test_its_decisions_and_its_gpus(tree: HostTree, tmp_path: Path) -> None:
     recorder.refused(store, "shim", f"/run/docker/{ID}", RequestError("no GPU 9"))
     recorder.refused(store, "shim", f"/run/docker/{OTHER}", RequestError("other"))
     store.close()
-    (container,) = one_container.find(tree.roots, "trainer", str(tree.base))
+    (container,) = one_container.find(node(tree), "trainer")
     uses = [
         Use(device=Device(3, ""), pid=41, labels={"container": "trainer"}),
         Use(device=Device(4, ""), pid=50, labels={"container": "main"}),
     ]
 
-    told = one_container.told(container, uses, surroundings(tree, str(folder)))
+    told = one_container.told(container, uses, node(tree, str(folder)))
 
     assert [one["error"] for one in told["decisions"]] == ["no GPU 9"]
     assert [one["gpu"] for one in told["uses"]] == [3]
 
 
 def test_a_process_of_the_host_has_only_what_it_has_open_itself(tree: HostTree) -> None:
-    (process,) = one_container.find(tree.roots, "60", str(tree.base))
+    (process,) = one_container.find(node(tree), "60")
     uses = [Use(device=Device(0, ""), pid=61), Use(device=Device(1, ""), pid=60)]
 
-    told = one_container.told(process, uses, surroundings(tree, "/nowhere"))
+    told = one_container.told(process, uses, node(tree))
     assert [one["gpu"] for one in told["uses"]] == [1]

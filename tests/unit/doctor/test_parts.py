@@ -11,8 +11,13 @@ from nvct.compile import refresh
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
-from nvct.doctor import parts, specifications
+from nvct.doctor import parts
+from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
+from nvct.engine.model import Engine
+from nvct.engine.status import Status
+from nvct.errors import HostError
+from nvct.version import __version__
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.doctor.model import Part
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture
@@ -32,15 +36,18 @@ def lab() -> Generator[Lab]:
     shim_lab.remove()
 
 
-def settings(lab: Lab) -> Config:
-    return load.load(str(lab.config_toml))
+def node(lab: Lab, **given: object) -> Node:
+    """Return a lab as the checks look at it; what it has is read when a check asks for it."""
+    host = Node(settings=load.load(str(lab.config_toml)), env=lab.env)
+    vars(host).update(given)
+    return host
 
 
 def test_keys_without_effect_are_reported_and_alarm_nobody(lab: Lab) -> None:
     lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
     lab.configure()
 
-    part = parts.configuration(settings(lab))
+    part = parts.configuration(node(lab))
 
     assert part.health == "ok"
     assert part.lines[0] == str(lab.config_toml)
@@ -53,7 +60,7 @@ def test_a_misspelled_key_is_reported(mark: bytes, lab: Lab) -> None:
     lab.configure(modus="cdi")
     lab.config_toml.write_bytes(mark + lab.config_toml.read_bytes())
 
-    part = parts.configuration(settings(lab))
+    part = parts.configuration(node(lab))
 
     assert part.health == "ok"
     key, similar = "nvidia-container-runtime.modus", "nvidia-container-runtime.mode"
@@ -64,16 +71,15 @@ def test_a_misspelled_key_is_reported(mark: bytes, lab: Lab) -> None:
 def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
     lab.configure(**{"log-level": "loud"})
 
-    assert parts.configuration(settings(lab)).health == "attention"
-    assert parts.configuration(Config()).health == "absent"
+    assert parts.configuration(node(lab)).health == "attention"
+    assert parts.configuration(Node(settings=Config(), env={})).health == "absent"
 
 
 def test_a_gpu_without_a_node_is_a_fault_of_its_own(lab: Lab) -> None:
-    part, inventory = parts.driver(settings(lab))
-    assert inventory is not None
+    part = parts.driver(node(lab))
     assert part.lines[0].endswith(", 2 GPUs")
     (lab.home / "dev/nvidia1").unlink()
-    part, _ = parts.driver(settings(lab))
+    part = parts.driver(node(lab))
     (finding,) = part.findings
     assert finding.reason.name == "DeviceNodesMissing"
     assert finding.evidence.endswith("dev/nvidia1 is no device node: GPU 1 is left out")
@@ -83,7 +89,7 @@ def test_a_module_without_libraries_is_something_to_look_at_and_no_driver_is_not
     lab: Lab,
 ) -> None:
     shutil.rmtree(lab.home / "driver/usr")
-    part, _ = parts.driver(settings(lab))
+    part = parts.driver(node(lab))
 
     told = part.to_dict()
 
@@ -94,20 +100,22 @@ def test_a_module_without_libraries_is_something_to_look_at_and_no_driver_is_not
     assert finding.to_dict()["reason"] == "DriverNotFound"
     assert f"{finding.evidence}; {finding.remedy}" == part.lines[0]
     shutil.rmtree(lab.home / "proc/driver")
-    part, inventory = parts.driver(settings(lab))
-    assert (part.health, inventory) == ("absent", None)
+    host = node(lab)
+    assert (parts.driver(host).health, host.inventory) == ("absent", None)
 
 
-def specs(lab: Lab, inventory: Inventory | None = None) -> Part:
-    return parts.specs(settings(lab), specifications.compare(settings(lab), inventory))
+def specs(lab: Lab) -> Part:
+    """Check the specifications of a lab beside a host without a driver."""
+    return parts.specs(node(lab, discovery=HostError("x")))
 
 
 def test_hooks_are_a_part_of_their_own(lab: Lab) -> None:
-    assert parts.hooks(specifications.compare(settings(lab), None)).health == "absent"
+    assert parts.hooks(node(lab)).health == "absent"
+    lab.hook.write_text(f"#!/bin/sh\necho nvct: {__version__}\n", encoding="utf-8")
     hook = {"hookName": "createContainer", "path": str(lab.hook)}
     lab.spec(kind="acme.com/card", devices={"x": {"hooks": [hook]}})
 
-    part = parts.hooks(specifications.compare(settings(lab), None))
+    part = parts.hooks(node(lab))
 
     assert [one.reason.name for one in part.findings] == ["HookWithoutEnvironment"]
     assert "has no env, so an image could run code in it" in part.lines[0]
@@ -115,8 +123,7 @@ def test_hooks_are_a_part_of_their_own(lab: Lab) -> None:
 
 
 def test_specs_absent_right_drifted_and_damaged(lab: Lab) -> None:
-    _, inventory = parts.driver(settings(lab))
-    assert specs(lab, inventory).health == "absent"
+    assert parts.specs(node(lab)).health == "absent"
     damaged = lab.home / "cdi/x.json"
     damaged.write_text("{", encoding="utf-8")
     assert specs(lab).health == "attention"
@@ -132,21 +139,24 @@ def test_specs_absent_right_drifted_and_damaged(lab: Lab) -> None:
 
 
 def test_plans_are_fresh_until_the_host_changes(lab: Lab) -> None:
-    run_dir = str(lab.run_dir)
-    assert parts.plans(run_dir).health == "absent"
-    refresh.own_plan(str(lab.config_toml), run_dir)
-    assert parts.plans(run_dir).lines[-1].endswith(", fresh")
+    assert parts.plans(node(lab)).health == "absent"
+    refresh.own_plan(str(lab.config_toml), str(lab.run_dir))
+    assert parts.plans(node(lab)).lines[-1].endswith(", fresh")
     lab.configure("# changed\n")
-    assert "has changed" in parts.plans(run_dir).lines[-1]
+    assert "has changed" in parts.plans(node(lab)).lines[-1]
 
 
 def test_what_is_no_plan_is_said_to_be_made_anew(lab: Lab) -> None:
     Store(str(lab.run_dir)).write("own.plan", b"{}")
-    assert parts.plans(str(lab.run_dir)).lines == ("own: damaged; the next container replaces it",)
+    assert parts.plans(node(lab)).lines == ("own: damaged; the next container replaces it",)
 
 
 def test_no_view_is_nothing_wrong(lab: Lab) -> None:
-    assert parts.farm(settings(lab), str(lab.run_dir)).health == "absent"
+    assert parts.farm(node(lab)).health == "absent"
+
+
+def systemd(*, runs: bool = True) -> Node:
+    return Node(settings=Config(), env={}, booted=runs)
 
 
 def _systemctl(folder: Path, active: str, enabled: str, load_state: str = "loaded") -> str:
@@ -163,16 +173,16 @@ def _systemctl(folder: Path, active: str, enabled: str, load_state: str = "loade
     ("active", "health"), [("active", "ok"), ("inactive", "attention"), ("failed", "attention")]
 )
 def test_units_that_run_and_that_do_not(tmp_path: Path, active: str, health: str) -> None:
-    part = parts.units(booted=True, systemctl=_systemctl(tmp_path, active, "enabled"))
+    part = parts.units(systemd(), _systemctl(tmp_path, active, "enabled"))
     assert part.health == health
     assert part.lines[0].startswith(f"nvidia-cdi-refresh.path: {active}, enabled")
 
 
 def test_without_systemd_there_are_no_units(tmp_path: Path) -> None:
-    assert parts.units(booted=False).health == "absent"
-    gone = parts.units(booted=True, systemctl=_systemctl(tmp_path, "", "", "not-found"))
+    assert parts.units(systemd(runs=False)).health == "absent"
+    gone = parts.units(systemd(), _systemctl(tmp_path, "", "", "not-found"))
     assert gone.lines[0].endswith("not installed")
-    assert "not installed" in parts.units(booted=True, systemctl="/no/such").lines[0]
+    assert "not installed" in parts.units(systemd(), "/no/such").lines[0]
 
 
 RULES = '[nvct.policy]\ndefault = "deny"\n'
@@ -191,10 +201,11 @@ CHECKED = RULES + 'engine-devices = "checked"\n'
 def test_a_gap_of_the_policy_is_named(
     text: str, others: tuple[str, ...], evidence: list[str]
 ) -> None:
-    settings = load.from_toml(text.encode(), "").replaced(path="")
+    host = Node(settings=load.from_toml(text.encode(), "").replaced(path=""), env={})
+    host.statuses = [Status(engine=Engine(engine=name)) for name in others]
     found = [
         finding.evidence
-        for finding in parts.configuration(settings, others).findings
+        for finding in parts.configuration(host).findings
         if finding.reason is Reason.EngineDevicesUnchecked
     ]
     assert len(found) == len(evidence)

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from nvct import errors
 from nvct.cdi.check.conflicts import Kind
 from nvct.cli.main import program
-from nvct.doctor import docker, refusals, specifications
+from nvct.doctor import docker, messages, specifications
 from nvct.doctor.reasons import Reason
+from nvct.version import __version__
 from tests.support.explained import VISIBLE, explained
 from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_hosts
@@ -36,6 +37,7 @@ def test_every_reason_is_found_on_a_host_that_has_it(reason: Reason, lab: Lab) -
 def test_a_healthy_host_has_no_fault(lab: Lab, tmp_path: Path) -> None:
     lab.driver()
     lab.configure()
+    lab.hook.write_text(f"#!/bin/sh\necho nvct: {__version__}\n", encoding="utf-8")
     path = lab.home / "cdi/nvidia.yaml"
     words = ["--config", str(lab.config_toml), "cdi", "generate", "--output", str(path)]
     assert CliRunner().invoke(program("nvct"), words).exit_code == 0
@@ -83,7 +85,7 @@ def test_every_difference_and_every_cause_has_a_reason() -> None:
     assert set(specifications.REASONS) == set(kinds)
     classes = [one for one in vars(errors).values() if isinstance(one, type)]
     codes = {one.code for one in classes if issubclass(one, errors.NvctError)}
-    assert set(refusals.REASONS) < codes
+    assert set(messages.REASONS) < codes
     assert docker.CAUSES.keys() < set(Reason)
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvct.doctor import inotify, kubelet, security, user_namespaces
-from nvct.doctor.gpu_health import Log
+from nvct.doctor import kubelet, security, user_namespaces
+from nvct.doctor.node import Log
 from nvct.doctor.user_namespaces import User
 from nvct.host import procfs
 from tests.unit.doctor import broken_nodes as hosts
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def look(home: Path, user: User | None = None, container: str = "train") -> Part:
     if not (home / "dev").exists():
         hosts.write(home, "dev/nvidiactl").chmod(0o666)
-    return user_namespaces.check(
-        hosts.roots_of(home), user, uses_podman=True, name_of=lambda _: container
-    )
+    return user_namespaces.check(hosts.with_container(home, container, "podman"), user)
 
 
 def test_a_group_that_was_kept_is_enough(tmp_path: Path) -> None:
@@ -95,9 +93,7 @@ def test_the_user_may_open_the_nodes_by_a_group_to_be_kept(tmp_path: Path) -> No
     node.chmod(0o660)
     user = User(uid=1000, name="me", groups=frozenset((node.stat().st_gid,)))
 
-    part = user_namespaces.check(
-        hosts.roots_of(tmp_path), user, uses_podman=False, name_of=lambda _: ""
-    )
+    part = user_namespaces.check(hosts.with_container(tmp_path, ""), user)
 
     assert [one.severity for one in part.findings] == ["note"]
     assert "keep-groups" in part.lines[0]
@@ -176,7 +172,7 @@ def test_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def apparmor(home: Path, log: Log) -> Part:
     hosts.write(home, "sys/module/apparmor/parameters/enabled", "Y\n")
-    return security.apparmor(hosts.roots_of(home), log)
+    return security.apparmor(hosts.node_of(home, log=log))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +209,7 @@ def test_denials_of_programs_that_are_no_containers_are_no_faults(
 
 def test_an_old_denial_does_not_count_and_a_closed_log_is_said(tmp_path: Path) -> None:
     log = hosts.said(hosts.apparmor_line("/dev/nvidia0"))
-    assert security.apparmor(hosts.roots_of(tmp_path), log).health == "absent"  # no AppArmor
+    assert security.apparmor(hosts.node_of(tmp_path, log=log)).health == "absent"  # no AppArmor
     old = hosts.said(hosts.apparmor_line("/dev/nvidia0"), age_s=7200)
     assert apparmor(tmp_path, old).health == "ok"
     closed = apparmor(tmp_path, Log(problem="/dev/kmsg cannot be read: Permission denied"))
@@ -221,11 +217,12 @@ def test_an_old_denial_does_not_count_and_a_closed_log_is_said(tmp_path: Path) -
 
 
 def test_watches_are_counted_too_but_not_without_time_or_in_a_container(tmp_path: Path) -> None:
-    proc = hosts.inotify_instances(tmp_path, 3, 128)
-    in_no_time = inotify.check(str(proc), uid=os.geteuid(), budget_s=-1)
+    hosts.inotify_instances(tmp_path, 3, 128)
+    node = hosts.node_of(tmp_path)
+    in_no_time = kubelet.watches(node, uid=os.geteuid(), budget_s=-1)
     limit = hosts.write(tmp_path, "proc/sys/fs/inotify/max_user_watches", "1000\n")
 
-    part = inotify.check(str(proc), uid=os.geteuid())
+    part = kubelet.watches(node, uid=os.geteuid())
 
     assert part.health == "attention"
     assert "2 of 1000 watches of inotify (fs.inotify.max_user_watches)" in part.lines[0]
@@ -233,16 +230,16 @@ def test_watches_are_counted_too_but_not_without_time_or_in_a_container(tmp_path
     assert in_no_time.lines[0].startswith("at least 0 of 128")
     limit.unlink()
     in_a_container(tmp_path)
-    inside = inotify.check(str(proc), uid=os.geteuid())
+    inside = kubelet.watches(node, uid=os.geteuid())
     assert (inside.health, inside.findings) == ("absent", ())
 
 
 @pytest.mark.parametrize("text", ["", "-1\n", "x", "\u0663", "9" * 4000])
 def test_a_limit_that_is_none(text: str, tmp_path: Path) -> None:
-    proc = hosts.inotify_instances(tmp_path, 1, 128)
+    hosts.inotify_instances(tmp_path, 1, 128)
     hosts.write(tmp_path, "proc/sys/fs/inotify/max_user_instances", text)
 
-    assert inotify.check(str(proc)).health == "absent"
+    assert kubelet.watches(hosts.node_of(tmp_path)).health == "absent"
 
 
 def test_processes_may_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +258,6 @@ def test_a_kubelet_that_may_be_hidden_is_not_blamed(tmp_path: Path) -> None:
     hosts.write(tmp_path, "proc/77/comm", "x\n")
     in_a_container(tmp_path)
 
-    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
+    part = kubelet.check(hosts.of_kubernetes(tmp_path, 1, statuses))
 
     assert (part.health, [one.severity for one in part.findings]) == ("absent", ["unknown"])

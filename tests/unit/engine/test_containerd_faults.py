@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nvct.cdi.read.registry import Registry
 from nvct.cli.runtime import status as runtime_status
-from nvct.doctor import registered
 from nvct.engine import containerd, status
 from nvct.engine import status as faults
 from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.errors import NvctError
+from tests.unit.doctor import statuses
 from tests.unit.engine.tree import Tree
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
@@ -123,7 +122,7 @@ def test_the_doctor_and_the_status_show_them(tmp_path: Path) -> None:
     engine = Engine(engine="containerd", version="2.1.9", config=MAIN, root=tree.root)
 
     shown = status.of(engine, tree)
-    part = registered.check([shown], Registry(), has_gpu=True, serves_pods=lambda: True)
+    part = statuses.check(shown, pods=True)
 
     assert [finding.reason.name for finding in part.findings if finding.is_fault] == [
         "EngineConfigurationInvalid"

@@ -8,6 +8,7 @@ import pytest
 
 from nvct.config import load
 from nvct.doctor import parts
+from nvct.doctor.node import Node
 from nvct.linux import ldcache
 from tests.support.processes import captured
 from tests.support.shim_lab import REPOSITORY, Lab
@@ -55,7 +56,7 @@ def created(lab: Lab, *env: str) -> tuple[str, str]:
 
 
 def farm_part(lab: Lab) -> str:
-    return parts.farm(load.load(str(lab.config_toml)), str(lab.run_dir)).lines[0]
+    return parts.farm(Node(settings=load.load(str(lab.config_toml)), env=lab.env)).lines[0]
 
 
 def test_a_container_can_choose_the_classic_layout(lab: Lab) -> None:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This host, as the checks of `nvct doctor` look at it: each part of it is read once. Cold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from nvct.cdi.check.drift import Report
+from nvct.cdi.read import registry
+from nvct.cdi.read.registry import Registry
+from nvct.compile import live_host
+from nvct.config.model import Config
+from nvct.doctor import decisions, specifications
+from nvct.doctor.containers import Containers
+from nvct.engine import status as engine_status
+from nvct.engine.model import Engine, Files
+from nvct.engine.status import Status
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
+from nvct.host.model import Inventory
+from nvct.host.nvml.kernel_xids import KMSG_ENV
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.session import NvmlSession, is_hang, shared_session
+from nvct.host.roots import Roots
+from nvct.kernel.kmsg import FILE, Kmsg, Message
+
+T = TypeVar("T")
+
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+
+
+class Log(NamedTuple):
+    """Messages of the kernel, the oldest first; or why they cannot be read."""
+
+    messages: Sequence[Message] = ()
+    problem: str = ""
+
+
+def kernel_log(env: Mapping[str, str]) -> Log:
+    """Return the messages that the kernel still has; programs' messages are left out."""
+    path = env.get(KMSG_ENV) or FILE
+    try:
+        with Kmsg(path, past=True) as kmsg:
+            return Log([message for message in kmsg.read() if message.facility == 0])
+    except OSError as error:
+        return Log(problem=f"{path} cannot be read: {error.strerror}")
+    except ValueError as error:
+        return Log(problem=str(error))
+
+
+@dataclass
+class Node:
+    """This host. A check takes of it what it needs; the rest is not read.
+
+    Attributes:
+        released: why the driver is being replaced, "" if it is not.
+        trouble: why config.toml cannot be used; the settings are then the defaults.
+        image: the folder of an unpacked image, "" for none.
+        host: the root folder, another one than / in tests only.
+    """
+
+    settings: Config
+    env: Mapping[str, str]
+    engines: Sequence[Engine] = ()
+    agent: Mapping[str, Any] | None = None
+    trouble: NvctError | None = None
+    released: str = ""
+    image: str = ""
+    host: str = "/"
+    booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
+
+    @cached_property
+    def roots(self) -> Roots:
+        """Where the driver, /proc and /sys are."""
+        return live_host.roots_of(self.settings)
+
+    @cached_property
+    def discovery(self) -> Inventory | NvctError:
+        """What discovery finds, or why it fails."""
+        try:
+            return live_host.discover(self.settings)
+        except NvctError as error:
+            return error
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """What discovery finds, None if it fails."""
+        return self.discovery if isinstance(self.discovery, Inventory) else None
+
+    @cached_property
+    def session(self) -> NvmlSession | None:
+        """NVML of the driver's root; None if there is none."""
+        try:
+            return shared_session(nvml_library(self.roots))
+        except DriverNotFoundError:
+            return None
+
+    @cached_property
+    def nvml(self) -> MigState | NvctError | None:
+        """What NVML answers, or why it does not. If it hung for discovery, nobody waits again."""
+        before = vars(self).get("discovery")
+        if isinstance(before, NvmlError) and is_hang(before.message):
+            return before
+        try:
+            return self.session.mig() if self.session else None
+        except NvmlError as error:
+            return error
+
+    @property
+    def mig(self) -> MigState | None:
+        """The MIG state of the GPUs, None if NVML does not answer."""
+        return self.nvml if isinstance(self.nvml, MigState) else None
+
+    @cached_property
+    def readiness(self) -> NvmlReadiness | None:
+        """What NVML reports of persistence mode and NVLink fabric; None if it does not answer."""
+        return self.ask("readiness", NvmlReadiness)
+
+    def ask(self, verb: str, kind: type[T]) -> T | None:
+        """Return NVML's answer; None if it does not answer, as the check of NVML says."""
+        if self.session is None or self.mig is None:
+            return None
+        try:
+            return self.session.ask(verb, kind)
+        except NvmlError:
+            return None
+
+    @cached_property
+    def log(self) -> Log:
+        """The kernel's messages."""
+        return kernel_log(self.env)
+
+    @cached_property
+    def statuses(self) -> list[Status]:
+        """The configuration and state of the engines."""
+        return [engine_status.of(engine, Files()) for engine in self.engines]
+
+    @cached_property
+    def containers(self) -> Containers:
+        """The containers of this host, by their processes."""
+        containers = Containers(self.host)
+        containers.refresh()
+        return containers
+
+    @cached_property
+    def decisions(self) -> decisions.Log:
+        """What runtime, hooks and agent have decided about containers."""
+        return decisions.look(decisions.folders(self.env), decisions.Filter())
+
+    @cached_property
+    def report(self) -> Report:
+        """The differences between the CDI specifications and this host."""
+        return specifications.compare(self.settings, self.inventory)
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The CDI specifications."""
+        return registry.scan(self.settings.spec_dirs)
