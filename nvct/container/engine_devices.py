@@ -91,7 +91,9 @@ class Access:
 
     def _add_rules(self, *, has_driver: bool) -> None:
         majors = self.majors - self.control
-        candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
+        has_gpus = any(allow and rule_major in (ANY, NVIDIA_MAJOR) and {"r", "w"} & set(access)
+                       for allow, rule_major, _, access in self._rules)  # fmt: skip
+        candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS] if has_gpus else []
         for _, major, minor, _ in self._rules:
             candidates += [(m, minor) for m in (majors if major == ANY else {major})]
         for major, minor in candidates:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from nvct.errors import NvctError
 from nvct.host import gpu_record
@@ -46,8 +47,8 @@ class Accounts:
         self._claims: dict[str, int] = {}
         self._lock = -1
         self._problem = ""
+        self._recorder: Recorder | None = None
         self._write()
-        self._recorder = Recorder(folder)
 
     def close(self) -> None:
         """Give up the lock: the record is of the past."""
@@ -163,13 +164,32 @@ class Accounts:
         texts: dict[str, str],
     ) -> None:
         self._counts[outcome] += 1
-        self._recorder.decided(TASK, outcome, name_of(pod, container), **texts)
+        with suppress(OSError, NvctError):
+            self._hold()
+        if self._recorder is not None:
+            self._recorder.decided(TASK, outcome, name_of(pod, container), **texts)
+
+    def _hold(self) -> None:
+        """Hold the lock and open the log; again if somebody has replaced or emptied the folder.
+
+        Raises:
+            OSError, UnsafePathError: the lock cannot be had.
+        """
+        if self._lock >= 0:
+            with suppress(OSError):
+                ours, there = os.fstat(self._lock), os.lstat(f"{self._folder}/{gpu_record.LOCK}")
+                if os.path.samestat(ours, there):
+                    return
+            self._say(f"{self._folder} was replaced: the record and the log go on in the new one")
+            os.close(self._lock)
+            self._lock = -1
+        self._lock = gpu_record.hold(self._folder)
+        self._recorder = Recorder(self._folder)
 
     def _write(self) -> None:
         problem = ""
         try:
-            if self._lock < 0:
-                self._lock = gpu_record.hold(self._folder)
+            self._hold()
             record = Record(holdings=tuple(self._holdings.values()), decisions=self._counts)
             gpu_record.write(record, self._folder)
         except (OSError, NvctError) as error:

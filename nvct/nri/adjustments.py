@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nvct.errors import HostError
@@ -25,6 +25,16 @@ HOOKS = {
 def nodes(edits: Iterable[Edits]) -> list[dict[str, Any]]:
     """Return the device nodes of edits, as members of linux.devices."""
     return [json.loads(node["node"]) for edit in edits for node in edit["nodes"]]
+
+
+def mounts(edits: Iterable[Edits]) -> Iterator[api.Mount]:
+    """Yield the mounts of edits."""
+    for _, text in (pair for edit in edits for pair in edit["mounts"]):
+        mount = json.loads(text)
+        yield api.Mount(
+            destination=mount["destination"], type=mount.get("type", ""),
+            source=mount.get("source", ""), options=mount.get("options", ()),
+        )  # fmt: skip
 
 
 def of(edits: Iterable[Edits]) -> api.ContainerAdjustment:
@@ -52,12 +62,6 @@ def of(edits: Iterable[Edits]) -> api.ContainerAdjustment:
         for text in edit["env"]:
             key, _, value = text.partition("=")
             adjust.env.add(key=key, value=value)
-        for _, text in edit["mounts"]:
-            mount = json.loads(text)
-            adjust.mounts.add(
-                destination=mount["destination"], type=mount.get("type", ""),
-                source=mount.get("source", ""), options=mount.get("options", ()),
-            )  # fmt: skip
         for point, texts in edit["hooks"].items():
             for hook in map(json.loads, texts):
                 added = getattr(adjust.hooks, HOOKS[point]).add(
@@ -65,4 +69,5 @@ def of(edits: Iterable[Edits]) -> api.ContainerAdjustment:
                 )
                 if "timeout" in hook:
                     added.timeout.value = hook["timeout"]
+    adjust.mounts.extend(mounts(edits))
     return adjust

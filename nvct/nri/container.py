@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from nvct.container.host_view import SHOWN_TYPES
 from nvct.container.request import device_numbers
 from nvct.container.request.case import (
     CONTAINERD_NAME,
@@ -16,18 +17,24 @@ from nvct.container.request.case import (
     CRIO_NAMESPACE,
     CRIO_TYPE,
 )
-from nvct.container.request.resolve import CAP_SYS_ADMIN
+from nvct.container.request.resolve import CAP_SYS_ADMIN, VOLUME_MOUNT_NAME
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
+from nvct.nri import adjustments
 from nvct.nri import nri_pb2 as api
-from nvct.nri.mounts import Node
+from nvct.nri.mounts import REMOVED, Judged
 from nvct.oci.bundle import Bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.plan.model import Edits
 
 KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
-REMOVED = "-"
-"""Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
+VARIABLES = ("NVIDIA_", "CUDA_")
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
+IN_WORDS = "the device rule for *:*"
+"""How a refusal calls EVERYTHING (nvct.container.engine_devices)."""
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
@@ -39,36 +46,34 @@ def bundle(
     pod: api.PodSandbox,
     container: api.Container,
     adjust: api.ContainerAdjustment | None = None,
-    nodes: Iterable[dict[str, Any]] = (),
-    node: Node | None = None,
+    edits: Sequence[Edits] = (),
+    judged: Judged | None = None,
+    *,
+    has_env: bool = False,
 ) -> Bundle:
     """Return a container, with what plugins change in it, as the config.json of a bundle.
 
     The pod's own names replace what annotations say of them; Docker has no pods. A container that
-    may use every device counts as privileged: NRI shows no capabilities. The host's processes are
-    its own if it shares their namespace. Mounts of /dev count by their nodes, others by `node`.
+    may use every device counts as privileged: NRI shows no capabilities, nor which paths are held
+    read-only. Mounts of /dev count by their nodes.
 
     Args:
-        nodes: further linux.devices, those of CDI names.
-        node: judges the mounts; None if there is no rule.
-
-    Raises:
-        NvctError: the mounts cannot be judged.
+        edits: those of CDI names.
+        judged: the mounts; None if only a request counts.
+        has_env: every variable counts, not only those of NVIDIA: a pod can have millions.
     """
     linux = container.linux
     added = adjust or api.ContainerAdjustment()
     changed = added.linux
     rules = [_rule(rule) for rule in (*linux.resources.devices, *changed.resources.devices)]
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
-    kinds = {each.type for each in (*linux.namespaces, *changed.namespaces)} or {"pid"}
-    kinds -= {
-        each.type.removeprefix(REMOVED) for each in changed.namespaces if REMOVED in each.type
-    }
     devices = [_device(device) for device in (*linux.devices, *changed.devices)]
     mounts = [*container.mounts, *added.mounts]
-    sources, is_wide = node.judge(mounts) if node else ([], False)
-    if is_wide:
+    sources, way = judged or ([], "")
+    if way:
         rules.append(EVERYTHING)
+    kinds = _own_namespaces(pod, linux, changed)
+    env = [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)]
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
         CONTAINERD_NAME: container.name,
@@ -76,28 +81,50 @@ def bundle(
     }  # fmt: skip
     document = {
         "process": {
-            "env": [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)],
+            "env": [text for text in env if has_env or text.startswith(VARIABLES)],
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
         "annotations": {**container.annotations, **(names if pod.namespace else {})},
-        "mounts": [_mount(mount) for mount in mounts if mount.source == MOUNT_SOURCE],
+        "mounts": [
+            _mount(mount) for mount in mounts
+            if (mount.type in SHOWN_TYPES if judged else _may_ask(mount))
+        ],
         "linux": {
-            "devices": [*devices, *nodes, *_mounted(sources)],
+            "devices": [*devices, *adjustments.nodes(edits), *_mounted(sources)],
             "resources": {"devices": rules},
-            "namespaces": [{"type": kind} for kind in sorted(kinds | {"cgroup"})],
+            "namespaces": [{"type": kind} for kind in sorted(kinds)],
             "cgroupsPath": linux.cgroups_path,
+            "readonlyPaths": ["/proc/sys", "/proc/bus"],
         },
     }  # fmt: skip
     return Bundle(name_of(pod, container), json.dumps(document))
 
 
+def _own_namespaces(
+    pod: api.PodSandbox, linux: api.LinuxContainer, changed: api.LinuxContainerAdjustment
+) -> set[str]:
+    """Return the kinds of namespaces that a container does not share with the host.
+
+    containerd gives the path of the sandbox's namespace, and that is the host's if the sandbox has
+    none of its own. What is behind a path that a plugin gives is not known.
+    """
+    of_pod = {each.type for each in pod.linux.namespaces}
+    kinds = {each.type for each in linux.namespaces if not each.path or each.type in of_pod}
+    kinds |= set() if linux.namespaces else {"pid", "cgroup"}  # Docker shows none
+    for each in changed.namespaces:
+        kinds.discard(each.type.removeprefix(REMOVED))
+        if not each.path and not each.type.startswith(REMOVED):
+            kinds.add(each.type)
+    return kinds
+
+
+def _may_ask(mount: api.Mount) -> bool:
+    return mount.source == MOUNT_SOURCE and VOLUME_MOUNT_NAME in mount.destination
+
+
 def _mount(mount: api.Mount) -> dict[str, Any]:
-    return {
-        "destination": mount.destination,
-        "type": mount.type,
-        "source": mount.source,
-        "options": list(mount.options),
-    }
+    texts = {member: getattr(mount, member) for member in ("destination", "type", "source")}
+    return {**texts, "options": list(mount.options)}
 
 
 def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -114,12 +141,7 @@ def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _device(device: api.LinuxDevice) -> dict[str, Any]:
-    return {
-        "path": device.path,
-        "type": device.type,
-        "major": device.major,
-        "minor": device.minor,
-    }
+    return {member: getattr(device, member) for member in ("path", "type", "major", "minor")}
 
 
 def _rule(rule: api.LinuxDeviceCgroup) -> dict[str, Any]:

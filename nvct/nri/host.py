@@ -8,6 +8,7 @@ the plugin does not see the host's files but those of CDI, nodes and procfs; the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from nvct.cdi.read import load, registry
@@ -25,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.request.device_numbers import Number
 
+OWN_S = 1.0
+"""A GPU that comes or goes is seen after this time: a create asks for the GPUs five times."""
 NOWHERE = "/nonexistent"
 CLAIM = "/claim="
 """In names of devices that a DRA driver makes of GPUs for a claim: k8s.gpu.nvidia.com/claim."""
@@ -34,7 +37,7 @@ UUIDS = ("GPU-", "MIG-")
 class KnownHost(Host):
     """Access to the plans of this host."""
 
-    __slots__ = ("_files", "_known", "_plans", "_settings")
+    __slots__ = ("_files", "_known", "_plans", "_settings", "_until")
 
     def __init__(self, settings: Config, config_path: str) -> None:
         env = {CONFIG_ENV: config_path}
@@ -43,6 +46,7 @@ class KnownHost(Host):
         self._plans: dict[str, model.Plan] = {}
         self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
         self._known = plans.Known()
+        self._until = 0.0
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan; see `Host.plan`."""
@@ -50,12 +54,17 @@ class KnownHost(Host):
         if plan is None:
             plan = self._registry() if name == "registry" else self._own()
             self._plans[name] = plan
+            self._until = 0.0 if name == "registry" else time.monotonic() + OWN_S
         return plan
 
     def stored(self, name: str) -> model.Plan | None:
         """Return the plan that was compiled before, None if it is stale."""
-        plan = self._plans.get(name) if name == "registry" else None  # procfs is read each time
-        return plan if plan is not None and model.is_current(plan) else None
+        named = self._plans.get("registry")
+        if named is None or not model.is_current(named):
+            return None
+        if name == "registry":
+            return named
+        return self._plans.get(name) if time.monotonic() < self._until else None
 
     def names(self, nodes: Collection[tuple[int, int]]) -> dict[str, set[tuple[int, int]]]:
         """Return the GPUs and MIG devices that have some of these nodes, by UUID if it is known.

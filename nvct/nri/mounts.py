@@ -1,55 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the mounts of a container show of the node: devices, engines' sockets, the kernel's files.
 
-NRI has the paths of the host, of which the plugin sees only some. What the kubelet has mounted for
-a pod has a path below its pods/, which says nothing: there, the file system and the path in it
-count. Contract: one reading of the plugin's mounts for a container, and bounded work.
+NRI has the paths of the host, of which the plugin sees only some. A path may be another name of a
+closed place: a link, a bind mount, a driver's root. What the kubelet has mounted for a pod has a
+path that says nothing. There, the file system and the path in it count. Contract: one reading of
+the plugin's mounts for a container, and bounded work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from nvct.container import host_view
-from nvct.container.host_view import ACCESS, CGROUP_TYPES, KERNEL_TYPES, Source
-from nvct.errors import DocumentError, HostError, NotPermittedError
+from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES, Source
+from nvct.errors import DocumentError, HostError
 from nvct.linux.files import read_bytes
 from nvct.linux.mountinfo import Mount, unescape
 from nvct.nri import nri_pb2 as api
 from nvct.oci.bundle import clean
+from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR
 
-SOURCES = 4096
-"""Different sources of a container that are judged: 10 us each."""
-MOUNTS, LIMIT = "/proc/self/mountinfo", 16 << 20
+JUDGED_S = 0.5
+"""The longest time for a container's mounts: an engine ends a plugin that takes two seconds."""
+PATH_MAX = 4096
+MOUNTS, LIMIT = "/proc/self/mountinfo", 4 << 20
+"""Some 20,000 mounts, which take 40 MiB in memory for a moment."""
 DEV, RUN, VAR_RUN = "/dev", "/run", "/var/run"
 """VAR_RUN is a link to RUN, most often."""
 OF_THE_NODE = (
-    DEV, "/etc/cdi", "/run/cdi", "/run/nri", "/run/nvct", VAR_RUN,
+    DEV, "/proc", "/etc/cdi", "/run/cdi", "/run/nri", RUN_DIR, AGENT_DIR, NRI_DIR,
+    "/etc/nvidia-container-runtime",
     "/run/containerd", "/run/crio", "/run/docker", "/run/docker.sock", "/run/cri-dockerd.sock",
     "/run/podman", "/run/k3s/containerd", "/run/k0s", "/var/snap/microk8s/common/run",
+    "/run/buildkit", "/run/dbus", "/run/libvirt", "/run/systemd/private",
+    "/var/lib/incus", "/var/lib/lxd", "/var/snap/lxd/common/lxd",
     "/etc/kubernetes/manifests", "/var/lib/rancher/k3s/agent/pod-manifests",
     "/var/lib/rancher/rke2/agent/pod-manifests",
 )  # fmt: skip
 OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins", "plugins_registry", "pods")
 """By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
-OF_A_SANDBOX = "/io.containerd.grpc.v1.cri/sandboxes/"
-"""containerd's folder for what it mounts into each container of a pod: shm, resolv.conf."""
-SUBPATHS, LOCAL = "/volume-subpaths/", "/volumes/kubernetes.io~local-volume/"
-"""Folders of a pod in which each entry is a mount (pkg/volume/util/subpath, local of kubelet)."""
+DRIVER_ROOT = "/run/nvidia/driver"
+"""The root of a driver container, which has the host's files too."""
+OF_A_SANDBOX = re.compile(
+    r"/(run|run/k3s|run/k0s|var/snap/microk8s/common/run)/containerd"
+    r"/io\.containerd\.grpc\.v1\.cri/sandboxes/[0-9a-f]{64}/(shm|hostname|hosts|resolv\.conf)"
+)
+"""What containerd mounts into each container of a pod from its folder of state."""
+MOUNTED = re.compile(
+    r"(?s).*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+"
+)
+"""Entries of a pod's folders that are mounts (pkg/volume/util/subpath, local of kubelet)."""
 OF_KERNEL = {
     "proc": "/proc", "sysfs": "/sys", **dict.fromkeys(CGROUP_TYPES, host_view.UNIFIED),
-    **dict.fromkeys(KERNEL_TYPES, "/sys/kernel"),
+    "debugfs": "/sys/kernel/debug", "tracefs": "/sys/kernel/tracing",
+    "configfs": "/sys/kernel/config", "binfmt_misc": "/proc/sys/fs/binfmt_misc",
 }  # fmt: skip
 """Where the host has file systems of the kernel. The plugin's own are others, and read-only."""
 SHOWN = [
     Mount(f"1 1 0:1 / {target} rw - {kind} none rw")
-    for kind, target in (
-        ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", host_view.UNIFIED)
-    )
-]  # fmt: skip
+    for kind, target in (*OF_KERNEL.items(), ("tracefs", "/sys/kernel/debug/tracing"))
+    if kind != "cgroup" and target.startswith("/sys")
+]
+OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERNEL_TYPES)
+"""File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
+REMOVED = "-"
+"""Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
+HELD = ("ro", "rw", "rro", "rrw")
 
 
 class Place(NamedTuple):
@@ -67,17 +89,26 @@ class Table:
     def __init__(self, text: str) -> None:
         lines = (line for line in text.split("\n") if line)
         self._lines = {unescape((*line.split(" ", 5), *[""] * 5)[4]): line for line in lines}
+        self._depth = max((target.count("/") for target in self._lines), default=0) + 1
 
     def place(self, path: str) -> Place | None:
         """Return where a path is, None if no mount is seen."""
-        target = path.rstrip("/")
+        path = path.rstrip("/")
+        target = "/".join(path.split("/", self._depth)[: self._depth])
         while (line := self._lines.get(target or "/")) is None:
             if not target:
                 return None
             target = target.rpartition("/")[0]
         mount = Mount(line)
-        within = mount.root.rstrip("/") + path.removeprefix(target).rstrip("/")
+        within = mount.root.rstrip("/") + path.removeprefix(target)
         return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
+
+
+class Judged(NamedTuple):
+    """Sources on the host that show single devices, or what gives every device, in words."""
+
+    sources: list[str]
+    way: str
 
 
 class Node:
@@ -85,87 +116,116 @@ class Node:
 
     Args:
         kubelet: its folder.
-        sockets: the folder of the engine's socket for plugins.
+        further: places besides the known ones: of the socket for plugins, of the record.
+        roots: folders that have the host's files, as `/` has.
+        mountinfo: replaces what the plugin sees.
     """
 
-    def __init__(self, kubelet: str, sockets: str) -> None:
+    def __init__(
+        self,
+        kubelet: str,
+        further: Iterable[str] = (),
+        roots: Iterable[str] = (),
+        mountinfo: str | None = None,
+    ) -> None:
+        self._aliases, self._mountinfo = [(VAR_RUN, RUN)], mountinfo
+        self._kubelet = kubelet = self._named(clean(kubelet))
         self._pods = f"{kubelet}/pods/"
-        places = *OF_THE_NODE, sockets, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET)
-        self._places = tuple(dict.fromkeys(f"{_in_run(place)}/" for place in places))
-        self._closed = tuple(set(self._places) - {f"{DEV}/", f"{_in_run(self._pods)}"})
-        self._seen = ("/etc/cdi", "/var/run/cdi", sockets, DEV, kubelet)
+        self._roots = [self._named(clean(root)) for root in (*roots, DRIVER_ROOT) if root != "/"]
+        closed = *OF_THE_NODE, *further, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET)
+        places = list(dict.fromkeys(map(self._named, closed)))
+        self._real = {place: os.path.realpath(place) for place in (kubelet, *places)}
+        view = self.view()
+        self._aliases += [(name, p) for p in self._real for name in self._others(p, view)]
+        self._closed = tuple(f"{p}/" for p in places if p not in (DEV, f"{kubelet}/pods"))
+        self._holders: set[str] = set()
+        for name in (*places, *self._roots, *(alias for alias, _ in self._aliases)):
+            parts = name.split("/")
+            self._holders.update("/".join(parts[:end]) + "/" for end in range(1, len(parts) + 1))
+
+    def view(self) -> View:
+        """Return what the plugin sees."""
+        return View(self._real.values(), self._mountinfo)
+
+    def _others(self, place: str, view: View) -> Iterator[str]:
+        """Yield other names of a place: a link's target, and by the file system that has it."""
+        names = [self._real[place]]
+        with contextlib.suppress(HostError):  # then nothing is judged later
+            found = view.table.place(names[0])
+            names += view.names(found) if found else ()
+        for name in map(self._named, names):
+            if name != place:
+                yield name
+
+    def _named(self, path: str) -> str:
+        """Return a path by the name under which the plugin knows it."""
+        for alias, name in self._aliases:
+            if path == alias or path.startswith(f"{alias}/"):
+                path = name + path.removeprefix(alias) or "/"
+        return path
 
     def gives(self, path: str) -> bool:
         """Report whether a path of the host is, holds or is in a place by which devices are given.
 
         Of the kubelet's pods/, what belongs to one volume, or is a file of a pod, is none.
         """
-        path = _in_run(path)
+        path = self._named(path)
         if path.startswith(self._pods):
             parts = path.removeprefix(self._pods).split("/")
             return len(parts) < 4 and parts[1:] != ["etc-hosts"]
-        if path.partition(OF_A_SANDBOX)[2].strip("/").count("/"):
-            return False
         folder = f"{path.rstrip('/')}/"
-        return path.startswith(self._closed) or any(p.startswith(folder) for p in self._places)
+        is_closed = folder in self._holders or folder.startswith(self._closed)
+        return is_closed and not OF_A_SANDBOX.fullmatch(path)
 
     def source(self, path: str, view: View) -> str:
         """Return what a source is on the host, if that gives devices or is the kernel's.
 
         Returns:
-            "/" if what the kubelet has mounted is not seen here; else `path`.
+            "/" if what the kubelet has mounted is not seen here; else the path.
         """
-        is_mount = SUBPATHS in path or LOCAL in path
-        if not is_mount and not path.startswith(self._pods):
-            return path
-        found = view.table.place(path)
-        if found is None or (is_mount and not _is_target(found.target, path)):
-            return "/"
+        path = self._named(path)
+        seen = path
+        if path.startswith(f"{self._kubelet}/"):
+            seen = self._real[self._kubelet] + path.removeprefix(self._kubelet)
+        found, mounted = view.table.place(seen), MOUNTED.match(seen)
+        if found is None or (mounted and not found.target.startswith(mounted.group())):
+            return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
             return clean(OF_KERNEL[found.kind] + found.path)
-        for name in view.names(found):
-            if self.gives(name) or name.startswith(f"{DEV}/"):
+        inner = path
+        while root := next((root for root in self._roots if inner.startswith(f"{root}/")), ""):
+            inner = self._named(inner.removeprefix(root))  # it may be in itself
+        for name in (inner, *view.names(found), *view.held(found)):
+            if self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/")):
                 return name
         return path
 
-    def view(self, text: str | None = None) -> View:
-        """Return what the plugin sees; `text` replaces its mountinfo."""
-        return View(self._seen, text)
-
-    def judge(self, mounts: Iterable[api.Mount]) -> tuple[list[str], bool]:
-        """Return the sources of mounts on the host, and whether one of them gives every device.
-
-        Raises:
-            NotPermittedError: there are too many.
-            HostError: the plugin's own mounts cannot be read.
-        """
-        options: dict[tuple[str, tuple[str, ...]], list[object]] = {}
-        for mount in mounts:
-            own = [*mount.options]
-            if mount.source[:1] == "/" or host_view.is_bind({"type": mount.type, "options": own}):
-                path = clean(mount.source) if mount.source[:1] == "/" else "/"
-                options.setdefault((path, tuple(o for o in own if o in ACCESS)), [*own])
-        if len(options) > SOURCES:
-            raise NotPermittedError(
-                f"the container mounts {len(options)} sources, and {SOURCES} can be judged",
-                hint="mount a folder instead of each file in it",
-            )
+    def judge(self, mounts: Iterable[api.Mount]) -> Judged:
+        """Return what mounts show; what cannot be judged, or not in time, gives every device."""
+        until = time.monotonic() + JUDGED_S
         view = self.view()
-        sources = {key: self.source(key[0], view) for key in options}
-        shown = [Source(source.rstrip("/"), options[key]) for key, source in sources.items()]
-        is_wide = (
-            any(map(self.gives, sources.values()))
-            or bool(host_view.way_to_settings(shown, SHOWN))
-            or "proc" in [mount.fstype for _, mount, _ in host_view.shared(shown, SHOWN)]
-        )
-        return list(dict.fromkeys(sources.values())), is_wide
+        sources: dict[tuple[str, tuple[str, ...]], str] = {}
+        for mount in mounts:
+            path = _source(mount)
+            key = path, tuple(word for word in HELD if word in mount.options)
+            if not path or key in sources:
+                continue
+            if time.monotonic() > until:
+                return Judged([], f"mounts that take longer than {JUDGED_S} s to judge")
+            try:
+                source = sources[key] = self.source(path, view)
+            except HostError as error:
+                return Judged([], f"mounts that nvct cannot judge ({error.message})")
+            if self.gives(source) or _has_settings(source, key[1]):
+                return Judged([], f"the mount of {mount.source}")
+        return Judged([*sources.values()], "")
 
 
 class View:
     """What the plugin sees of the host's mounts, read once and only if it is asked for.
 
     Args:
-        seen: folders of the host that the plugin has under their own names.
+        seen: folders of the host that the plugin has under their own names, if it has them.
     """
 
     def __init__(self, seen: Iterable[str], text: str | None = None) -> None:
@@ -190,32 +250,44 @@ class View:
         """File systems, each with a folder in it and the path that this has on the host."""
         roots = []
         for folder in self._folders:
-            place = self.table.place(os.path.realpath(folder))
+            place = self.table.place(folder)
             if place is not None:
-                on_host, within = _in_run(folder).split("/"), place.path.rstrip("/").split("/")
+                on_host, within = folder.split("/"), place.path.rstrip("/").split("/")
                 while len(within) > 1 and len(on_host) > 1 and on_host[-1] == within[-1]:
                     del on_host[-1], within[-1]
                 roots.append((place.system, "/".join(within), "/".join(on_host)))
         return list(dict.fromkeys(roots))
 
     def names(self, place: Place) -> Iterator[str]:
-        """Yield the paths of the host that a place may have, or that it holds."""
+        """Yield the paths of the host that a place may have."""
         path = place.path.rstrip("/")
         for system, within, on_host in self._roots:
-            if system == place.system:
-                if path == within or path.startswith(f"{within}/"):
-                    yield on_host + path.removeprefix(within) or "/"
-                elif within.startswith(f"{path}/"):
-                    yield on_host or "/"
+            if system == place.system and f"{path}/".startswith(f"{within}/"):
+                yield on_host + path.removeprefix(within) or "/"
+
+    def held(self, place: Place) -> Iterator[str]:
+        """Yield paths of the host that a place may hold."""
+        folder = f"{place.path.rstrip('/')}/"
+        for system, within, on_host in self._roots:
+            if system == place.system and within.startswith(folder):
+                yield on_host or "/"
 
 
-def _in_run(path: str) -> str:
-    return path.removeprefix("/var") if path.startswith(f"{VAR_RUN}/") else path
+def _source(mount: api.Mount) -> str:
+    """Return the path of the host that a mount shows: "" for none, "/" if it is not known."""
+    options = set(mount.options)
+    is_bind = mount.type == "bind" or bool(options & {"bind", "rbind"})
+    is_removal = not mount.source and mount.destination.startswith(REMOVED)
+    if "remount" in options:  # which can make another one writable
+        return "/"
+    if is_removal or (mount.type in OF_ITS_OWN and not is_bind):
+        return ""
+    is_plain = mount.source[:1] == "/" and len(mount.source) < PATH_MAX
+    return clean(mount.source) if is_plain and (is_bind or not mount.type) else "/"
 
 
-def _is_target(target: str, path: str) -> bool:
-    """Report whether a path of the kubelet is a mount, or is in a volume that is one."""
-    if SUBPATHS in path:
-        return target == path
-    volume = path.partition(LOCAL)
-    return target.startswith(f"{volume[0]}{LOCAL}{volume[2].partition('/')[0]}")
+def _has_settings(source: str, options: Iterable[object]) -> bool:
+    """Report whether a source has control groups or settings of the kernel that can be written."""
+    is_kernel_s = f"{source}/".startswith("/sys/")
+    shown = [Source(source, [*options])]
+    return is_kernel_s and bool(host_view.way_to_settings(shown, SHOWN))

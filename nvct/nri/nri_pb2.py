@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12nvct/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"8\n\x04\x43\x61ll\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"G\n\x06\x41nswer\x12,\n\x06status\x18\x01 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Status\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"Q\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"\xc2\x01\n\"ValidateContainerAdjustmentRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x39\n\x06\x61\x64just\x18\x03 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"E\n#ValidateContainerAdjustmentResponse\x12\x0e\n\x06reject\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x84\x01\n\x10StateChangeEvent\x12\r\n\x05\x65vent\x18\x01 \x01(\x05\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x03 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xc2\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x80\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\x05\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12+\n\x06mounts\x18\t \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12\x33\n\x05linux\x18\x0b \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxContainer\x12\x12\n\ncreated_at\x18\x0e \x01(\x03\x12\x34\n\x0b\x43\x44I_devices\x18\x14 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xb1\x02\n\x05Hooks\x12,\n\x08prestart\x18\x01 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x32\n\x0e\x63reate_runtime\x18\x02 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x34\n\x10\x63reate_container\x18\x03 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x33\n\x0fstart_container\x18\x04 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12-\n\tpoststart\x18\x05 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12,\n\x08poststop\x18\x06 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\"^\n\x04Hook\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x0b\n\x03\x65nv\x18\x03 \x03(\t\x12-\n\x07timeout\x18\x04 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\"\xcd\x01\n\x0eLinuxContainer\x12\x38\n\nnamespaces\x18\x01 \x03(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxNamespace\x12\x32\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\x12\x37\n\tresources\x18\x03 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxResources\x12\x14\n\x0c\x63groups_path\x18\x05 \x01(\t\"\x1e\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\"\xce\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12/\n\tfile_mode\x18\x05 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12)\n\x03uid\x18\x06 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12)\n\x03gid\x18\x07 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\"J\n\x0eLinuxResources\x12\x38\n\x07\x64\x65vices\x18\x07 \x03(\x0b\x32\'.nri.pkg.api.v1alpha1.LinuxDeviceCgroup\"\x9a\x01\n\x11LinuxDeviceCgroup\x12\r\n\x05\x61llow\x18\x01 \x01(\x08\x12\x0c\n\x04type\x18\x02 \x01(\t\x12+\n\x05major\x18\x03 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12+\n\x05minor\x18\x04 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12\x0e\n\x06\x61\x63\x63\x65ss\x18\x05 \x01(\t\"\x17\n\x06Number\x12\r\n\x05value\x18\x01 \x01(\x03\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x90\x02\n\x13\x43ontainerAdjustment\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12*\n\x05hooks\x18\x05 \x01(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Hooks\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\"\xc1\x01\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\x12\x37\n\tresources\x18\x02 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxResources\x12\x38\n\nnamespaces\x18\x07 \x03(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxNamespace\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12nvct/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"8\n\x04\x43\x61ll\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"G\n\x06\x41nswer\x12,\n\x06status\x18\x01 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Status\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"Q\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"\xc2\x01\n\"ValidateContainerAdjustmentRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x39\n\x06\x61\x64just\x18\x03 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"E\n#ValidateContainerAdjustmentResponse\x12\x0e\n\x06reject\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x84\x01\n\x10StateChangeEvent\x12\r\n\x05\x65vent\x18\x01 \x01(\x05\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x03 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xf8\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x12\x34\n\x05linux\x18\x08 \x01(\x0b\x32%.nri.pkg.api.v1alpha1.LinuxPodSandbox\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x0fLinuxPodSandbox\x12\x38\n\nnamespaces\x18\x05 \x03(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxNamespace\"\x80\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\x05\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12+\n\x06mounts\x18\t \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12\x33\n\x05linux\x18\x0b \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxContainer\x12\x12\n\ncreated_at\x18\x0e \x01(\x03\x12\x34\n\x0b\x43\x44I_devices\x18\x14 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xb1\x02\n\x05Hooks\x12,\n\x08prestart\x18\x01 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x32\n\x0e\x63reate_runtime\x18\x02 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x34\n\x10\x63reate_container\x18\x03 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x33\n\x0fstart_container\x18\x04 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12-\n\tpoststart\x18\x05 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12,\n\x08poststop\x18\x06 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\"^\n\x04Hook\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x0b\n\x03\x65nv\x18\x03 \x03(\t\x12-\n\x07timeout\x18\x04 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\"\xcd\x01\n\x0eLinuxContainer\x12\x38\n\nnamespaces\x18\x01 \x03(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxNamespace\x12\x32\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\x12\x37\n\tresources\x18\x03 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxResources\x12\x14\n\x0c\x63groups_path\x18\x05 \x01(\t\",\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\xce\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12/\n\tfile_mode\x18\x05 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12)\n\x03uid\x18\x06 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12)\n\x03gid\x18\x07 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\"J\n\x0eLinuxResources\x12\x38\n\x07\x64\x65vices\x18\x07 \x03(\x0b\x32\'.nri.pkg.api.v1alpha1.LinuxDeviceCgroup\"\x9a\x01\n\x11LinuxDeviceCgroup\x12\r\n\x05\x61llow\x18\x01 \x01(\x08\x12\x0c\n\x04type\x18\x02 \x01(\t\x12+\n\x05major\x18\x03 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12+\n\x05minor\x18\x04 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Number\x12\x0e\n\x06\x61\x63\x63\x65ss\x18\x05 \x01(\t\"\x17\n\x06Number\x12\r\n\x05value\x18\x01 \x01(\x03\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x90\x02\n\x13\x43ontainerAdjustment\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12*\n\x05hooks\x18\x05 \x01(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Hooks\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\"\xc1\x01\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\x12\x37\n\tresources\x18\x02 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxResources\x12\x38\n\nnamespaces\x18\x07 \x03(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxNamespace\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -64,37 +64,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATECHANGEEVENT']._serialized_start=1066
   _globals['_STATECHANGEEVENT']._serialized_end=1198
   _globals['_PODSANDBOX']._serialized_start=1201
-  _globals['_PODSANDBOX']._serialized_end=1395
-  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=1345
-  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=1395
-  _globals['_CONTAINER']._serialized_start=1398
-  _globals['_CONTAINER']._serialized_end=1782
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1345
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1395
-  _globals['_MOUNT']._serialized_start=1784
-  _globals['_MOUNT']._serialized_end=1859
-  _globals['_HOOKS']._serialized_start=1862
-  _globals['_HOOKS']._serialized_end=2167
-  _globals['_HOOK']._serialized_start=2169
-  _globals['_HOOK']._serialized_end=2263
-  _globals['_LINUXCONTAINER']._serialized_start=2266
-  _globals['_LINUXCONTAINER']._serialized_end=2471
-  _globals['_LINUXNAMESPACE']._serialized_start=2473
-  _globals['_LINUXNAMESPACE']._serialized_end=2503
-  _globals['_LINUXDEVICE']._serialized_start=2506
-  _globals['_LINUXDEVICE']._serialized_end=2712
-  _globals['_LINUXRESOURCES']._serialized_start=2714
-  _globals['_LINUXRESOURCES']._serialized_end=2788
-  _globals['_LINUXDEVICECGROUP']._serialized_start=2791
-  _globals['_LINUXDEVICECGROUP']._serialized_end=2945
-  _globals['_NUMBER']._serialized_start=2947
-  _globals['_NUMBER']._serialized_end=2970
-  _globals['_CDIDEVICE']._serialized_start=2972
-  _globals['_CDIDEVICE']._serialized_end=2997
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=3000
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=3272
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=3275
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=3468
-  _globals['_KEYVALUE']._serialized_start=3470
-  _globals['_KEYVALUE']._serialized_end=3508
+  _globals['_PODSANDBOX']._serialized_end=1449
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=1399
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=1449
+  _globals['_LINUXPODSANDBOX']._serialized_start=1451
+  _globals['_LINUXPODSANDBOX']._serialized_end=1526
+  _globals['_CONTAINER']._serialized_start=1529
+  _globals['_CONTAINER']._serialized_end=1913
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1399
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1449
+  _globals['_MOUNT']._serialized_start=1915
+  _globals['_MOUNT']._serialized_end=1990
+  _globals['_HOOKS']._serialized_start=1993
+  _globals['_HOOKS']._serialized_end=2298
+  _globals['_HOOK']._serialized_start=2300
+  _globals['_HOOK']._serialized_end=2394
+  _globals['_LINUXCONTAINER']._serialized_start=2397
+  _globals['_LINUXCONTAINER']._serialized_end=2602
+  _globals['_LINUXNAMESPACE']._serialized_start=2604
+  _globals['_LINUXNAMESPACE']._serialized_end=2648
+  _globals['_LINUXDEVICE']._serialized_start=2651
+  _globals['_LINUXDEVICE']._serialized_end=2857
+  _globals['_LINUXRESOURCES']._serialized_start=2859
+  _globals['_LINUXRESOURCES']._serialized_end=2933
+  _globals['_LINUXDEVICECGROUP']._serialized_start=2936
+  _globals['_LINUXDEVICECGROUP']._serialized_end=3090
+  _globals['_NUMBER']._serialized_start=3092
+  _globals['_NUMBER']._serialized_end=3115
+  _globals['_CDIDEVICE']._serialized_start=3117
+  _globals['_CDIDEVICE']._serialized_end=3142
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=3145
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=3417
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=3420
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=3613
+  _globals['_KEYVALUE']._serialized_start=3615
+  _globals['_KEYVALUE']._serialized_end=3653
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
@@ -91,6 +92,7 @@ class Plugin:
     _engine: tuple[str, str] = field(default=("", ""), init=False)
     _host: KnownHost | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
+    _node: Node = field(init=False)
     _accounts: Accounts = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
@@ -244,10 +246,11 @@ class Plugin:
         key, words = requests.annotated(pod.annotations, made.name)
         allowed = [self.options.namespace, *self.options.management]
         requests.check_management(words, pod.namespace, [*filter(None, allowed)])
+        takes_variable = self.options.takes_variable
+        bundle = container.bundle(pod, made, has_env=takes_variable)
         request, notes = requests.wanted(
-            container.bundle(pod, made), key, words, settings, host,
-            takes_variable=self.options.takes_variable,
-        )  # fmt: skip
+            bundle, key, words, settings, host, takes_variable=takes_variable
+        )
         if request is None:
             if key:
                 self.say(f"ignores: {container.name_of(pod, made)}: {'; '.join(notes)}")
@@ -283,13 +286,22 @@ class Plugin:
             return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
-        node = Node(self.options.kubelet, self.options.sockets)
+        @cache
+        def judged() -> tuple[Bundle, str]:
+            request = requests.named([*names], "CDI names")
+            edits = requests.edits_of(request, settings, host) if names else []
+            result = self._node.judge((*made.mounts, *adjust.mounts, *adjustments.mounts(edits)))
+            return container.bundle(pod, made, adjust, edits, result), result.way
 
         def check(policy: Config, trouble: NvctError | None) -> None:
-            request = requests.named([*names], "CDI names")
-            nodes = adjustments.nodes(requests.edits_of(request, settings, host)) if names else ()
-            bundle = container.bundle(pod, made, adjust, nodes, node)
-            _check(bundle, policy, host, trouble, self.options.kubelet)
+            bundle, way = judged()
+            try:
+                _check(bundle, policy, host, trouble, self.options.kubelet)
+            except NotPermittedError as error:
+                error.message = error.message.replace(
+                    container.IN_WORDS, way or container.IN_WORDS
+                )
+                raise
 
         if is_checked:
             check(settings, trouble)
@@ -319,6 +331,9 @@ class Plugin:
         settings, trouble = self.settings()
         if self._host is None or settings is not self._config:
             self._config, self._host = settings, KnownHost(settings, self.config_path)
+            further = self.options.sockets, self.options.record, self.config_path
+            roots = settings.driver_root, settings.dev_root or "/"
+            self._node = Node(self.options.kubelet, further, roots)
         return settings, trouble, self._host
 
 

@@ -40,6 +40,8 @@ class Pod:
     cdi: tuple[str, ...] = ()
     image: str = "docker.io/library/plain:test"
     privileged: bool = False
+    host_pid: bool = False
+    host_paths: tuple[str, ...] = ()
 
 
 def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProcess[str]:
@@ -85,7 +87,8 @@ class _Session:
         self._pod = pod
         self._logs = logs
         # The host's network: there is no CNI plugin.
-        self._namespaces = api_pb2.NamespaceOption(network=api_pb2.NODE, pid=api_pb2.CONTAINER)
+        pid = api_pb2.NODE if pod.host_pid else api_pb2.CONTAINER
+        self._namespaces = api_pb2.NamespaceOption(network=api_pb2.NODE, pid=pid)
         security = api_pb2.LinuxSandboxSecurityContext(
             namespace_options=self._namespaces, privileged=pod.privileged
         )
@@ -122,6 +125,10 @@ class _Session:
             log_path="main.log",
             annotations=pod.annotations,
             envs=[api.KeyValue(key=key, value=value) for key, value in pod.env.items()],
+            mounts=[
+                api.Mount(host_path=path, container_path=f"/host{number}")
+                for number, path in enumerate(pod.host_paths)
+            ],
             CDI_devices=[api.CDIDevice(name=name) for name in pod.cdi],
             linux=api.LinuxContainerConfig(
                 resources=api.LinuxContainerResources(), security_context=security

@@ -141,6 +141,26 @@ def test_policy_decides_by_numbers(engine: Containerd | Crio) -> None:
         assert "not here" in refused.stderr, (refused, log.read_text())
 
 
+def test_what_reaches_the_host_is_refused(engine: Containerd | Crio) -> None:
+    """The engines tell hostPID differently, and mount what they keep of a sandbox themselves."""
+    kubelet = engine.box.call("mkdir", "--parents", "/run/kubelet/device-plugins")
+    assert kubelet.returncode == 0, kubelet
+    fake = "/run/docker/io.containerd.grpc.v1.cri/sandboxes/x/y"
+    with plugin(engine, "--given-by-kubelet=enforce", "--kubelet-dir=/run/kubelet") as log:
+        plain = engine.pod("echo ran", Pod(host_paths=("/usr",)))
+        refused = [
+            engine.pod("true", Pod(host_pid=True)),
+            engine.pod("true", Pod(privileged=True)),
+            *(
+                engine.pod("true", Pod(host_paths=(path,)))
+                for path in ("/run/nvidia/driver", "/sys/kernel/debug", fake)
+            ),
+        ]
+    assert plain.stdout.strip() == "ran", (plain, log.read_text())
+    for done in refused:
+        assert "pods have what the kubelet gives" in done.stderr, (done, log.read_text())
+
+
 @pytest.mark.parametrize("engine", ASKS, indirect=True)
 def test_a_gap_refuses_pods_that_require_the_plugin(engine: Containerd | Crio) -> None:
     """Killed at any time: no GPU is missing silently where the pod requires the plugin."""

@@ -28,7 +28,9 @@ FOLDER = "device-plugins"
 FILE = "kubelet_internal_checkpoint"
 CLAIMS = "dra_manager_state"
 """In the kubelet's folder itself."""
-LIMIT = 64 << 20
+LIMIT = 4 << 20
+"""Of a record, which takes up to 12 times as much memory: nvct-nri may have 128 MiB. 250 pods with
+answers of 5 KiB take 2 MB."""
 UID_LENGTH = 32
 """Of a UID without its dashes."""
 HEX = "0123456789abcdef"

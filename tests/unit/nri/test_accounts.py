@@ -160,6 +160,24 @@ def test_a_record_that_cannot_be_written_fails_no_create(case: Case) -> None:
     assert "nvct ps" in told
 
 
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_folder_that_is_replaced_is_noticed(case: Case, *, is_emptied: bool) -> None:
+    folder = Path(case.record_folder)
+    with connected(case.plugin()) as engine:
+        engine.start()
+        start(engine, container())
+        if is_emptied:
+            for path in folder.iterdir():
+                path.unlink()
+        else:
+            folder.rename(folder.with_name("former"))
+        start(engine, container("2" * 64, (0,)))
+        assert held(case) == {"1": (uuid(case, 1),), "2": (uuid(case, 0),)}
+        assert [record["result"] for record in records(case)] == [uuid(case, 0)]
+    (told,) = [line for line in case.said if "replaced" in line]
+    assert case.record_folder in told
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "[]", '{"holdings": 1}', "[" * 100_000, '{"holdings": [], "decisions": {}, "x": 1}'],

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nvct.config.model import Config
-from nvct.nri.host import KnownHost
+from nvct.nri.host import OWN_S, KnownHost
 from tests.support.policy_lab import nodes
 
 CLAIMS = 300
@@ -75,3 +77,34 @@ def test_a_new_claim_beside_many_costs_little(tmp_path: Path) -> None:
         claim(tmp_path, CLAIMS + number)
         assert len(host.plan("registry")["devices"]) == CLAIMS + number + 1
     assert (time.process_time() - first) / 3 < (first - began) / 3
+
+
+def test_procfs_is_read_once_in_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    root = tmp_path / "proc/driver/nvidia/gpus"
+    specs = tmp_path / "cdi"
+    specs.mkdir()
+    host = KnownHost(
+        Config().replaced(spec_dirs=(str(specs),), proc_root=str(tmp_path / "proc")),
+        "/nonexistent",
+    )
+
+    def attach(minor: int) -> None:
+        folder = root / f"0000:0{minor}:00.0"
+        folder.mkdir(parents=True)
+        text = f"GPU UUID: GPU-{minor}\nDevice Minor: {minor}\n"
+        (folder / "information").write_text(text, encoding="utf-8")
+
+    def known() -> int:
+        return len(host.names([(195, minor) for minor in range(4)]))
+
+    attach(1)
+    assert known() == 1
+    attach(2)
+    assert known() == 1
+    now += OWN_S
+    assert known() == 2
+    attach(3)
+    claim(specs, 1)  # of other devices: everything is read again
+    assert known() == 3

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ class Case:
         return Plugin(Settings(path), path, options, self.said.append)
 
     def create(self, **more: Any) -> api.ContainerAdjustment:
-        """Create a container, and return what it gets.
+        """Create a container, and return what it gets; `others` is what other plugins change.
 
         Raises:
             RefusedError: it must not be created.
@@ -60,7 +61,9 @@ class Case:
         pod = api.PodSandbox(
             name="pod", namespace=more.pop("namespace", "default"), uid=UID,
             annotations=more.pop("annotations", {}),
+            linux=api.LinuxPodSandbox(namespaces=more.pop("sandbox", ())),
         )  # fmt: skip
+        others = more.pop("others", api.ContainerAdjustment())
         linux = more.pop("linux", {})
         self.made += 1
         container = api.Container(
@@ -72,6 +75,7 @@ class Case:
             events = engine.start(self.engine, self.version)
             request = api.CreateContainerRequest(pod=pod, container=container)
             adjust = engine.ask("CreateContainer", request, api.CreateContainerResponse).adjust
+            adjust.MergeFrom(others)
             if events & VERDICT:
                 verdict = engine.ask(
                     "ValidateContainerAdjustment",
@@ -319,6 +323,21 @@ def test_a_record_of_the_kubelet_that_cannot_be_read_is_named(case: Case) -> Non
         with pytest.raises(RefusedError, match=re.escape(str(path))):
             case.create(linux=device(1))
     assert any(str(path) in line for line in case.said)
+
+
+@pytest.mark.parametrize(
+    "name", ["device-plugins/kubelet_internal_checkpoint", "dra_manager_state"]
+)
+def test_a_record_that_takes_too_much_memory_is_refused(name: str, case: Case) -> None:
+    case.options = {"rule": "enforce"}
+    kubelet = case.lab.home / "kubelet"
+    (kubelet / "device-plugins").mkdir(parents=True)
+    ids = json.dumps(
+        {"Data": {"PodDeviceEntries": [], "RegisteredDevices": {"r": ["x" * 90] * 60_000}}}
+    )
+    (kubelet / name).write_text(ids)
+    with pytest.raises(RefusedError, match=re.escape(f"{name} is larger than")):
+        case.create(linux=device(1))
 
 
 def test_names_of_any_length_are_cut_in_events_and_in_the_log(
