@@ -76,18 +76,15 @@ class PathChanges:
             HostError: it cannot be written, or somebody else changed it just now.
         """
         if not self.state_of(entry).is_like(entry.before):
-            raise EngineError(
-                f"{entry.path} was changed by someone else just now; nothing is done",
-                hint="run the command again",
-            )
+            raise _changed(entry)
         writing.make_folders(self._at(entry.folders), self.kernel, self.refused)
         self._put(entry, entry.after)
 
-    def put_back(self, entry: Entry) -> bool:
-        """Make a path what it was; return False if it stays because somebody else changed it.
+    def put_back(self, entry: Entry) -> None:
+        """Make a path what it was before its entry.
 
         Raises:
-            HostError: it cannot be written.
+            HostError: it cannot be written, or somebody else changed it just now.
         """
         if self.follow:
             writing.sweep(self.files.at(entry.path), self.kernel)
@@ -95,8 +92,7 @@ class PathChanges:
         if current.is_like(entry.after):
             self._put(entry, entry.before)
         elif not current.is_like(entry.before):
-            return False
-        return True
+            raise _changed(entry)
 
     def missing_folders(self, entry_path: str, after: PathState) -> list[str]:
         """Return the folders to make for a path, as entries name them."""
@@ -118,3 +114,10 @@ class PathChanges:
 
     def _at(self, folders: Sequence[str]) -> list[str]:
         return [self.files.at(folder) for folder in folders]
+
+
+def _changed(entry: Entry) -> EngineError:
+    return EngineError(
+        f"{entry.path} was changed by someone else just now; nothing is done",
+        hint="run the command again",
+    )

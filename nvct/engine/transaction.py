@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes an engine's files completely or not at all, and undoes changes.
 
-Order: lock; revert what a killed run left; read and plan; let the engine check the new files;
+Order: lock; take back what a killed run left; read and plan; let the engine check the new files;
 write the journal; write the files; reload and probe the engine; write the journal. A failure after
 the first write of the journal restores the former bytes. Contract: nothing else writes an engine's
 files. A kill at any point leaves complete files, each in its former or its planned state, and a
@@ -25,10 +25,10 @@ from nvct.engine.journal import (
     Page,
     Record,
 )
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files
+from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files
 from nvct.engine.modules import Module
 from nvct.engine.path_changes import PathChanges
-from nvct.errors import EngineError, NvctError
+from nvct.errors import EngineConfigError, EngineError, NvctError
 
 
 class Control(Protocol):
@@ -67,7 +67,8 @@ class Transaction:
             HostError: another process has the lock.
         """
         with self.paths.locked():
-            path, page, notes = self._settled(options, aside=True)
+            path, page, settled = self._settled(options, aside=True)
+            notes = settled.notes
             change = self.module.plan(options, self.files)
             if change.edits:
                 self._check_shared(path, change)
@@ -87,11 +88,12 @@ class Transaction:
             As `configure`.
         """
         with self.paths.locked():
-            path, page, notes = self._settled(options, aside=aside)
+            path, page, settled = self._settled(options, aside=aside)
+            notes = settled.notes
             if page.done is None:
-                notes += (f"nothing to undo for {options.engine}",)
-                return Change(engine=options.engine, notes=notes)
-            change = undoing.by_journal(page.done, self.module, self.files)
+                nothing = () if settled.edits else (f"nothing to undo for {options.engine}",)
+                return replace(settled, notes=(*notes, *nothing))
+            change = self._without(page.done, self.files)
             if change.edits:
                 pending = self._record(page.done.options, change)
                 refused = self._refused(page.done, change)
@@ -114,7 +116,8 @@ class Transaction:
             As `configure`.
         """
         with self.paths.locked():
-            path, page, notes = self._settled(options, aside=True)
+            path, page, settled = self._settled(options, aside=True)
+            notes = settled.notes
             change = undoing.without_nvidia(options, self.module, self.files)
             if change.edits:
                 notes += self._commit(path, page.done, self._record(options, change), None, change)
@@ -122,25 +125,24 @@ class Transaction:
 
     # Steps.
 
-    def _settled(
-        self, options: EngineOptions, *, aside: bool = False
-    ) -> tuple[str, Page, tuple[str, ...]]:
-        """Return the page of an engine, after reverting a change that was interrupted.
+    def _settled(self, options: EngineOptions, *, aside: bool = False) -> tuple[str, Page, Change]:
+        """Return the page of an engine, and what took back a change that was interrupted.
 
         If `aside`, a damaged page is set aside, and an empty one is returned.
         """
         path = self.journal.path(options.engine, options.config)
+        nothing = Change(engine=options.engine)
         try:
             page = self.journal.load(path)
         except DamagedJournalError as error:
             if not aside or isinstance(error, NewerJournalError):
                 raise
-            return path, Page(), (self._set_aside(path, error),)
+            return path, Page(), replace(nothing, notes=(self._set_aside(path, error),))
         if page.pending is None:
-            return path, page, ()
-        note = f"an earlier change of {options.engine} was cut short: its files are as before it"
-        notes = (note, *self._take_back(path, page.pending, page.done))
-        return path, Page(done=page.done), notes
+            return path, page, nothing
+        note = f"an earlier change of {options.engine} was cut short: it is taken back"
+        change = self._take_back(path, page.pending, page.done)
+        return path, Page(done=page.done), _outcome(change, (note,))
 
     def _set_aside(self, path: str, error: DamagedJournalError) -> str:
         try:
@@ -221,20 +223,64 @@ class Transaction:
                 hint=f"the former files are in {path}",
             ) from error
 
-    def _take_back(self, path: str, pending: Record, done: Record | None) -> list[str]:
-        """Restore the original bytes of every file that holds ours, and reload; return notes."""
-        notes = []
-        for entry in reversed(pending.entries):
-            if not self.paths.put_back(entry):
-                notes.append(f"{entry.path} was changed by someone else and is left as it is")
-            self.paths.remove_folders(entry)
+    def _take_back(self, path: str, pending: Record, done: Record | None) -> Change:
+        """Take a change out of the files again, and reload; return the edits that did it.
+
+        A file that is as we wrote it gets its former bytes; of one that others changed since,
+        only our keys get their former values.
+
+        Raises:
+            NvctError: a file cannot be understood or written; the pending record stays.
+        """
+        restored = self._restored_bytes(pending)
+        change = Change(engine=pending.options.engine)
+        if len(restored) < len(pending.entries):
+            files = EditedFiles(self.files, restored.values())
+            change = self._without(pending, files)
+        keys = {entry.path: entry for entry in self._record(pending.options, change).entries}
+        former = {entry.path: entry for entry in reversed(pending.entries)}
+        for name in dict.fromkeys((*(keys.keys() - former.keys()), *former)):
+            if name in restored:
+                self.paths.put_back(former[name])
+            if name in keys:
+                self.paths.write(keys[name])
+            if name in former:
+                self.paths.remove_folders(former[name])
+        notes = change.notes
         if pending.reloaded and self.control:
             try:
-                notes += self.control.activate(restart=pending.restart, restored=True)
+                notes += tuple(self.control.activate(restart=pending.restart, restored=True))
             except EngineError as error:
-                notes.append(f"with the former files as well: {error.message}")
+                notes += (f"with the former files as well: {error.message}",)
         self.paths.save(path, Page(done=done))
-        return notes
+        edits = {edit.path: edit for edit in (*restored.values(), *change.edits)}
+        made = tuple(edit for edit in edits.values() if edit.before != edit.after)
+        return replace(change, edits=made, notes=notes)
+
+    def _without(self, record: Record, files: Files) -> Change:
+        """Return the edits that restore the keys from before a record.
+
+        Raises:
+            EngineConfigError: a file cannot be understood or edited any more.
+        """
+        try:
+            return undoing.by_journal(record, self.module, files)
+        except EngineConfigError as error:
+            engine = record.options.engine
+            again = "correct it by hand, and run the command again"
+            error.hint = f"{again}; until then {engine} keeps what nvct changed"
+            raise
+
+    def _restored_bytes(self, pending: Record) -> dict[str, FileEdit]:
+        """Return, by path, the edits of those files that nobody changed since."""
+        states = ((entry, self.paths.state_of(entry)) for entry in reversed(pending.entries))
+        return {
+            entry.path: FileEdit(
+                path=entry.path, before=current.content, after=entry.before.content
+            )
+            for entry, current in states
+            if current.is_like(entry.after) or current.is_like(entry.before)
+        }
 
     # Values.
 

@@ -388,9 +388,9 @@ def test_an_engine_reloaded_by_an_interrupted_change_is_reloaded_again(
     assert control.activated == ([(False, True)] if reloaded else [])
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
-    assert (
-        outcome.notes[0] == "an earlier change of pair was cut short: its files are as before it"
-    )
+    assert outcome.notes[0] == "an earlier change of pair was cut short: it is taken back"
+    assert [edit.path for edit in outcome.edits] == [MAIN, EXTRA]
+    assert not any("nothing to undo" in note for note in outcome.notes)
 
 
 def test_changes_of_others_after_an_interrupted_change_stay(host: Host) -> None:
@@ -401,8 +401,50 @@ def test_changes_of_others_after_an_interrupted_change_stay(host: Host) -> None:
 
     assert host.read(MAIN) == b"theirs\n"
     assert host.read(EXTRA) is None
-    assert f"{MAIN} was changed by someone else and is left as it is" in outcome.notes
+    others = f"{MAIN} was changed by others and holds nothing of ours: it is left alone"
+    assert others in outcome.notes
     assert any("with the former files as well: pair does not start" in n for n in outcome.notes)
+
+
+@pytest.mark.parametrize("command", ["configure", "undo"])
+def test_after_an_interrupted_change_our_part_leaves_a_file_that_others_changed(
+    host: Host, command: str
+) -> None:
+    killed(host, reloaded=False)
+    host.write(b"# others\n" + (host.read(MAIN) or b""))
+
+    if command == "configure":
+        host.transaction().configure(options(default="nvidia"))
+        assert b"default nvidia" in (host.read(MAIN) or b"")
+    outcome = host.transaction().undo(options())
+
+    assert host.read(MAIN) == b"# others\n" + BEFORE
+    assert host.read(EXTRA) is None
+    assert host.pages() == 0
+    note = f"{MAIN} was changed by others: only our part is taken out"
+    assert command == "configure" or note in outcome.notes
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_change_in_a_file_that_is_broken_since_is_not_forgotten(
+    host: Host, *, is_finished: bool
+) -> None:
+    if is_finished:
+        host.transaction().configure(options())
+    else:
+        killed(host, reloaded=False)
+    written, extra = host.read(MAIN) or b"", host.read(EXTRA)
+    host.write(written + b"broken\n")
+
+    with pytest.raises(EngineConfigError, match=f"{MAIN} is broken") as caught:
+        host.transaction().undo(options())
+
+    assert caught.value.hint.endswith("; until then pair keeps what nvct changed")
+    assert host.read(EXTRA) == extra
+    host.write(written + b"mended\n")
+    host.transaction().undo(options())
+    assert host.read(MAIN) == BEFORE + b"mended\n"
+    assert host.pages() == 0
 
 
 DAMAGED = ["", "{", '{"format": 1, "done": 7}', '{"a":' * 100_000, "\udcff\udcfe", "[]"]

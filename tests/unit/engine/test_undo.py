@@ -2,6 +2,7 @@
 """Unit tests for nvct.engine.undo: every engine, edited by its admin after configure."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from nvct.engine.journal import Entry, Journal
 from nvct.engine.model import EngineOptions, Files, Handler, State
 from nvct.engine.transaction import Transaction
 from tests.support.memory import in_memory
+from tests.support.recording_kernel import RecordingKernel
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 HANDLERS = (
@@ -282,6 +284,49 @@ def test_another_runtime_stays_and_is_read(host: Host, file: str) -> None:
     names = set(state.handlers)
     assert names - {"runc"} == {"kata", *FOREIGN_HANDLERS}, host.tree()
     assert SHIM not in "".join(host.tree().values())
+
+
+def _cut_short(host: Host, command: Callable[[], object], at: int) -> bool:
+    """Kill a command after a rename; return whether it came so far."""
+    child = os.fork()
+    if not child:
+        host.journal.kernel = RecordingKernel(("rename", "after", at))
+        try:
+            command()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("command", ["configure", "undo"])
+def test_an_edit_by_others_after_a_kill_stays_and_our_settings_are_removed(
+    host: Host, command: str
+) -> None:
+    path, at, is_killed = host.engine.config, 0, True
+    before = host.tree()
+    while is_killed:
+        at += 1
+        if command == "undo":
+            host.configure()
+        is_killed = _cut_short(host, host.undo if command == "undo" else host.configure, at)
+        if host.engine.engine == "docker":
+            _edit_json(host, lambda document: document.update({"debug": True}))
+        else:
+            host.write(path, f"# theirs\n{host.read(path)}")
+        _starts(host)
+
+        host.undo()
+
+        tree = host.tree()
+        if host.engine.engine == "docker":
+            theirs = {**json.loads(before[path]), "debug": True}
+            assert json.loads(tree.pop(path)) == theirs, at
+        else:
+            assert tree.pop(path) == f"# theirs\n{before[path]}", at
+        assert tree == {name: text for name, text in before.items() if name != path}, at
+        assert host.journal.paths() == []
+        host.write(path, before[path])
+    assert at >= 2
 
 
 def test_a_default_of_the_admins_stays(host: Host) -> None:
