@@ -202,6 +202,7 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
         default=state.default if state.default in programs else "",
         cdi=state.cdi is True and engine.engine in ("docker", "containerd"),
         config=modules.CONFIG[engine.engine],
+        in_place=True,
     )
     options = runtime_engine.fitted(options, engine, drop_in=False)
     edits = modules.of(engine.engine).plan(options, Files()).edits if handlers else ()

@@ -14,7 +14,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, file_to_edit
 from nvct.engine.modules import Syntax
 from nvct.engine.tables import ABSENT, KeyEdit, Table, string, strings, subtable
 from nvct.engine.toml_file import parse
@@ -81,9 +81,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
             default of the options is no handler.
         DocumentError: a file cannot be read.
     """
-    target, order = _target(options), _order(options, files)
+    order, merged = _order(options, files), _merge(_layers(options, files))
+    sources = {name: merged.sources[f"runtimes.{name}"] for name in merged.runtimes}
+    target = file_to_edit(options, _target(options), order, sources)
     before = files.read(target)
-    merged = _merge(_layers(options, files))
     document = parse(before or b"", target)
     template = _template(_merge(_in_force(options)) if options.dump else merged, files)
     settings: list[KeyEdit] = []

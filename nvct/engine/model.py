@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError
@@ -43,6 +43,8 @@ class EngineOptions:
     spec_dirs: tuple[str, ...] = ()  # CDI folders that it is to read; () leaves them
     config: str = ""
     drop_in: str | None = None  # "" edits the main file; None is the engine module's choice
+    # If a file of others that is read after the drop-in registers a handler, edit that file.
+    in_place: bool = False
     executable: str = ""  # of the engine; "" finds it on PATH
     hooks_dir: str = ""  # folder of hook files to name in the configuration; "" names none
     dump: str = ""  # the configuration in force as the engine printed it; "" if its files are read
@@ -52,6 +54,19 @@ class EngineOptions:
     pod_annotations: tuple[str, ...] = ()
     # of containerd's handlers, if the runtime that they are modeled on has none
     runtime_type: str = "io.containerd.runc.v2"
+
+
+def file_to_edit(
+    options: EngineOptions, target: str, order: Sequence[str], sources: Mapping[str, str]
+) -> str:
+    """Return the target, or with `in_place` a file after it in `order` that has a handler.
+
+    `sources` are the last files of the handlers, by the names of these.
+    """
+    if not options.in_place:
+        return target
+    named = (sources.get(handler.name, target) for handler in options.handlers)
+    return max((target, *named), key=order.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

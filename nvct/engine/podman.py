@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from nvct import paths
 from nvct.engine import toml_file
-from nvct.engine.model import Change, EngineOptions, Files, State, change_of
+from nvct.engine.model import Change, EngineOptions, Files, State, change_of, file_to_edit
 from nvct.engine.modules import Syntax
 from nvct.engine.tables import KeyEdit, Table, find
 from nvct.engine.toml_file import table
@@ -102,10 +102,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
         DocumentError: a file cannot be read.
         EngineConfigError: one is malformed.
     """
-    target = _target(options)
     order = _order(options, files)
-    at = order.index(target) + 1
     current = _merged(order, files)
+    target = file_to_edit(options, _target(options), order, current.sources)
+    at = order.index(target) + 1
     before = files.read(target)
     edits = _edits(options, current)
     if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:

@@ -236,6 +236,24 @@ def test_drop_ins_are_read_in_cri_os_order_whatever_their_suffix(tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_in_place_the_later_file_that_has_our_handler_is_edited(tmp_path: Path) -> None:
+    later = (
+        '# mine\n[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\n'
+        'runtime_path = "/old" # why\nruntime_type = "oci"\n'
+    )
+    files = _host(tmp_path, fnv=later)
+    options = replace(OPTIONS, default="nvidia", in_place=True)
+
+    change = crio.plan(options, files)
+
+    (edit,) = change.edits
+    assert edit.path == "/etc/crio/crio.conf.d/nv.conf"
+    assert edit.after == later.replace("/old", SHIM).encode()
+    _apply(change, files)
+    assert crio.state(options, files).handlers["nvidia"] == SHIM
+    assert crio.plan(options, files).edits == ()
+
+
 def test_a_later_table_of_a_runtime_replaces_the_earlier_one(tmp_path: Path) -> None:
     first = '[crio.runtime.runtimes.crun]\nruntime_root = "/run/crun"\nmonitor_path = "/c"\n'
     later = '[crio.runtime.runtimes.crun]\nruntime_root = "/run/other"\n'

@@ -67,6 +67,29 @@ def test_a_later_file_with_another_value_is_reported(tree: Tree) -> None:
     assert podman.plan(replace(OPTIONS, default="nvidia"), tree).edits == ()
 
 
+def test_in_place_the_later_file_that_has_our_handler_is_edited(tree: Tree) -> None:
+    later = "/etc/containers/containers.conf.d/nvidia.conf"
+    text = '[engine.runtimes]\nnvidia = [\n  "/old", # x\n]\n'
+    tree.write(later, text)
+    options = replace(OPTIONS, in_place=True)
+
+    change = podman.plan(options, tree)
+
+    assert [edit.path for edit in change.edits] == [later]
+    assert change.notes == ()
+    tree.apply(change)
+    assert podman.state(options, tree).handlers == {"nvidia": SHIM, "nvidia-cdi": f"{SHIM}.cdi"}
+    assert podman.plan(options, tree).edits == ()
+
+
+def test_in_place_our_drop_in_is_written_if_it_is_read_last(tree: Tree) -> None:
+    tree.write(
+        "/etc/containers/containers.conf.d/10-a.conf", '[engine.runtimes]\nnvidia = ["/a"]\n'
+    )
+    (edit,) = podman.plan(replace(OPTIONS, in_place=True), tree).edits
+    assert edit.path == DROP_IN
+
+
 @pytest.mark.parametrize(
     ("main", "named"),
     [

@@ -329,6 +329,44 @@ def test_an_edit_by_others_after_a_kill_stays_and_our_settings_are_removed(
     assert at >= 2
 
 
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize(
+    ("name", "later", "text"),
+    [
+        (
+            "crio",
+            "/etc/crio/crio.conf.d/nv.conf",
+            '[crio.runtime.runtimes.nvidia]\nruntime_path = "/old" # why\n',
+        ),
+        (
+            "podman",
+            "/etc/containers/containers.conf.d/nvidia.conf",
+            '[engine.runtimes]\nnvidia = ["/old"] # why\n',
+        ),
+    ],
+)
+def test_a_file_of_the_admins_that_was_edited_in_place_gets_its_bytes_back(
+    tmp_path: Path, name: str, later: str, text: str, *, edited: bool
+) -> None:
+    host = Host(tmp_path, ENGINES[name])
+    host.write(later, text)
+    before = host.tree()
+    options = replace(host.engine.options(), in_place=True)
+    host.transaction.configure(options)
+    assert {path for path, data in host.tree().items() if before.get(path) != data} == {later}
+    assert host.transaction.module.state(options, host.files).handlers["nvidia"] != "/old"
+    if edited:
+        host.write(later, "# theirs\n" + host.read(later))
+
+    host.transaction.undo(options)
+
+    if edited:
+        assert host.state().handlers["nvidia"] == "/old"
+        assert host.read(later).split() == f"# theirs\n{text}".split()
+    else:
+        assert host.tree() == before
+
+
 def test_a_default_of_the_admins_stays(host: Host) -> None:
     host.configure()
     path = host.engine.config
