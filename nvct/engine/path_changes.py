@@ -8,6 +8,7 @@ while it is as the page says it was made. What somebody else changed since stays
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -16,6 +17,7 @@ from nvct.engine.journal import Entry, Journal, Page
 from nvct.engine.model import Files
 from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import EngineError, HostError, UnsafePathError
+from nvct.kernel.shared_folder import ABANDONED_S
 
 
 class PathChanges:
@@ -51,6 +53,7 @@ class PathChanges:
                 raise refused from error
             except UnsafePathError as error:
                 raise EngineError(error.message, hint=error.hint) from error
+            writing.sweep_folder(self.journal.folder, {os.geteuid()}, self.kernel)
             yield
 
     def save(self, page_path: str, page: Page) -> None:
@@ -77,6 +80,7 @@ class PathChanges:
         """
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
+        self._sweep(entry)
         writing.make_folders(self._at(entry.folders), self.kernel, self.refused)
         self._put(entry, entry.after)
 
@@ -86,8 +90,7 @@ class PathChanges:
         Raises:
             HostError: it cannot be written, or somebody else changed it just now.
         """
-        if self.follow:
-            writing.sweep(self.files.at(entry.path), self.kernel)
+        self._sweep(entry)
         current = self.state_of(entry)
         if current.is_like(entry.after):
             self._put(entry, entry.before)
@@ -104,6 +107,15 @@ class PathChanges:
     def remove_folders(self, entry: Entry) -> None:
         """Remove the folders that were made for an entry and are empty now."""
         writing.remove_folders(self._at(entry.folders), self.kernel)
+
+    def _sweep(self, entry: Entry) -> None:
+        """Remove what a killed run left beside a path."""
+        path = self.files.at(entry.path)
+        if self.follow:
+            writing.sweep(path, self.kernel)
+        else:
+            folder = os.path.dirname(path)
+            writing.sweep_folder(folder, {os.geteuid()}, self.kernel, age_s=ABANDONED_S)
 
     def _put(self, entry: Entry, state: PathState) -> None:
         path = self.files.at(entry.path)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -282,22 +283,22 @@ def sweep(path: str, kernel: Kernel) -> None:
     owners = {os.geteuid()} | ({old.st_uid} if old else set())
     folder = os.path.dirname(real)
     for directory in (folder, os.path.dirname(folder)):
-        try:
-            names = [
-                name for name in os.listdir(directory) if _is_left_over(directory, name, owners)
-            ]
-            for name in names:
-                kernel.unlink(f"{directory}/{name}")
-        except OSError:
-            pass  # without the right to read or remove files here, this user has written none
+        sweep_folder(directory, owners, kernel)
 
 
-def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
-    """Report whether a file is a temporary one: of ours, or already of the file's owner."""
-    if not name.startswith(files.TEMPORARY_PREFIX):
-        return False
-    status = os.lstat(f"{folder}/{name}")
-    return stat.S_ISREG(status.st_mode) and status.st_uid in owners
+def sweep_folder(
+    folder: str, owners: Collection[int], kernel: Kernel, *, age_s: float = 0.0
+) -> None:
+    """Remove our temporary files that some users own; the age spares those being written."""
+    try:
+        names = [n for n in os.listdir(folder) if n.startswith(files.TEMPORARY_PREFIX)]
+        for name in names:
+            status = os.lstat(f"{folder}/{name}")
+            is_ours = status.st_uid in owners and not stat.S_ISDIR(status.st_mode)
+            if is_ours and (not age_s or time.time() - status.st_mtime > age_s):
+                kernel.unlink(f"{folder}/{name}")
+    except OSError:
+        pass  # without the right to read or remove files here, this user has written none
 
 
 def _write_unnamed(

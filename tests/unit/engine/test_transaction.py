@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine.journal import Journal, Page
+from nvct.engine.journal import Entry, Journal, Page
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files
 from nvct.engine.modules import Module
+from nvct.engine.path_changes import PathChanges
 from nvct.engine.transaction import Transaction
+from nvct.engine.writing import ABSENT, PathState
 from nvct.errors import DocumentError, EngineConfigError, EngineError, HostError
 from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options
 from tests.support.recording_kernel import RecordingKernel
@@ -445,6 +447,31 @@ def test_a_change_in_a_file_that_is_broken_since_is_not_forgotten(
     host.transaction().undo(options())
     assert host.read(MAIN) == BEFORE + b"mended\n"
     assert host.pages() == 0
+
+
+@pytest.mark.parametrize("command", ["configure", "undo"])
+def test_temporary_pages_of_killed_runs_go_with_the_next_change(host: Host, command: str) -> None:
+    host.transaction().configure(options())
+    left = host.write(b"half a page", "state/.nvct-0123456789abcdef")
+
+    getattr(host.transaction(), command)(options())
+
+    assert not left.exists()
+
+
+def test_beside_other_paths_only_abandoned_temporary_files_go(tmp_path: Path) -> None:
+    """Programs of ours write to /etc/cdi without the journal's lock."""
+    old, young = (tmp_path / f".nvct-{digit * 16}" for digit in "01")
+    old.symlink_to("/nowhere")
+    young.write_bytes(b"being written")
+    os.utime(old, (0, 0), follow_symlinks=False)
+    path = tmp_path / "nvidia.yaml"
+    file = PathState(mode=stat.S_IFREG | 0o644, uid=os.geteuid(), gid=os.getegid())
+    changes = PathChanges(Journal(str(tmp_path / "state")), Files(), follow=False)
+
+    changes.write(Entry(path=str(path), before=ABSENT, after=file))
+
+    assert sorted(os.listdir(tmp_path)) == [young.name, "nvidia.yaml"]
 
 
 DAMAGED = ["", "{", '{"format": 1, "done": 7}', '{"a":' * 100_000, "\udcff\udcfe", "[]"]
