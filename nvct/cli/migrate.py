@@ -16,7 +16,6 @@ from typing import cast
 import click
 
 from nvct import paths
-from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import format_option, need_host, show
@@ -275,7 +274,7 @@ def _other_items() -> Iterator[Item]:
         unknown = "".join(f"; {text}" for text in editing.unknown_keys(load.text(data)))
         yield Item(path=settings.path, why=f"nvct reads it{unknown}")
     specs = migration.incumbents_specs(settings.spec_dirs)
-    output = _output(specs)
+    output = _output()
     host = mends.Host(
         roots=live_host.roots_of(settings),
         settings=settings,
@@ -283,22 +282,24 @@ def _other_items() -> Iterator[Item]:
         options=["--config", settings.path] if data is not None else [],
         say=say,
     )
-    publish = mends.step(mends.Mend(mends.PUBLISH, ()), host)
-    yield from migration.specifications(specs, output, publish)
+    publish = mends.Mend(mends.PUBLISH, ())
+    yield from migration.specifications(
+        specs, output, lambda path: mends.step(publish, replace(host, output=path))
+    )
     yield from migration.units()
     yield from migration.hooks(_own(paths.RUNTIME_HOOK_PROGRAM))
     yield from migration.links(migration.programs_in_use(), own_folder())
 
 
-def _output(specs: Sequence[EffectiveSpec]) -> str:
+def _output() -> str:
     """Return where nvct's specification goes: where its service writes it, which runs at boot.
 
-    Without the service, it goes where nvidia-ctk's is: that may be in a folder that lasts.
+    Without the service, it is "": where nvidia-ctk's is, as that may be in a folder that lasts.
     """
     service = published_spec.variables_of_service(published_spec.REFRESH_ENV)
     named = os.environ.get(OUTPUT_ENV) or service.get(OUTPUT_ENV)
-    if not named and specs and not migration.own_unit(SERVICE):
-        named = specs[0].file.path
+    if not named and not migration.own_unit(SERVICE):
+        return ""
     return published_spec.output_path(named or OUTPUT)
 
 

@@ -199,6 +199,40 @@ def test_a_specification_in_another_folder_goes_and_names_that_vanish_are_told(l
 
 
 @in_a_mount_namespace
+def test_names_that_vanish_from_the_specification_that_becomes_nvcts_are_told(lab: Lab) -> None:
+    """As of `nvidia-ctk cdi generate --device-name-strategy=type-index`."""
+    furnish(lab)
+    spec = lab.home / "cdi/nvidia.yaml"
+    spec.write_text(spec.read_text().replace("name: '0'", "name: gpu0"))
+
+    said = succeeds(lab, "plan")
+
+    names = "nvct describes the GPUs, but not the names nvidia.com/gpu=gpu0"
+    assert f"{spec} changes: {names}" in said
+
+
+@in_a_mount_namespace
+def test_a_specification_of_another_purpose_does_not_become_nvcts(lab: Lab) -> None:
+    """It is the first here, by its name."""
+    furnish(lab)
+    spec, imex = lab.home / "cdi/nvidia.yaml", lab.home / "cdi/imex.yaml"
+    text = spec.read_text().replace("name: '0'", "name: channel0")
+    imex.write_text(text.replace("name: all", "name: channel1"))
+    before = imex.read_bytes()
+
+    said = succeeds(lab, "apply")
+
+    names = "nvidia.com/gpu=channel0, nvidia.com/gpu=channel1"
+    assert f"{imex} stays: nvct's has none of its devices: {names}" in said
+    assert imex.read_bytes() == before
+    assert f"{spec} changes: nvct describes the GPUs" in said
+    lab.env["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"] = str(imex)
+    succeeds(lab, "back")
+    assert f"{imex} stays: nvct's has none" in succeeds(lab, "apply")
+    assert imex.read_bytes() == before
+
+
+@in_a_mount_namespace
 def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: Lab) -> None:
     furnish(lab)
     KERNEL.mount("usr", str(PACKAGED.parent), "tmpfs", 0, "")
