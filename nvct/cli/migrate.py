@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import cast
@@ -93,22 +93,8 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
     need_host("migrate")
     folder = folder_of(state_dir)
     others = _transaction(folder)
-    others.settle()
-    journal = Journal(folder)
-    for options in _interrupted(journal):
-        nothing = Change(engine=options.engine)
-        _carry_out(nothing, options, runtime_engine.reader(options), journal, reload_mode)
-    moves, other_items = _moves(), list(_other_items())
-    states = {item.path: item.after for item in other_items if item.action != STAYS}
-    steps = [fix.Step(name="the other files", plan=lambda: states)]
-    with _engines_or_none(moves, journal, reload_mode):
-        if states and not others.carry_out(steps):
-            raise HostError("the move failed, for the reason above", hint="nothing was changed")
-    items = [item for move in moves for item in move.items] + other_items
-    tell(*map(str, items))
-    _tell_systemd(states)
-    _say_what_is_needed("apply again once NVIDIA's packages are removed", by_own=False)
-    say(NOTHING if all(item.action == STAYS for item in items) else f"done: {BACK}")
+    with others.alone():
+        _apply(others, Journal(folder), reload_mode)
 
 
 @click.command(cls=GoStyle)
@@ -122,14 +108,15 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
     """
     need_host("migrate")
     folder = folder_of(state_dir)
-    ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)
-    journal = Journal(folder)
-    page = journal.load(f"{folder}/{migration.NAME}")
-    record = page.pending or page.done
-    if record is None:
-        return
-    is_done = _transaction(folder).undo()
-    _tell_systemd([entry.path for entry in record.entries])
+    with _transaction(folder).alone() if os.path.isdir(folder) else nullcontext():
+        ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)
+        journal = Journal(folder)
+        page = journal.load(f"{folder}/{migration.NAME}")
+        record = page.pending or page.done
+        if record is None:
+            return
+        is_done = _transaction(folder).undo()
+        _tell_systemd([entry.path for entry in record.entries])
     _say_what_is_needed("keep nvct until then", by_own=True)
     sys.exit(0 if is_done else 1)
 
@@ -154,6 +141,24 @@ def _is_own(program: str, path: str | None = None) -> bool:
     there = shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS)) or ""
     own = os.path.join(own_folder(), os.path.basename(there))
     return bool(there and own_folder()) and os.path.realpath(there) == os.path.realpath(own)
+
+
+def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> None:
+    others.settle()
+    for options in _interrupted(journal):
+        nothing = Change(engine=options.engine)
+        _carry_out(nothing, options, runtime_engine.reader(options), journal, reload_mode)
+    moves, other_items = _moves(), list(_other_items())
+    states = {item.path: item.after for item in other_items if item.action != STAYS}
+    steps = [fix.Step(name="the other files", plan=lambda: states)]
+    with _engines_or_none(moves, journal, reload_mode):
+        if states and not others.carry_out(steps):
+            raise HostError("the move failed, for the reason above", hint="nothing was changed")
+    items = [item for move in moves for item in move.items] + other_items
+    tell(*map(str, items))
+    _tell_systemd(states)
+    _say_what_is_needed("apply again once NVIDIA's packages are removed", by_own=False)
+    say(NOTHING if all(item.action == STAYS for item in items) else f"done: {BACK}")
 
 
 # The engines

@@ -13,7 +13,8 @@ What others changed since is left as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from nvct.engine.journal import Entry, Journal, Page, Record
@@ -24,6 +25,7 @@ from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL, Kernel
+from nvct.linux import files
 from nvct.mig import holders
 
 Say = Callable[[str], None]
@@ -67,6 +69,19 @@ class Transaction:
             follow=False,
             refused=lambda error, path: HostError(f"{path} cannot be written: {error.strerror}"),
         )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold a lock around all transactions of a command: those of engines, too.
+
+        Raises:
+            HostError: another such command runs on; the folder cannot be made.
+        """
+        with self.paths.locked():
+            pass  # the folder is there, and is only ours
+        lock = f"{os.path.splitext(self.page_path)[0]}.lock"
+        with files.Lock(lock, self.journal.timeout_s):
+            yield
 
     def settle(self) -> None:
         """Take back what a killed run left; without such a run, write nothing.

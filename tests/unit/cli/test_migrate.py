@@ -9,7 +9,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.doctor import fix
 from nvct.engine.model import Engine
 from nvct.errors import EngineConfigError
 from nvct.kernel.calls import KERNEL
@@ -50,6 +52,7 @@ SHIM = f"{OWN}/nvidia-container-runtime"
 FOLDERS = ("docker", "containerd", "crio", "containers", "systemd/system")
 CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir")
 MOST = 200
+PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 @pytest.fixture
@@ -347,6 +350,31 @@ def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab)
 
     assert isinstance(done.exception, EngineConfigError)
     assert "/etc/crio/crio.conf" in done.exception.message
+    assert files(lab) == before
+
+
+@in_a_mount_namespace
+def test_back_beside_apply_waits_for_its_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins between two transactions of apply: of the engines and of the other files."""
+    furnish(lab)
+    before = files(lab)
+    carry_out = fix.Transaction.carry_out
+    reading, writing = os.pipe()
+    if not (other := os.fork()):  # before apply: a fork would share its locks
+        os.read(reading, 1)
+        os._exit(migrate(lab, "back").exit_code)
+
+    def after_a_while(transaction: fix.Transaction, steps: Sequence[fix.Step]) -> bool:
+        os.write(writing, b"!")
+        end = time.monotonic() + 3
+        while time.monotonic() < end and not os.waitid(os.P_PID, other, PEEK):
+            time.sleep(0.05)
+        return carry_out(transaction, steps)
+
+    monkeypatch.setattr(fix.Transaction, "carry_out", after_a_while)
+    succeeds(lab, "apply")
+
+    assert os.waitpid(other, 0)[1] == 0
     assert files(lab) == before
 
 
