@@ -219,7 +219,7 @@ def links(
 ) -> Iterator[Item]:
     """Yield a link to nvct's runtime for each program that containers need and that is gone."""
     for program, ids in programs.items():
-        path = program if "/" in program else f"/usr/local/bin/{program}"  # on any engine's PATH
+        path = _link(program)
         own = os.path.join(own_folder, os.path.basename(program))
         is_there = shutil.which(program, path=":".join(DEFAULT_PATH_DIRS)) if root == "/" else None
         at = os.path.join(root, path.lstrip("/"))
@@ -231,6 +231,21 @@ def links(
         yield becomes(at, link, why)
 
 
+def _link(program: str) -> str:
+    return program if "/" in program else f"/usr/local/bin/{program}"  # on any engine's PATH
+
+
+def needed(entry: Entry) -> str:
+    """Return why a link to nvct's runtime must stay for now, "" if it need not."""
+    if not stat.S_ISLNK(entry.after.mode) or entry.before != ABSENT:
+        return ""
+    ids = [
+        id_ for name, ids in programs_in_use().items() if _link(name) == entry.path for id_ in ids
+    ]
+    why = f"{count(len(ids), 'running container')} must be stopped by it; then call back again"
+    return why if ids else ""
+
+
 def rest(entry: Entry, current: PathState) -> PathState | None:
     """Return what a path that somebody wrote since becomes when the host moves back.
 
@@ -238,7 +253,7 @@ def rest(entry: Entry, current: PathState) -> PathState | None:
     gets its former program, and keeps what others wrote.
     """
     if is_own(entry.after) and (is_own(current) or current == ABSENT):
-        return entry.before if os.path.isdir(os.path.dirname(entry.path)) else None
+        return entry.before
     if not (entry.path.endswith(".json") and current.is_file and entry.after.is_file):
         return None
     try:

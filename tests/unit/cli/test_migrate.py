@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from nvct.cli.main import program
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor import fix
+from nvct.engine.journal import DamagedJournalError
 from nvct.engine.model import Engine
 from nvct.errors import EngineConfigError
 from nvct.kernel.calls import KERNEL
@@ -285,6 +286,12 @@ def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab
     assert f"{gone} is made: 1 running container" in succeeds(lab, "apply")
 
     assert os.readlink(gone) == SHIM
+    said = succeeds(lab, "back")
+    assert f"{gone}: left as it is: 1 running container must be stopped by it" in said
+    assert os.readlink(gone) == SHIM
+    assert "cut short" not in succeeds(lab, "plan")
+    succeeds(lab, "apply")
+    shutil.rmtree(task)
     succeeds(lab, "back")
     assert not gone.is_symlink()
 
@@ -351,6 +358,64 @@ def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab)
     assert isinstance(done.exception, EngineConfigError)
     assert "/etc/crio/crio.conf" in done.exception.message
     assert files(lab) == before
+
+
+@in_a_mount_namespace
+def test_plan_shows_the_others_if_an_engine_cannot_be_read(lab: Lab) -> None:
+    furnish(lab)
+    (ETC / "crio/crio.conf").write_text("[crio")
+
+    done = migrate(lab, "plan")
+
+    assert isinstance(done.exception, EngineConfigError)
+    assert "/etc/docker/daemon.json changes" in done.stdout
+    assert "/etc/containers/containers.conf" in done.stdout
+    assert f"{lab.home}/cdi/nvidia.yaml changes" in done.stdout
+
+
+@in_a_mount_namespace
+def test_a_damaged_page_does_not_keep_the_rest(lab: Lab) -> None:
+    furnish(lab)
+    before = files(lab)
+    succeeds(lab, "apply")
+    page = next((lab.home / "state").glob("docker-*.json"))
+    page.write_text("x")
+    assert f"the journal {page} is damaged" in succeeds(lab, "plan")
+
+    done = migrate(lab, "back")
+
+    assert isinstance(done.exception, DamagedJournalError)
+    command = f"nvct runtime undo --remove --state-dir={page.parent}"
+    assert (done.exception.hint or "").startswith(command)
+    assert f"/etc/docker/daemon.json: runtime nvidia is still {SHIM}" in done.output
+    assert {**files(lab), "/etc/docker/daemon.json": b""} == {
+        **before,
+        "/etc/docker/daemon.json": b"",
+    }
+    undo = CliRunner().invoke(program("nvct"), command.split()[1:], env=lab.env)
+    assert undo.exit_code == 0, undo.output
+    assert SHIM not in (ETC / "docker/daemon.json").read_text()
+
+
+@in_a_mount_namespace
+def test_back_makes_the_folder_of_a_specification_that_is_gone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /run/cdi after a boot. Where no engine was changed, nothing is said of one."""
+    furnish(lab)
+    monkeypatch.setattr(runtime_engine, "engines", list)
+    other = lab.home / "cdi2/old.yaml"
+    shutil.copy(RECORDED / "nvidia.yaml", other)
+    state = str(lab.home / "other state")
+    said = succeeds(lab, "apply", f"--state-dir={state}")
+    assert f"`nvct migrate back --state-dir={state}` takes it back" in said
+    assert not other.exists()
+    other.parent.rmdir()
+
+    said = succeeds(lab, "back", f"--state-dir={state}")
+
+    assert other.read_bytes() == (RECORDED / "nvidia.yaml").read_bytes()
+    assert "nothing to undo" not in said
 
 
 @in_a_mount_namespace
