@@ -197,6 +197,8 @@ def _other_items() -> Iterator[Item]:
     yield from migration.specifications(
         specs, output, lambda path: mends.step(publish, replace(host, output=path))
     )
+    yield from migration.other_specs(settings.spec_dirs, specs)
+    yield from engines.not_moved()
     yield from migration.units()
     yield from migration.hooks(engines.own(paths.RUNTIME_HOOK_PROGRAM))
     yield from migration.links(migration.programs_in_use(), own_folder())

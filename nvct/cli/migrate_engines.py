@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,14 @@ from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime.options import own_folder
 from nvct.doctor import migration
 from nvct.doctor.migration import STAYS, Item
-from nvct.engine import modules
+from nvct.engine import modules, processes, toml_file
+from nvct.engine.containerd_load import LINUX_V1
 from nvct.engine.journal import DamagedJournalError, Journal
 from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.modules import Module
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
+from nvct.engine.writing import state_of
 from nvct.errors import HostError, NvctError
 
 
@@ -90,6 +93,37 @@ def moves(errors: list[NvctError] | None = None) -> list[Move]:
     return found
 
 
+def not_moved() -> Iterator[Item]:
+    """Yield what starts NVIDIA's runtime by an option of dockerd, or by containerd's first shim.
+
+    The options are those of running daemons, and of units in /etc.
+    """
+    here = [each for each in processes.running(runtime_engine.PROC) if not each.container]
+    runs = [(f"process {process.pid}", process.args) for process in here]
+    pattern = f"/{migration.UNITS_OF_ADMINS}/docker.service"
+    units = sorted(glob.glob(pattern) + glob.glob(f"{pattern}.d/*.conf"))
+    runs += [(path, tuple(state_of(path).text.split())) for path in units]
+    for where, args in runs:
+        values = processes.options(args, "add-runtime", "default-runtime")
+        programs = [text for text in values if "nvidia" in text]
+        if programs and any("dockerd" in os.path.basename(word) for word in args):
+            why = f"dockerd has {' and '.join(programs)} by an option, which you can change there"
+            yield Item(path=where, why=why)
+    for engine in runtime_engine.engines():
+        if engine.engine == "containerd" and engine.root == "/" and not engine.foreign:
+            document = {}
+            with collected([]):  # as the engine's own row says
+                document = toml_file.parse(state_of(engine.config).data, engine.config)
+            for name in ("linux", LINUX_V1):
+                plugin = toml_file.table(document, ("plugins", name), engine.config)
+                program = str(plugin.get("runtime", ""))
+                if is_nvidia_runtime(program):
+                    why = (
+                        f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
+                    )
+                    yield Item(path=engine.config, why=why)
+
+
 def _moves_of(engine: Engine) -> list[Move]:
     state = modules.of(engine.engine).state(options_for(engine), Files())
     programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
@@ -119,11 +153,15 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
         config=modules.CONFIG[engine.engine],
     )
     options = runtime_engine.fitted(options, engine, drop_in=False)
-    edits = modules.of(engine.engine).plan(options, Files()).edits if handlers else ()
+    module = modules.of(engine.engine)
+    change = module.plan(options, Files()) if handlers else Change(engine=engine.engine)
+    if handlers and not change.edits:
+        names = ", ".join(f"{handler.name} stays {programs[handler.name]}" for handler in handlers)
+        reasons = [f"runtime {names}: nvct's entry is there, and has no effect", *change.notes]
     why = "; ".join(reasons)
     items = [Item(path=options.config, why=why)]
-    if edits:
-        items = [migration.edited(edit, why) for edit in edits]
+    if change.edits:
+        items = [migration.edited(edit, why) for edit in change.edits]
     return Move(options=options, engine=engine, items=items)
 
 

@@ -84,6 +84,19 @@ def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
     return [spec for spec in specs if incumbent.programs_of([spec])]
 
 
+def other_specs(folders: Sequence[str], moved: Sequence[EffectiveSpec]) -> Iterator[Item]:
+    """Yield the specifications of NVIDIA's devices that stay, and those that cannot be read."""
+    scanned = registry.scan(folders)
+    for path, error in scanned.errors.items():
+        yield Item(path=path, why=f"it cannot be used: {error.message}")
+    for file in scanned.specs:
+        kind = file.spec["kind"]
+        is_nvidias = "nvidia.com/" in kind and provenance.read(file.spec, file.path) is None
+        if is_nvidias and file.path not in [spec.file.path for spec in moved]:
+            why = "no hook shows that nvidia-ctk wrote it; remove it if nvct's has its devices"
+            yield Item(path=file.path, why=why if kind == GPU_KIND else f"its devices are {kind}")
+
+
 def specifications(
     specs: Sequence[EffectiveSpec], output: str, publish: Callable[[str], Step]
 ) -> Iterator[Item]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 from nvct.cli.main import program
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor import fix
+from nvct.engine import processes
 from nvct.engine.journal import DamagedJournalError
 from nvct.engine.model import Engine
 from nvct.errors import EngineConfigError
@@ -416,6 +418,41 @@ def test_back_makes_the_folder_of_a_specification_that_is_gone(
 
     assert other.read_bytes() == (RECORDED / "nvidia.yaml").read_bytes()
     assert "nothing to undo" not in said
+
+
+@in_a_mount_namespace
+def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(lab)
+    args = ("dockerd", "--default-runtime", "nvidia")
+    daemon = SimpleNamespace(pid=17, args=args, container=False)
+    monkeypatch.setattr(processes, "running", lambda *_: [daemon])
+    text = (RECORDED / "nvidia.yaml").read_text()
+    theirs, bare = lab.home / "cdi2/theirs.yaml", lab.spec("bare.json")
+    theirs.write_text(text)
+    os.chown(theirs, 1000, 1000)
+    unit = UNITS / "docker.service.d/gpu.conf"
+    unit.parent.mkdir()
+    option = "nvidia=/usr/bin/nvidia-container-runtime"
+    unit.write_text(f"[Service]\nExecStart=/usr/bin/dockerd --add-runtime={option}\n")
+    toml = '[plugins.linux]\nruntime = "nvidia-container-runtime"\n'
+    (ETC / "containerd/config.toml").write_text(toml)
+    drop_ins = ETC / "containers/containers.conf.d"
+    drop_ins.mkdir()
+    later = '[engine.runtimes]\nnvidia = ["/usr/bin/nvidia-container-runtime"]\n'
+    (drop_ins / "nvidia.conf").write_text(later)
+
+    said = succeeds(lab, "plan")
+    succeeds(lab, "apply")
+    again = succeeds(lab, "plan")
+
+    assert f"{theirs} stays: it cannot be used" in said
+    assert f"{bare} stays: no hook shows that nvidia-ctk wrote it" in said
+    assert "process 17 stays: dockerd has nvidia by an option" in said
+    assert f"{unit} stays: dockerd has {option} by an option" in said
+    assert "containerd/config.toml stays: plugin linux has runtime nvidia" in said
+    podman = [line for line in again.splitlines() if "runtime nvidia stays /usr/bin" in line]
+    assert podman
+    assert not any("becomes" in line for line in podman)
 
 
 @in_a_mount_namespace
