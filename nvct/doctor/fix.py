@@ -13,9 +13,11 @@ What others changed since is left as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from nvct.engine import writing
 from nvct.engine.journal import Entry, Journal, Page, Record
 from nvct.engine.model import Files
 from nvct.engine.path_changes import PathChanges
@@ -24,6 +26,7 @@ from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL, Kernel
+from nvct.linux import files
 from nvct.mig import holders
 
 Say = Callable[[str], None]
@@ -31,6 +34,8 @@ NAME = "doctor.journal"
 CHANGED = "somebody else changed it since"
 Rest = Callable[[Entry, PathState], PathState | None]
 """Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
+Needed = Callable[[Entry], str]
+"""Returns why a path must stay for now, "" if it need not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +59,14 @@ class Transaction:
         name: str = NAME,
         accumulates: bool = False,
         rest: Rest = lambda *_: None,
+        needed: Needed = lambda _: "",
     ) -> None:
         self.page_path = f"{folder}/{name}"
         self.roots = roots
         self.say = say
         self.accumulates = accumulates
         self.rest = rest
+        self.needed = needed
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
         self.paths = PathChanges(
             self.journal,
@@ -67,6 +74,19 @@ class Transaction:
             follow=False,
             refused=lambda error, path: HostError(f"{path} cannot be written: {error.strerror}"),
         )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold a lock around all transactions of a command: those of engines, too.
+
+        Raises:
+            HostError: another such command runs on; the folder cannot be made.
+        """
+        with self.paths.locked():
+            pass  # the folder is there, and is only ours
+        lock = f"{os.path.splitext(self.page_path)[0]}.lock"
+        with files.Lock(lock, self.journal.timeout_s):
+            yield
 
     def settle(self) -> None:
         """Take back what a killed run left; without such a run, write nothing.
@@ -175,6 +195,7 @@ class Transaction:
                 why = self._why_left(entry, current, record)
                 if not why and not dry_run:
                     try:
+                        self._make_folders(entry)
                         self.paths.put_back(entry)
                     except HostError as error:
                         why = error.message.removeprefix(f"{entry.path} cannot be written: ")
@@ -187,6 +208,12 @@ class Transaction:
             if not dry_run:
                 self.paths.remove_folders(entry)
         return left[::-1]
+
+    def _make_folders(self, entry: Entry) -> None:
+        """Make the folders of a path that are gone, as those in /run are after a boot."""
+        if entry.before != ABSENT:
+            missing = writing.missing_folders(entry.path)
+            writing.make_folders(missing, self.paths.kernel, self.paths.refused)
 
     def _why_left(self, entry: Entry, current: PathState, record: Record) -> str:
         """Return why a path cannot be put back now; "" if it can."""
@@ -202,7 +229,7 @@ class Transaction:
             using = holders.holders_of(self.roots, number, entry.path)
             if using:
                 return str(using[0])
-        return ""
+        return self.needed(entry)
 
     # Values.
 

@@ -12,7 +12,7 @@ import glob
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nvct.cdi.check.conflicts import EffectiveSpec
@@ -84,31 +84,81 @@ def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
     return [spec for spec in specs if incumbent.programs_of([spec])]
 
 
-def specifications(specs: Sequence[EffectiveSpec], output: str, publish: Step) -> Iterator[Item]:
+def other_specs(folders: Sequence[str], moved: Sequence[EffectiveSpec]) -> Iterator[Item]:
+    """Yield the specifications of NVIDIA's devices that stay, and those that cannot be read."""
+    scanned = registry.scan(folders)
+    for path, error in scanned.errors.items():
+        yield Item(path=path, why=f"it cannot be used: {error.message}")
+    for file in scanned.specs:
+        kind = file.spec["kind"]
+        is_nvidias = "nvidia.com/" in kind and provenance.read(file.spec, file.path) is None
+        if is_nvidias and file.path not in [spec.file.path for spec in moved]:
+            why = "no hook shows that nvidia-ctk wrote it; remove it if nvct's has its devices"
+            yield Item(path=file.path, why=why if kind == GPU_KIND else f"its devices are {kind}")
+
+
+def specifications(
+    specs: Sequence[EffectiveSpec], output: str, publish: Callable[[str], Step]
+) -> Iterator[Item]:
     """Yield nvct's specification, and those of nvidia-ctk that it replaces.
+
+    It goes to `output`; if that is "", to the file of the one with the most of its devices. Those
+    that describe other things than GPUs, such as IMEX channels, stay.
 
     Raises:
         NvctError: nvct's cannot be made.
     """
     if not specs:
         return
-    states = {} if is_own(state_of(output)) else publish.plan()
-    if ABSENT in states.values():
-        for spec in specs:
-            yield Item(path=spec.file.path, why="no driver is here now that nvct could describe")
-        return
-    new = [load.loads(state.data, source=path) for path, state in states.items()]
-    new = new or [load.load_file(output)]
-    names = {device["name"] for spec in new for device in spec["devices"]}
-    for path, state in states.items():
-        yield becomes(path, state, "nvct describes the GPUs")
+    target, states, names = _chosen(specs, output, publish)
+    but_not, rows = "", []
     for spec in specs:
-        if os.path.realpath(spec.file.path) in map(os.path.realpath, (output, *states)):
-            continue
+        path = spec.file.path
+        is_target = os.path.realpath(path) == os.path.realpath(target)
         lost = [spec.name(device) for device in spec.devices if device["name"] not in names]
-        why = f"nvidia-ctk wrote it, and {output} has its devices"
-        why += f", but not the names {listed(lost, NAMED)}" if lost else ""
-        yield becomes(spec.file.path, ABSENT, why)
+        vanish = f", but not the names {listed(lost, NAMED)}" if lost else ""
+        if not names:
+            rows.append(Item(path=path, why="no driver is here now that nvct could describe"))
+        elif len(lost) == len(spec.devices):
+            states = {} if is_target else states
+            why = f"nvct's has none of its devices: {listed(lost, NAMED)}"
+            rows.append(Item(path=path, why=why))
+        elif is_target:
+            but_not = vanish
+        else:
+            why = f"nvidia-ctk wrote it, and {target} has its devices{vanish}"
+            rows.append(becomes(path, ABSENT, why))
+    for path, state in states.items():
+        yield becomes(path, state, f"nvct describes the GPUs{but_not}")
+    yield from rows
+
+
+def _chosen(
+    specs: Sequence[EffectiveSpec], output: str, publish: Callable[[str], Step]
+) -> tuple[str, Mapping[str, PathState], set[str]]:
+    """Return where nvct's specification goes, what that changes, and its devices' names."""
+    target = output or specs[0].file.path
+    states, names = _published(target, publish)
+    shared = {
+        spec.file.path: sum(device["name"] in names for device in spec.devices) for spec in specs
+    }
+    best = max(shared, key=lambda path: shared[path])
+    if not shared[best]:
+        return target, {}, names
+    if not output and best != target:
+        return best, *_published(best, publish)
+    return target, states, names
+
+
+def _published(
+    output: str, publish: Callable[[str], Step]
+) -> tuple[Mapping[str, PathState], set[str]]:
+    """Return what nvct's specification changes, and the names of its devices."""
+    states = {} if is_own(state_of(output)) else publish(output).plan()
+    new = [load.loads(state.data, source=path) for path, state in states.items() if state.mode]
+    if not states:
+        new = [load.load_file(output)]
+    return states, {device["name"] for spec in new for device in spec["devices"]}
 
 
 def is_own(state: PathState) -> bool:
@@ -182,7 +232,7 @@ def links(
 ) -> Iterator[Item]:
     """Yield a link to nvct's runtime for each program that containers need and that is gone."""
     for program, ids in programs.items():
-        path = program if "/" in program else f"/usr/local/bin/{program}"  # on any engine's PATH
+        path = _link(program)
         own = os.path.join(own_folder, os.path.basename(program))
         is_there = shutil.which(program, path=":".join(DEFAULT_PATH_DIRS)) if root == "/" else None
         at = os.path.join(root, path.lstrip("/"))
@@ -194,6 +244,21 @@ def links(
         yield becomes(at, link, why)
 
 
+def _link(program: str) -> str:
+    return program if "/" in program else f"/usr/local/bin/{program}"  # on any engine's PATH
+
+
+def needed(entry: Entry) -> str:
+    """Return why a link to nvct's runtime must stay for now, "" if it need not."""
+    if not stat.S_ISLNK(entry.after.mode) or entry.before != ABSENT:
+        return ""
+    ids = [
+        id_ for name, ids in programs_in_use().items() if _link(name) == entry.path for id_ in ids
+    ]
+    why = f"{count(len(ids), 'running container')} must be stopped by it; then call back again"
+    return why if ids else ""
+
+
 def rest(entry: Entry, current: PathState) -> PathState | None:
     """Return what a path that somebody wrote since becomes when the host moves back.
 
@@ -201,7 +266,7 @@ def rest(entry: Entry, current: PathState) -> PathState | None:
     gets its former program, and keeps what others wrote.
     """
     if is_own(entry.after) and (is_own(current) or current == ABSENT):
-        return entry.before if os.path.isdir(os.path.dirname(entry.path)) else None
+        return entry.before
     if not (entry.path.endswith(".json") and current.is_file and entry.after.is_file):
         return None
     try:

@@ -9,8 +9,10 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -18,6 +20,9 @@ from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.doctor import fix
+from nvct.engine import processes
+from nvct.engine.journal import DamagedJournalError
 from nvct.engine.model import Engine
 from nvct.errors import EngineConfigError
 from nvct.kernel.calls import KERNEL
@@ -50,6 +55,7 @@ SHIM = f"{OWN}/nvidia-container-runtime"
 FOLDERS = ("docker", "containerd", "crio", "containers", "systemd/system")
 CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir")
 MOST = 200
+PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 @pytest.fixture
@@ -199,6 +205,40 @@ def test_a_specification_in_another_folder_goes_and_names_that_vanish_are_told(l
 
 
 @in_a_mount_namespace
+def test_names_that_vanish_from_the_specification_that_becomes_nvcts_are_told(lab: Lab) -> None:
+    """As of `nvidia-ctk cdi generate --device-name-strategy=type-index`."""
+    furnish(lab)
+    spec = lab.home / "cdi/nvidia.yaml"
+    spec.write_text(spec.read_text().replace("name: '0'", "name: gpu0"))
+
+    said = succeeds(lab, "plan")
+
+    names = "nvct describes the GPUs, but not the names nvidia.com/gpu=gpu0"
+    assert f"{spec} changes: {names}" in said
+
+
+@in_a_mount_namespace
+def test_a_specification_of_another_purpose_does_not_become_nvcts(lab: Lab) -> None:
+    """It is the first here, by its name."""
+    furnish(lab)
+    spec, imex = lab.home / "cdi/nvidia.yaml", lab.home / "cdi/imex.yaml"
+    text = spec.read_text().replace("name: '0'", "name: channel0")
+    imex.write_text(text.replace("name: all", "name: channel1"))
+    before = imex.read_bytes()
+
+    said = succeeds(lab, "apply")
+
+    names = "nvidia.com/gpu=channel0, nvidia.com/gpu=channel1"
+    assert f"{imex} stays: nvct's has none of its devices: {names}" in said
+    assert imex.read_bytes() == before
+    assert f"{spec} changes: nvct describes the GPUs" in said
+    lab.env["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"] = str(imex)
+    succeeds(lab, "back")
+    assert f"{imex} stays: nvct's has none" in succeeds(lab, "apply")
+    assert imex.read_bytes() == before
+
+
+@in_a_mount_namespace
 def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: Lab) -> None:
     furnish(lab)
     KERNEL.mount("usr", str(PACKAGED.parent), "tmpfs", 0, "")
@@ -248,6 +288,12 @@ def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab
     assert f"{gone} is made: 1 running container" in succeeds(lab, "apply")
 
     assert os.readlink(gone) == SHIM
+    said = succeeds(lab, "back")
+    assert f"{gone}: left as it is: 1 running container must be stopped by it" in said
+    assert os.readlink(gone) == SHIM
+    assert "cut short" not in succeeds(lab, "plan")
+    succeeds(lab, "apply")
+    shutil.rmtree(task)
     succeeds(lab, "back")
     assert not gone.is_symlink()
 
@@ -313,6 +359,124 @@ def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab)
 
     assert isinstance(done.exception, EngineConfigError)
     assert "/etc/crio/crio.conf" in done.exception.message
+    assert files(lab) == before
+
+
+@in_a_mount_namespace
+def test_plan_shows_the_others_if_an_engine_cannot_be_read(lab: Lab) -> None:
+    furnish(lab)
+    (ETC / "crio/crio.conf").write_text("[crio")
+
+    done = migrate(lab, "plan")
+
+    assert isinstance(done.exception, EngineConfigError)
+    assert "/etc/docker/daemon.json changes" in done.stdout
+    assert "/etc/containers/containers.conf" in done.stdout
+    assert f"{lab.home}/cdi/nvidia.yaml changes" in done.stdout
+
+
+@in_a_mount_namespace
+def test_a_damaged_page_does_not_keep_the_rest(lab: Lab) -> None:
+    furnish(lab)
+    before = files(lab)
+    succeeds(lab, "apply")
+    page = next((lab.home / "state").glob("docker-*.json"))
+    page.write_text("x")
+    assert f"the journal {page} is damaged" in succeeds(lab, "plan")
+
+    done = migrate(lab, "back")
+
+    assert isinstance(done.exception, DamagedJournalError)
+    command = f"nvct runtime undo --remove --state-dir={page.parent}"
+    assert (done.exception.hint or "").startswith(command)
+    assert f"/etc/docker/daemon.json: runtime nvidia is still {SHIM}" in done.output
+    assert {**files(lab), "/etc/docker/daemon.json": b""} == {
+        **before,
+        "/etc/docker/daemon.json": b"",
+    }
+    undo = CliRunner().invoke(program("nvct"), command.split()[1:], env=lab.env)
+    assert undo.exit_code == 0, undo.output
+    assert SHIM not in (ETC / "docker/daemon.json").read_text()
+
+
+@in_a_mount_namespace
+def test_back_makes_the_folder_of_a_specification_that_is_gone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /run/cdi after a boot. Where no engine was changed, nothing is said of one."""
+    furnish(lab)
+    monkeypatch.setattr(runtime_engine, "engines", list)
+    other = lab.home / "cdi2/old.yaml"
+    shutil.copy(RECORDED / "nvidia.yaml", other)
+    state = str(lab.home / "other state")
+    said = succeeds(lab, "apply", f"--state-dir={state}")
+    assert f"`nvct migrate back --state-dir={state}` takes it back" in said
+    assert not other.exists()
+    other.parent.rmdir()
+
+    said = succeeds(lab, "back", f"--state-dir={state}")
+
+    assert other.read_bytes() == (RECORDED / "nvidia.yaml").read_bytes()
+    assert "nothing to undo" not in said
+
+
+@in_a_mount_namespace
+def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(lab)
+    args = ("dockerd", "--default-runtime", "nvidia")
+    daemon = SimpleNamespace(pid=17, args=args, container=False)
+    monkeypatch.setattr(processes, "running", lambda *_: [daemon])
+    text = (RECORDED / "nvidia.yaml").read_text()
+    theirs, bare = lab.home / "cdi2/theirs.yaml", lab.spec("bare.json")
+    theirs.write_text(text)
+    os.chown(theirs, 1000, 1000)
+    unit = UNITS / "docker.service.d/gpu.conf"
+    unit.parent.mkdir()
+    option = "nvidia=/usr/bin/nvidia-container-runtime"
+    unit.write_text(f"[Service]\nExecStart=/usr/bin/dockerd --add-runtime={option}\n")
+    toml = '[plugins.linux]\nruntime = "nvidia-container-runtime"\n'
+    (ETC / "containerd/config.toml").write_text(toml)
+    drop_ins = ETC / "containers/containers.conf.d"
+    drop_ins.mkdir()
+    later = '[engine.runtimes]\nnvidia = ["/usr/bin/nvidia-container-runtime"]\n'
+    (drop_ins / "nvidia.conf").write_text(later)
+
+    said = succeeds(lab, "plan")
+    succeeds(lab, "apply")
+    again = succeeds(lab, "plan")
+
+    assert f"{theirs} stays: it cannot be used" in said
+    assert f"{bare} stays: no hook shows that nvidia-ctk wrote it" in said
+    assert "process 17 stays: dockerd has nvidia by an option" in said
+    assert f"{unit} stays: dockerd has {option} by an option" in said
+    assert "containerd/config.toml stays: plugin linux has runtime nvidia" in said
+    podman = [line for line in again.splitlines() if "runtime nvidia stays /usr/bin" in line]
+    assert podman
+    assert not any("becomes" in line for line in podman)
+
+
+@in_a_mount_namespace
+def test_back_beside_apply_waits_for_its_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins between two transactions of apply: of the engines and of the other files."""
+    furnish(lab)
+    before = files(lab)
+    carry_out = fix.Transaction.carry_out
+    reading, writing = os.pipe()
+    if not (other := os.fork()):  # before apply: a fork would share its locks
+        os.read(reading, 1)
+        os._exit(migrate(lab, "back").exit_code)
+
+    def after_a_while(transaction: fix.Transaction, steps: Sequence[fix.Step]) -> bool:
+        os.write(writing, b"!")
+        end = time.monotonic() + 3
+        while time.monotonic() < end and not os.waitid(os.P_PID, other, PEEK):
+            time.sleep(0.05)
+        return carry_out(transaction, steps)
+
+    monkeypatch.setattr(fix.Transaction, "carry_out", after_a_while)
+    succeeds(lab, "apply")
+
+    assert os.waitpid(other, 0)[1] == 0
     assert files(lab) == before
 
 

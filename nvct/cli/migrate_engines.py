@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that start NVIDIA's runtime: what moves them to nvct's, and takes that back. Cold."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
+
+from nvct import paths
+from nvct.cli.context import say
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.cli.runtime.options import own_folder
+from nvct.doctor import migration
+from nvct.doctor.migration import STAYS, Item
+from nvct.engine import modules, processes, toml_file
+from nvct.engine.containerd_load import LINUX_V1
+from nvct.engine.journal import DamagedJournalError, Journal
+from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.modules import Module
+from nvct.engine.status import options_for
+from nvct.engine.undo import is_nvidia_runtime
+from nvct.engine.writing import state_of
+from nvct.errors import HostError, NvctError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One engine that starts NVIDIA's runtime, and what makes it start nvct's."""
+
+    options: EngineOptions
+    engine: Engine
+    items: Sequence[Item]
+
+
+def own(program: str) -> str:
+    """Return the path of nvct's program of the same name.
+
+    Raises:
+        HostError: nvct's programs are not found.
+    """
+    folder = own_folder()
+    if not folder:
+        raise HostError(
+            f"{paths.SHIM_PROGRAM} of nvct is not beside nvct",
+            hint="install nvct's packages, or use bin/nvct of the bundle",
+        )
+    return f"{folder}/{os.path.basename(program)}"
+
+
+def is_own(program: str, path: str | None = None) -> bool:
+    """Report whether an engine that looks a program up on its PATH gets nvct's."""
+    there = shutil.which(program, path=path or ":".join(paths.DEFAULT_PATH_DIRS)) or ""
+    ours = os.path.join(own_folder(), os.path.basename(there))
+    return bool(there and own_folder()) and os.path.realpath(there) == os.path.realpath(ours)
+
+
+@contextmanager
+def collected(errors: list[NvctError]) -> Iterator[None]:
+    """Add an error of the block to a list."""
+    try:
+        yield
+    except NvctError as error:
+        errors.append(error)
+
+
+def moves(errors: list[NvctError] | None = None) -> list[Move]:
+    """Return the engines of this host that start NVIDIA's runtime.
+
+    Args:
+        errors: gets those of one engine, so that they do not hide the others.
+
+    Raises:
+        NvctError: nvct's runtime is not here; the files of one cannot be read or edited.
+    """
+    found = []
+    for engine in runtime_engine.engines():
+        if engine.foreign or engine.root != "/":
+            continue
+        try:
+            found += _moves_of(engine)
+        except NvctError as error:
+            if engine.leave:  # its owner understands it
+                continue
+            if errors is None:
+                raise
+            errors.append(error)
+    return found
+
+
+def not_moved() -> Iterator[Item]:
+    """Yield what starts NVIDIA's runtime by an option of dockerd, or by containerd's first shim.
+
+    The options are those of running daemons, and of units in /etc.
+    """
+    here = [each for each in processes.running(runtime_engine.PROC) if not each.container]
+    runs = [(f"process {process.pid}", process.args) for process in here]
+    pattern = f"/{migration.UNITS_OF_ADMINS}/docker.service"
+    units = sorted(glob.glob(pattern) + glob.glob(f"{pattern}.d/*.conf"))
+    runs += [(path, tuple(state_of(path).text.split())) for path in units]
+    for where, args in runs:
+        values = processes.options(args, "add-runtime", "default-runtime")
+        programs = [text for text in values if "nvidia" in text]
+        if programs and any("dockerd" in os.path.basename(word) for word in args):
+            why = f"dockerd has {' and '.join(programs)} by an option, which you can change there"
+            yield Item(path=where, why=why)
+    for engine in runtime_engine.engines():
+        if engine.engine == "containerd" and engine.root == "/" and not engine.foreign:
+            document = {}
+            with collected([]):  # as the engine's own row says
+                document = toml_file.parse(state_of(engine.config).data, engine.config)
+            for name in ("linux", LINUX_V1):
+                plugin = toml_file.table(document, ("plugins", name), engine.config)
+                program = str(plugin.get("runtime", ""))
+                if is_nvidia_runtime(program):
+                    why = (
+                        f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
+                    )
+                    yield Item(path=engine.config, why=why)
+
+
+def _moves_of(engine: Engine) -> list[Move]:
+    state = modules.of(engine.engine).state(options_for(engine), Files())
+    programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
+    if programs and engine.leave:
+        say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
+        return []
+    return [_move(engine, state, programs)] if programs else []
+
+
+def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
+    handlers, reasons = [], []
+    for name, program in programs.items():
+        path = own(program)
+        if is_own(program, engine.path):
+            reasons.append(f"runtime {name} is nvct's already")
+        elif not os.access(path, os.X_OK):
+            reasons.append(f"runtime {name} stays {program}: {path} is not installed")
+        else:
+            handlers.append(Handler(name=name, path=path))
+            reasons.append(f"runtime {name}: {program} becomes {path}")
+    options = EngineOptions(
+        engine=engine.engine,
+        handlers=tuple(handlers),
+        # What is said in a drop-in of NVIDIA's would go with it.
+        default=state.default if state.default in programs else "",
+        cdi=state.cdi is True and engine.engine in ("docker", "containerd"),
+        config=modules.CONFIG[engine.engine],
+        in_place=True,
+    )
+    options = runtime_engine.fitted(options, engine, drop_in=False)
+    module = modules.of(engine.engine)
+    change = module.plan(options, Files()) if handlers else Change(engine=engine.engine)
+    if handlers and not change.edits:
+        names = ", ".join(f"{handler.name} stays {programs[handler.name]}" for handler in handlers)
+        reasons = [f"runtime {names}: nvct's entry is there, and has no effect", *change.notes]
+    why = "; ".join(reasons)
+    items = [Item(path=options.config, why=why)]
+    if change.edits:
+        items = [migration.edited(edit, why) for edit in change.edits]
+    return Move(options=options, engine=engine, items=items)
+
+
+@contextmanager
+def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Iterator[None]:
+    """Move the engines; after an error, there or in the block, take that back."""
+    done: list[tuple[Move, Change]] = []
+    try:
+        for move in moves:
+            if move.items[0].action != STAYS:
+                done.insert(0, (move, _configure(move.options, move.engine, journal, mode)))
+        yield
+    except BaseException:
+        for move, change in done:
+            edits = [
+                FileEdit(path=edit.path, before=edit.after, after=edit.before)
+                for edit in reversed(change.edits)
+            ]
+            former = replace(change, edits=tuple(edits), notes=())
+            carry_out(former, move.options, move.engine, journal, mode)
+        raise
+
+
+def interrupted(journal: Journal) -> list[EngineOptions]:
+    """Return what was being configured in an engine as the process was killed."""
+    pages = []
+    for path in journal.paths():
+        try:
+            pages.append(journal.load(path))
+        except DamagedJournalError as error:
+            say(f"warning: {error.message}")
+    return [page.pending.options for page in pages if page.pending]
+
+
+def carry_out(
+    change: Change, options: EngineOptions, engine: Engine | None, journal: Journal, mode: str
+) -> None:
+    """Make a change that is planned already, after taking back one that was cut short."""
+    transaction = runtime_engine.transaction(
+        options, engine, journal, reload_mode=mode, removing=True
+    )
+    module = transaction.module
+    planned = SimpleNamespace(SYNTAX=module.SYNTAX, state=module.state, plan=lambda *_: change)
+    transaction.module = cast("Module", planned)
+    for note in transaction.configure(options).notes:
+        say(f"note: {note}")
+
+
+def _configure(options: EngineOptions, engine: Engine, journal: Journal, mode: str) -> Change:
+    transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
+    change = transaction.configure(options)
+    for note in change.notes:
+        say(f"note: {note}")
+    return change
+
+
+def say_what_names_own() -> None:
+    """Name the files of engines that start nvct's runtime."""
+    for engine in runtime_engine.engines():
+        if engine.foreign or engine.root != "/":
+            continue
+        with collected([]):
+            state = modules.of(engine.engine).state(options_for(engine), Files())
+            for name, program in state.handlers.items():
+                if is_nvidia_runtime(program) and is_own(program, engine.path):
+                    say(f"{engine.edit or engine.config}: runtime {name} is still {program}")
