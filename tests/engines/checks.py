@@ -83,7 +83,7 @@ def serves_read_only_roots(engine: Engine, layout: str) -> None:
 
 def leaves_a_volume_alone(engine: Engine, layout: str) -> None:
     volume = engine.box.work / f"volume-{layout}-{engine.name()}"
-    volume.mkdir()
+    volume.mkdir(exist_ok=True)
     completed = engine.run(f"nvidia-smi -L; {LISTED}", Want(volumes={str(volume): "/usr/local"}))
     has_one_gpu(completed, "classic")
     assert list(volume.iterdir()) == []

@@ -173,7 +173,8 @@ def _operand(node: Cluster) -> Iterator[None]:
     pod = Pod(script="sleep 1000").manifest("")["spec"]
     spec = {**pod, "restartPolicy": "Always", "nodeSelector": {f"{DEPLOY}device-plugin": "true"}}
     template = {"metadata": {"labels": app}, "spec": spec}
-    node.api.create("/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
+    if node.api.find("/api/v1/namespaces/gpu-operator") is None:
+        node.api.create("/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
     node.api.create(
         "/apis/apps/v1/namespaces/gpu-operator/daemonsets",
         {"metadata": {"name": app["app"]},

@@ -118,7 +118,7 @@ def test_an_old_pod_that_is_not_ready_serves_until_the_new_one_does(node: Cluste
             began = time.time()
             node.helm("upgrade", "nvct", str(CHART), *IN_NAMESPACE, f"{counters}.create=false",
                       "--wait", "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
-            assert old not in node.kubectl(*words).split()
+            assert wait(lambda: old not in node.kubectl(*words).split(), TIMEOUT_S)
             watch.until(GPUS, "the old pod is gone", time.time())
             print(f"the kubelet had another list in {watch.wrong(GPUS, began)} looks")
             assert "serves until that one takes over" in (node.box.work / "old.log").read_text()

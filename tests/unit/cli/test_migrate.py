@@ -445,14 +445,14 @@ def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch
     succeeds(lab, "apply")
     again = succeeds(lab, "plan")
 
+    assert f"{drop_ins}/nvidia.conf changes: runtime nvidia" in said
     assert f"{theirs} stays: it cannot be used" in said
     assert f"{bare} stays: no hook shows that nvidia-ctk wrote it" in said
     assert "process 17 stays: dockerd has nvidia by an option" in said
     assert f"{unit} stays: dockerd has {option} by an option" in said
     assert "containerd/config.toml stays: plugin linux has runtime nvidia" in said
-    podman = [line for line in again.splitlines() if "runtime nvidia stays /usr/bin" in line]
-    assert podman
-    assert not any("becomes" in line for line in podman)
+    assert "/usr/bin/nvidia-container-runtime" not in (drop_ins / "nvidia.conf").read_text()
+    assert "becomes" not in again
 
 
 @in_a_mount_namespace

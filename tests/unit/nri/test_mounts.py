@@ -442,7 +442,7 @@ def test_what_a_pod_has_many_of_costs_little(large: dict[str, Any], case: Case) 
     began = time.process_time()
     plugin.create(create.SerializeToString())
     plugin.validate(verdict.SerializeToString())
-    assert time.process_time() - began < 0.4
+    assert time.process_time() - began < 1.2
 
 
 @pytest.mark.parametrize("policy", ["", CHECKED])

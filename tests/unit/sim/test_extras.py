@@ -147,8 +147,9 @@ def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     check = (
-        "from nvct.doctor.hardware import fabric as check; from nvct.host.roots import Roots;"
-        "print(*check(Roots(), None).lines)"
+        "from nvct.config.model import Config; from nvct.doctor.hardware import fabric as check;"
+        "from nvct.doctor.node import Node; node = Node(Config(), {}); node.readiness = None;"
+        "print(*check(node).lines)"
     )
     look = f"'{sys.executable}' -I -c '{check}'"
     script = (

@@ -137,7 +137,9 @@ def test_the_policy_sees_what_an_engine_gave_by_cdi(
     gpu = {"path": "/dev/x", "type": "c", "major": 195, "minor": minor}
     namespaces = [{"type": "pid"}, {"type": "cgroup"}]
     linux = {"cgroupsPath": "/x", "devices": [gpu], "namespaces": namespaces}
-    lab.asks("NVIDIA_VISIBLE_DEVICES=void", linux={**linux, "readonlyPaths": ["/proc/sys"]})
+    lab.asks(
+        "NVIDIA_VISIBLE_DEVICES=void", linux={**linux, "readonlyPaths": ["/proc/bus", "/proc/sys"]}
+    )
 
     result = hook(lab, "prestart")
 
