@@ -6,7 +6,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -31,6 +31,7 @@ from nvct.doctor.parts import UNITS
 from nvct.engine import command
 from nvct.engine.journal import DamagedJournalError, Journal, NewerJournalError, Page
 from nvct.engine.model import Change, FileEdit
+from nvct.engine.writing import PathState, state_of
 from nvct.errors import HostError, NvctError
 from nvct.host.roots import Roots
 
@@ -111,16 +112,18 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
     with _transaction(folder).alone() if os.path.isdir(folder) else nullcontext():
         errors: list[NvctError] = []
         journal = Journal(folder)
-        record = None
+        page = Page()
         with engines.collected(errors):
             page = journal.load(f"{folder}/{migration.NAME}")
-            record = page.pending or page.done
+        record = page.pending or page.done
         if record is None or journal.paths():
             _undo_engines(ctx, folder, reload_mode, errors)
         if record is not None:
-            _transaction(folder).undo()
-            _tell_systemd([entry.path for entry in record.entries])
-    _say_what_is_needed("keep nvct until then", by_own=True)
+            with engines.collected(errors):
+                _transaction(folder).undo()
+            records = [each for each in (page.pending, page.done) if each]
+            _tell_systemd([entry.path for each in records for entry in each.entries])
+    _say_what_is_needed("keep nvct until they have ended", by_own=True)
     for error in errors[1:]:
         say(f"{error.message} [{error.code}]")
     if errors:
@@ -152,10 +155,21 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
         engines.carry_out(nothing, options, runtime_engine.reader(options), journal, reload_mode)
     moves, other_items = engines.moves(), list(_other_items())
     states = {item.path: item.after for item in other_items if item.action != STAYS}
-    steps = [fix.Step(name="the other files", plan=lambda: states)]
+
+    def planned() -> Mapping[str, PathState]:
+        for item in other_items:  # engines were restarted since
+            if item.path in states and not state_of(item.path).is_like(item.before):
+                raise HostError(
+                    f"{item.path} was changed by someone else just now", hint="try again"
+                )
+        return states
+
+    steps = [fix.Step(name="the other files", plan=planned)]
     with engines.engines_or_none(moves, journal, reload_mode):
         if states and not others.carry_out(steps):
-            raise HostError("the move failed, for the reason above", hint="nothing was changed")
+            raise HostError(
+                "the move failed, for the reason above", hint="correct that, and run it again"
+            )
     items = [item for move in moves for item in move.items] + other_items
     tell(*map(str, items))
     _tell_systemd(states)

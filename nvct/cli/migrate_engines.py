@@ -176,13 +176,17 @@ def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Itera
                 done.insert(0, (move, _configure(move.options, move.engine, journal, mode)))
         yield
     except BaseException:
+        failed: list[NvctError] = []
         for move, change in done:
             edits = [
                 FileEdit(path=edit.path, before=edit.after, after=edit.before)
                 for edit in reversed(change.edits)
             ]
             former = replace(change, edits=tuple(edits), notes=())
-            carry_out(former, move.options, move.engine, journal, mode)
+            with collected(failed):
+                carry_out(former, move.options, move.engine, journal, mode)
+        for error in failed:
+            say(f"not taken back: {error.message}; `nvct migrate back` goes on")
         raise
 
 

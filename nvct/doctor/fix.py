@@ -31,6 +31,8 @@ from nvct.mig import holders
 
 Say = Callable[[str], None]
 NAME = "doctor.journal"
+ALONE_S = 600.0
+"""Until one that changes engines gives way: their restarts may take minutes."""
 CHANGED = "somebody else changed it since"
 Rest = Callable[[Entry, PathState], PathState | None]
 """Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
@@ -85,7 +87,7 @@ class Transaction:
         with self.paths.locked():
             pass  # the folder is there, and is only ours
         lock = f"{os.path.splitext(self.page_path)[0]}.lock"
-        with files.Lock(lock, self.journal.timeout_s):
+        with files.Lock(lock, ALONE_S):
             yield
 
     def settle(self) -> None:
@@ -135,6 +137,9 @@ class Transaction:
         """
         with self.paths.locked():
             page = self._page()
+            if page.pending and page.done and self.accumulates and not dry_run:
+                left = self._take_back_pending(page)
+                page = Page(done=self._record(_merged(page.done.entries, left)))
             record = page.pending or page.done
             if record is None:
                 folder = self.journal.folder

@@ -22,7 +22,7 @@ from nvct.doctor import incumbent
 from nvct.doctor.fix import Step
 from nvct.doctor.model import count, listed
 from nvct.doctor.parts import NAMED, UNITS
-from nvct.engine import engine_files, json_file, undo
+from nvct.engine import engine_files, json_file, undo, writing
 from nvct.engine.journal import Entry
 from nvct.engine.model import FileEdit
 from nvct.engine.writing import ABSENT, PathState, state_of
@@ -212,6 +212,7 @@ def hooks(program: str, root: str = "/") -> Iterator[Item]:
             elif not os.access(os.path.dirname(path), os.W_OK):
                 yield Item(path=path, why=f"its folder is read-only; it names {named}")
             else:
+                path = writing.target(path)
                 state = state_of(path)
                 data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
                 yield becomes(path, state.with_content(data), f"{named} becomes {program}")

@@ -528,3 +528,59 @@ def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -
     else:
         raise AssertionError(f"it never ends by itself, after {point} kills")
     assert len(seen) > len(ENGINES) + len(FOLDERS)
+
+
+@pytest.mark.slow
+@in_a_mount_namespace
+def test_back_after_a_second_move_was_killed_is_as_before_the_first(lab: Lab) -> None:
+    furnish(lab)
+    hook = ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
+    unit = UNITS / "nvidia-cdi-refresh.path"
+    old = files(lab)
+    for point in range(0, MOST, 2):
+        succeeds(lab, "apply")
+        hook.write_text(HOOK % OLD_HOOK)
+        unit.write_text("[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n")
+        was_killed = killed(lab, "apply", point)
+        succeeds(lab, "back")
+        assert files(lab) == old
+        if not was_killed:
+            return
+    raise AssertionError("it made more changes than were expected")
+
+
+@in_a_mount_namespace
+def test_a_hook_file_that_is_a_link_stays_one(lab: Lab) -> None:
+    furnish(lab)
+    hook = ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
+    hook.rename(real := hook.with_suffix(".real"))
+    hook.symlink_to(real.name)
+
+    succeeds(lab, "apply")
+
+    assert hook.is_symlink()
+    assert f"{OWN}/nvidia-container-runtime-hook" in real.read_text().replace("\\", "")
+    succeeds(lab, "back")
+    assert real.read_text() == HOOK % OLD_HOOK
+
+
+@in_a_mount_namespace
+def test_a_file_that_changes_while_engines_are_restarted_stays(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(lab)
+    unit = UNITS / "nvidia-cdi-refresh.path"
+    carry_out = fix.Transaction.carry_out
+
+    def after_an_edit(transaction: fix.Transaction, steps: Sequence[fix.Step]) -> bool:
+        unit.write_text("# mine\n")
+        return carry_out(transaction, steps)
+
+    monkeypatch.setattr(fix.Transaction, "carry_out", after_an_edit)
+    before = files(lab)
+
+    done = migrate(lab, "apply")
+
+    assert done.exit_code == 1, done.output
+    assert f"{unit} was changed by someone else just now" in done.output
+    assert files(lab) == {**before, str(unit): b"# mine\n"}
