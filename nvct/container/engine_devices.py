@@ -42,7 +42,6 @@ UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram"
 """Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
 """Types of character devices: runtime-spec, config-linux.md."""
-OTHER_NODES = ("b", "p")
 
 
 class Access:
@@ -79,10 +78,10 @@ class Access:
         is_rootless = origin.is_rootless()
         for node in bundle.objects(("linux", "devices")):
             self._add(number_of(node), str(node.get("path")), f"the node {node.get('path')}")
-        if not origin.cgroup or is_rootless:
+        self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
+        if not origin.cgroup or is_rootless or not self._is_guarded():
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
-        self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
         way_to_host = way_to_processes if is_rootless else way_out
         way = way_to_host(bundle) if has_driver else ""
@@ -132,14 +131,29 @@ class Access:
             if set(self.nodes) - known and source not in nodes.values():
                 self.shared.append(f"the mount of {source}")
 
+    def _is_guarded(self) -> bool:
+        """Report whether a rule refuses the rest: without one, crun refuses nothing."""
+        return any(
+            (not allow, major, minor) == (True, ANY, ANY) and {*access} >= {"r", "w"}
+            for allow, major, minor, access in self._rules
+        )
+
     def _granted(self, major: int, minor: int) -> tuple[int, int]:
-        """Return the numbers of the rule that grants a device; (0, 0) if none does."""
+        """Return the numbers of the rule that grants a device; (0, 0) if none does.
+
+        A rule that refuses takes something from a rule for every device, and else what one of the
+        same numbers allows: runc and control groups of version 1 know no others.
+        """
+        refused: set[tuple[int, int]] = set()
         for allow, rule_major, rule_minor, access in reversed(self._rules):
+            numbers = rule_major, rule_minor
             if rule_major in (ANY, major) and rule_minor in (ANY, minor):
-                if allow and ("r" in access or "w" in access):
-                    return rule_major, rule_minor
+                if allow and ("r" in access or "w" in access) and numbers not in refused:
+                    return (0, 0) if refused and numbers == (ANY, ANY) else numbers
                 if not allow and "r" in access and "w" in access:
-                    return 0, 0
+                    refused.add(numbers)
+                    if numbers == (ANY, ANY):
+                        break
         return 0, 0
 
     def keep_known(self, known: set[Number]) -> None:
@@ -335,7 +349,7 @@ class Removal:
             NotPermittedError: it is such a rule.
         """
         allow, major, minor, access = _rule(rule)
-        if not allow or str(rule.get("type"))[:1] not in FILE_NODE:
+        if not allow or str(rule.get("type") or "a")[:1] in ("a", "b"):
             return False
         if major == ANY and ("r" in access or "w" in access):
             raise _inseparable("a device rule for every major")
@@ -374,20 +388,26 @@ def number_of(node: Mapping[str, object]) -> Number | None:
 
 
 def _cut(number: object) -> int:
-    """Return a device number as crun takes it, which cuts it to 32 bits; ANY if there is none."""
+    """Return a device number as crun takes it, which cuts it to 32 bits; ANY if there is none.
+
+    For runc and crun each negative number is any.
+    """
     cut = number & ANY_BITS if isinstance(number, int) else ANY_BITS
-    return ANY if cut == ANY_BITS else cut
+    return ANY if cut > ANY_BITS >> 1 else cut
 
 
 def _rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
     """Return whether a device rule allows, its major and minor, and what it is about.
 
     runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices);
-    crun looks at the first letter of a type, and takes an unknown one for all.
+    crun looks at the first letter of a type, and takes an unknown one for character devices.
     """
     kind, access = str(rule.get("type") or "a")[:1], str(rule.get("access") or "rwm")
     allow = rule.get("allow") is True
-    if kind not in FILE_NODE and kind not in OTHER_NODES:
-        return allow, ANY, ANY, "rwm" if allow else access
-    numbers = _cut(rule.get("major")), _cut(rule.get("minor"))
-    return allow, *numbers, access if kind in FILE_NODE else ""
+    if kind == "b":
+        return allow, ANY, ANY, ""
+    if kind in FILE_NODE:
+        return allow, _cut(rule.get("major")), _cut(rule.get("minor")), access
+    if allow:
+        return allow, ANY, ANY, "rwm"
+    return allow, ANY, ANY, access if kind == "a" else ""

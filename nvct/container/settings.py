@@ -34,7 +34,7 @@ LAUNCHER_WORDS = (
 
 CHARACTERS = '"type":"c","access":"'
 ENGINE_DEVICES = (
-    ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
+    ":195", ": 195", '"major":-', '"major": -', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
     '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
     "CAP_SYS_ADMIN", "listenerPath", "org.systemd.property.Device",

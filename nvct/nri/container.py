@@ -32,6 +32,8 @@ KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
 VARIABLES = ("NVIDIA_", "CUDA_")
+REST = {"allow": False, "type": "a", "access": "rwm"}
+"""Engines refuse the devices that no rule allows; not each shows that to plugins."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 IN_WORDS = "the device rule for *:*"
 """How a refusal calls EVERYTHING (nvct.container.engine_devices)."""
@@ -65,7 +67,8 @@ def bundle(
     linux = container.linux
     added = adjust or api.ContainerAdjustment()
     changed = added.linux
-    rules = [_rule(rule) for rule in (*linux.resources.devices, *changed.resources.devices)]
+    given = (*linux.resources.devices, *changed.resources.devices)
+    rules = [REST, *(_rule(rule) for rule in given)]
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
     devices = [_device(device) for device in (*linux.devices, *changed.devices)]
     mounts = [*container.mounts, *added.mounts]

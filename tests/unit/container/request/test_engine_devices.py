@@ -138,7 +138,10 @@ def test_nodes_are_named_by_their_numbers(
         ([rule((1 << 32) - 1, (1 << 32) - 1)], EVERYTHING),
         ([rule(195, 1, type="cx")], "1"),  # crun takes the first letter
         ([rule(195, 1, type="z")], EVERYTHING),
-        ([rule(195, 1, type="p")], ""),
+        ([rule(195, 1, type="p")], EVERYTHING),
+        ([rule(-2, -2)], EVERYTHING),
+        ([rule(195, 0), rule(195, allow=False)], "0"),
+        ([rule(195, 0), {"allow": False, "type": "x", "access": "rwm"}], "0"),
         ([rule(236, -1)], EVERYTHING),
         ([rule(508)], ""),
         ([rule(1, 3), rule(10, 229)], ""),
@@ -476,6 +479,20 @@ def rootless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def bind(path: Path) -> list[dict[str, Any]]:
     return [{"destination": "/x", "source": str(path), "type": "bind", "options": ["rbind"]}]
+
+
+def test_a_mount_gives_a_device_where_no_rule_refuses_the_rest(tmp_path: Path, lab: Lab) -> None:
+    """As of Podman for a container with a user namespace; crun refuses nothing then."""
+    try:
+        os.mknod(tmp_path / "gpu", stat.S_IFCHR | 0o666, os.makedev(195, 1))
+    except OSError:
+        pytest.skip("only root makes device nodes")
+    engine(lab, mounts=bind(tmp_path / "gpu"))
+    assert asked(lab) == ""
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["linux"]["resources"] = {"pids": {"limit": 2048}}
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    assert asked(lab) == "1"
 
 
 def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
