@@ -134,7 +134,7 @@ class Access:
     def _is_guarded(self) -> bool:
         """Report whether a rule refuses the rest: without one, crun refuses nothing."""
         return any(
-            (not allow, major, minor) == (True, ANY, ANY) and {*access} >= {"r", "w"}
+            not allow and major == minor == ANY and "r" in access and "w" in access
             for allow, major, minor, access in self._rules
         )
 
