@@ -33,17 +33,29 @@ static bool parse_device(const char *text, unsigned *out)
     return true;
 }
 
+unsigned long long default_limit_mib(unsigned device)
+{
+    return limits_mib[device];
+}
+
+unsigned long long parse_amount(const char *text, const char **end)
+{
+    unsigned long long n;
+    const char *unit = parse_number(text, &n);
+    *end = *unit ? unit + 1 : unit;
+    return *unit == 'G' ? n * 1024 : *unit == 'M' ? n : 0;
+}
+
 static void set_limit(const char *device, const char *value, FILE *out)
 {
     unsigned index = 0;
-    unsigned long long n = 0;
-    const char *unit = value ? parse_number(value, &n) : NULL;
+    const char *end = "";
+    unsigned long long mib = value ? parse_amount(value, &end) : 0;
     bool is_uuid = device && strncmp(device, "GPU-", 4) == 0;
-    if (!unit || unit == value || !*unit || !strchr("GM", *unit) || unit[1] ||
-        (!is_uuid && !parse_device(device, &index)))
+    if (!mib || *end || (!is_uuid && !parse_device(device, &index)))
         fprintf(out, "Invalid parameters\n");
     else if (!is_uuid)
-        limits_mib[index] = *unit == 'G' ? n * 1024 : n;
+        limits_mib[index] = mib;
 }
 
 /* Whole units only, as in the real program: 3840M is shown as 3G; nothing where there is no limit
