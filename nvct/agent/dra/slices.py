@@ -12,8 +12,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, Device, Offer, Value, Version
+from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device, Offer, Value, Version
 from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.agent.mps.daemons import CLIENTS
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -162,6 +163,9 @@ def _device(device: Device, version: str) -> Object:
         "attributes": {name: _attribute(value) for name, value in device.attributes.items()},
         "capacity": _numbers(device.capacity),
     }
+    if device.share_mib is not None:
+        body["allowMultipleAllocations"] = True
+        body["capacity"].update(_shares(device.capacity[MEMORY], device.share_mib))
     if device.counters:
         taken = {"counterSet": device.counter_set, "counters": _numbers(device.counters)}
         body["consumesCounters"] = [taken]
@@ -169,6 +173,25 @@ def _device(device: Device, version: str) -> Object:
         body["taints"] = [{"key": UNHEALTHY, "effect": "NoSchedule"}]
     body = {key: value for key, value in body.items() if value}
     return {"name": device.name, **({"basic": body} if version == "v1beta1" else body)}
+
+
+def _shares(memory: int, share_mib: int) -> Object:
+    """Return the capacities of which claims can have a part.
+
+    Who asks for no memory gets all of it, so nobody has a GPU beside shares of it. More shares
+    than MPS has clients are not given.
+    """
+    policy: Object = {"default": quantity(memory)}
+    if share_mib:
+        policy["validValues"] = [quantity(share_mib * MIB), quantity(memory)]
+    else:
+        least = -(-memory // (CLIENTS * MIB)) * MIB
+        policy["validRange"] = {"min": quantity(least), "step": "1Mi"}
+    percent = {"default": "0", "validRange": {"min": "0", "step": "1"}}
+    return {
+        MEMORY: {"value": quantity(memory), "requestPolicy": policy},
+        CORES: {"value": "100", "requestPolicy": percent},
+    }
 
 
 def _attribute(value: Value) -> Object:

@@ -141,8 +141,8 @@ def test_clients_of_two_users_wait_for_each_other_without_the_option(
 ) -> None:
     control.say("quit")
     control.start(*options)
-    os.chmod(control.folder, 0o755)
-    os.chmod(control.folder / "control", 0o777)
+    control.folder.chmod(0o755)
+    (control.folder / "control").chmod(0o777)
     words = [control.program, "--sim-client", "1G"]
     pipes = {"env": control.env, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with (
