@@ -205,7 +205,9 @@ class Preparer:
         claims.check(ref)
         wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
-            before = self._journal.load().get(ref.uid)
+            # Not only read: after a restart, the keeper has to know the daemons of all claims.
+            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked for") as known:
+                before = known.get(ref.uid)
             claim = wanted or before
             if claim is None:
                 raise HostError(f"the API server does not tell what claim {ref.name} has")
