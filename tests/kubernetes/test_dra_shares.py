@@ -5,6 +5,8 @@ The stand-in enforces limits as the real program's documentation says.
 """
 
 import contextlib
+import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.mps.place import DEFAULT_ROOT
 from tests.engines.checks import UUID
-from tests.engines.releases import of_release
-from tests.kubernetes.api import wait
+from tests.engines.releases import FULL, of_release
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import LIST, smi
 from tests.kubernetes.dra import (
@@ -32,8 +34,11 @@ from tests.kubernetes.dra import (
     runs,
     scheduled_to,
 )  # fmt: skip
-from tests.kubernetes.pods import run
+from tests.kubernetes.pods import ENDED, Pod, run
 
+RANDOM = 500 if FULL else 8
+AT_ONCE = 60
+"""Pods, of the 110 that a node may have."""
 QUARTER = "20000Mi"
 """Of an H100, whose 80 GB are 81559 MiB."""
 ALLOCATE = "nvidia-cuda-mps-control --sim-client {} </dev/null"
@@ -155,3 +160,56 @@ def test_mixed_sizes_are_advisory(node: Cluster, kubeconfig: str) -> None:
             assert told[1:] == [
                 f"allocated: {limit}", f"out of memory: {limit}", "allocated: no limit"
             ]  # fmt: skip
+
+
+@pytest.mark.timeout(3600)
+def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> None:
+    """Pods with shares of all sizes come and go, and the driver is killed now and then."""
+    dice = random.Random(seed := random.randrange(10**6))
+    print(f"seed {seed}")
+    for gib in (2, 5, 10, 20, 40):
+        node.api.create(f"{API}/namespaces/default/resourceclaimtemplates", _template(gib))
+    left = [f"random-{number}" for number in range(RANDOM)]
+    there: set[str] = set()
+    with driver(node, kubeconfig, "mixed") as made:
+        end = time.monotonic() + 120 + 5 * RANDOM
+        while left or there:
+            assert time.monotonic() < end, (there, made.log())
+            while left and len(there) < AT_ONCE:
+                name = left.pop()
+                gib = dice.choice((2, 5, 10, 20, 40))
+                node.api.create(PODS, _share_pod(gib, dice.randrange(3)).manifest(name))
+                there.add(name)
+            if dice.random() < 0.02:
+                made.kill()
+                made.start()
+            found = node.api.find(PODS)
+            assert found is not None
+            for one in found["items"]:
+                name, phase = one["metadata"]["name"], one["status"]["phase"]
+                if name in there and phase in ENDED:
+                    assert phase == "Succeeded", (node.api.logs(name), made.log())
+                    node.api.delete(f"{PODS}/{name}")
+                    there.remove(name)
+            time.sleep(0.2)
+
+
+def _template(gib: int) -> dict[str, object]:
+    exactly = {
+        "deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": f"{gib}Gi"}}
+    }  # fmt: skip
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    return {"metadata": {"name": f"of-{gib}"}, "spec": {"spec": spec}}
+
+
+def _share_pod(gib: int, seconds: int) -> Pod:
+    """Return a pod that fails unless it may allocate its share and no more."""
+    fits, more = ALLOCATE.format(f"{gib}G"), ALLOCATE.format(f"{gib * 1024 + 1}M")
+    return Pod(
+        script=f"set -e; {LIST}; {fits}; ! {more}; sleep {seconds}",
+        container={"resources": {"claims": [{"name": "gpu"}]}},
+        spec={
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": f"of-{gib}"}],
+            "restartPolicy": "Never",
+        },
+    )
