@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns pods with limits of nvidia.com/gpu or nvidia.com/mig-* into pods with ResourceClaims.
 
-HAMi's nvidia.com/gpumem and gpucores become a part of a GPU (docs/dra.md), and conditions on labels
-of GPUs conditions on the GPU itself. A limit that stays has a sentence that says why. Contract:
-pure functions of plain dicts; the given documents are not changed.
+HAMi's nvidia.com/gpumem and gpucores become a part of a GPU (docs/dra.md), conditions on
+labels of GPUs become conditions on the GPU itself. A limit that stays has a sentence that says
+why. Contract: pure functions of plain dicts; the given documents are not changed.
 """
 
 from __future__ import annotations
