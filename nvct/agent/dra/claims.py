@@ -180,5 +180,26 @@ def _entry(
     )  # fmt: skip
 
 
+def excluded(claim: Prepared, other: Prepared) -> HostError:
+    """Return why a claim cannot have a device while another one has it."""
+    device, share, held = claim.excluded_by(other), claim.share, other.share
+    if share and held:
+        return HostError(
+            f"{device} has shares of {held.share_mib}Mi for claim {other.full_name}, and this "
+            f"claim asks for {share.share_mib}Mi",
+            hint="the claim is prepared when the pods of the other shares have ended",
+        )
+    if held:
+        return HostError(
+            f"{device} is shared by memory for claim {other.full_name}, and this claim asks for "
+            "no memory",
+            hint="ask for the capacity memory, or for a GPU that no claim has",
+        )
+    return HostError(
+        f"{device} is prepared for claim {other.full_name}",
+        hint="the pod of that claim may still end",
+    )
+
+
 def _request(name: str) -> str:
     return name.partition("/")[0]

@@ -27,6 +27,7 @@ MEMORY, CORES = "memory", "cores"
 """Capacities of which claims can have a part; cores are the threads of a GPU in percent."""
 TEXT_LIMIT = 64
 """Characters of an attribute's value (ResourceSlice of resource.k8s.io)."""
+NUMA_NODE = "resource.kubernetes.io/numaNode"
 PCI_BUS_ID, PCIE_ROOT = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot"
 
 
@@ -63,6 +64,7 @@ class Device:
         counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
         instance: the ids of GPU instance and compute instance of a MIG device that exists.
         unhealthy: why pods cannot have it now, "" if they can.
+        xid: the last one that an application has caused on it, 0 if none has.
         share_mib: the sizes of shares of its memory: a number in MiB, 0 for any, None if one
             claim has it alone.
     """
@@ -78,6 +80,7 @@ class Device:
     counters: Mapping[str, int] = field(default_factory=dict)
     instance: tuple[int, int] | None = None
     unhealthy: str = ""
+    xid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +96,28 @@ class Offer:
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def with_health(
-        self, problem: Callable[[str, tuple[int, int] | None], str], *, drops: bool
+        self,
+        problem: Callable[[str, tuple[int, int] | None], str],
+        xid: Callable[[str, tuple[int, int] | None], int] = lambda *_: 0,
+        *,
+        drops: bool,
     ) -> Offer:
         """Return the same devices with their problems.
 
         Args:
             problem: returns why pods cannot have a device, "" if they can; by the UUID of its GPU,
                 and the ids of instances.
-            drops: leave out the devices that have one.
+            xid: returns the last XID of an application on it, 0 if there was none.
+            drops: leave out the devices that have a problem.
         """
-        marked = tuple(  # each second: a copy of all takes ten times as long
-            device if (why := problem(device.gpu, device.instance)) == device.unhealthy
-            else replace(device, unhealthy=why)
-            for device in self.devices
-        )  # fmt: skip
-        kept = tuple(device for device in marked if not device.unhealthy) if drops else marked
+        marked = []
+        for device in self.devices:  # each second: a copy of all takes ten times as long
+            health = problem(device.gpu, device.instance), xid(device.gpu, device.instance)
+            is_same = health == (device.unhealthy, device.xid)
+            marked.append(
+                device if is_same else replace(device, unhealthy=health[0], xid=health[1])
+            )
+        kept = tuple(device for device in marked if not (drops and device.unhealthy))
         return self if kept == self.devices else replace(self, devices=kept)
 
     def with_shares(self, sizes: Mapping[str, int]) -> Offer:
@@ -224,6 +234,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
         "addressingMode": properties.addressing if properties else None,
         "ecc": known.ecc if known else None,
         "numaNode": inventory.numa.get(gpu.uuid),
+        NUMA_NODE: inventory.numa.get(gpu.uuid),
         "nvlinkDomain": domain,
         PCI_BUS_ID: gpu.bus_id,
         PCIE_ROOT: machine.pcie_roots.get(gpu.uuid),

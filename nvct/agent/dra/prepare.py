@@ -244,7 +244,7 @@ class Preparer:
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
         """Unprepare a claim that is gone and has a device of another one."""
         if not await self._is_gone(other):
-            raise _excluded(claim, other)
+            raise claims.excluded(claim, other)
         async with self._alone(other.uid):
             await self._let_go(other.uid, if_gone=True)
 
@@ -377,24 +377,3 @@ class Preparer:
             other.daemon == claim.daemon and uid not in self._ending
             for uid, other in self._journal.load().items()
         )
-
-
-def _excluded(claim: Prepared, other: Prepared) -> HostError:
-    """Return why a claim cannot have a device while another one has it."""
-    device, share, held = claim.excluded_by(other), claim.share, other.share
-    if share and held:
-        return HostError(
-            f"{device} has shares of {held.share_mib}Mi for claim {other.full_name}, and this "
-            f"claim asks for {share.share_mib}Mi",
-            hint="the claim is prepared when the pods of the other shares have ended",
-        )
-    if held:
-        return HostError(
-            f"{device} is shared by memory for claim {other.full_name}, and this claim asks for "
-            "no memory",
-            hint="ask for the capacity memory, or for a GPU that no claim has",
-        )
-    return HostError(
-        f"{device} is prepared for claim {other.full_name}",
-        hint="the pod of that claim may still end",
-    )

@@ -39,6 +39,7 @@ class Publisher:
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
         lacks_shares: whether it knows no devices that several claims have.
+        lacks_marks: whether it knows no taints without an effect.
 
     Args:
         is_alone: reports whether no other driver of this name serves the kubelet.
@@ -54,6 +55,7 @@ class Publisher:
         self.lacks_counters = False
         self.lacks_taints = False
         self.lacks_shares = False
+        self.lacks_marks = False
         self._cluster = cluster
         self._node = node
         self._log = log
@@ -144,6 +146,11 @@ class Publisher:
             applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
         except ClusterError as error:
             self.lacks_counters |= has_counters and error.status == INVALID
+            self.lacks_marks |= error.status == INVALID and any(
+                taint["effect"] == slices.NO_EFFECT
+                for device in manifest["spec"].get("devices", ())
+                for taint in device.get("taints", ())
+            )
             raise
         if has_counters and "sharedCounters" not in applied["spec"]:
             self.lacks_counters = True

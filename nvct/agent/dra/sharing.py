@@ -22,6 +22,7 @@ from nvct.errors import RequestError
 THREADS = "defaultActiveThreadPercentage"
 MEMORY = "defaultPinnedDeviceMemoryLimit"
 OF_DEVICES = "defaultPerDevicePinnedMemoryLimit"
+MULTI_USER = "multiUser"
 VERSION = "resource.nvidia.com/v1beta1"
 GPU_CONFIG, MIG_CONFIG = "GpuConfig", "MigDeviceConfig"
 KINDS = {
@@ -111,7 +112,7 @@ def daemon(
             hint="ask for these devices by several claims",
         )
     uuids = tuple(sorted({entry.uuid for _, entry in shared}))
-    if limits != NO_LIMITS:
+    if limits._replace(multi_user=False) != NO_LIMITS:
         _check_limits({entry.gpu for _, entry in shared}, compute or {})
     if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
         raise RequestError(
@@ -121,7 +122,7 @@ def daemon(
     return _checked_daemon(
         Daemon(
             resource=f"{CLAIMS}{uid}", uuids=uuids,
-            limits=limits.of(uuids), percentage=limits.percentage,
+            limits=limits.of(uuids), percentage=limits.percentage, multi_user=limits.multi_user,
         )
     )  # fmt: skip
 
@@ -235,11 +236,13 @@ class Limits(NamedTuple):
         percentage: of a GPU's threads; 0 sets nothing.
         memory_mib: of each device; 0 sets nothing.
         of_devices: of single devices by UUID or number, instead of `memory_mib`.
+        multi_user: whether clients of several users run at the same time.
     """
 
     percentage: int
     memory_mib: int
     of_devices: Mapping[str, int]
+    multi_user: bool = False
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
         """Return the memory in MiB by the place of the device."""
@@ -261,7 +264,10 @@ NO_LIMITS = Limits(0, 0, {})
 
 def limits_of(table: object) -> Limits:
     """Return the limits of an `mpsConfig`."""
-    config = _checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
+    config = _checked(table, (THREADS, MEMORY, OF_DEVICES, MULTI_USER), "sharing.mpsConfig")
+    multi_user = config.get(MULTI_USER) or False
+    if not isinstance(multi_user, bool):
+        raise RequestError(f"{MULTI_USER} is true or false, not {multi_user!r}")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
         raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
@@ -275,6 +281,7 @@ def limits_of(table: object) -> Limits:
         percentage=percentage or 0,
         memory_mib=0 if memory is None else _mib(memory, MEMORY),
         of_devices={name: _mib(value, f"{OF_DEVICES}.{name}") for name, value in devices.items()},
+        multi_user=multi_user,
     )
 
 

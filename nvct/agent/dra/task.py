@@ -313,8 +313,12 @@ class DraDriver(Task):
 
     def _offer(self) -> None:
         if self._made is not None and self._publisher is not None:
-            drops = self._publisher.lacks_taints
-            offered = self._offered.with_health(self._health.problem, drops=drops)
+            drops, health = self._publisher.lacks_taints, self._health
+            offered = self._offered.with_health(
+                health.problem, health.application_xid, drops=drops
+            )
+            if self._publisher.lacks_marks:
+                offered = self._offered.with_health(health.problem, drops=drops)
             if self._settings.memory_shares and not self._publisher.lacks_shares:
                 offered = offered.with_shares(self._preparer.share_sizes)
             self._publisher.offer(offered)

@@ -63,15 +63,15 @@ class Wanted(NamedTuple):
     """What a container wants; of a GPU's memory all if that is 0."""
 
     resource: str
-    count: int
+    number: int
     memory_mib: int = 0
     cores: int = 0
 
     def __str__(self) -> str:
         """Return the limits that say so."""
         shares = ((SHARE_MEMORY, self.memory_mib), (SHARE_CORES, self.cores))
-        given = ((self.resource, self.count), *(each for each in shares if each[1]))
-        limits = ", ".join(f"{name}: {number}" for name, number in given)
+        given = ((self.resource, self.number), *(each for each in shares if each[1]))
+        limits = ", ".join(f"{name}: {value}" for name, value in given)
         return f"the limit{'s' if self.memory_mib else ''} {limits}"
 
 
@@ -276,8 +276,8 @@ def _request(wanted: Wanted, of_labels: str) -> Object:
         profile = f"{ATTRIBUTES}.profile.replace('+', '.')"
         conditions.insert(0, f"{profile} == '{resource.removeprefix(MIG)}'")
     exactly: Object = {"deviceClassName": f"{kind}.nvidia.com"}
-    if wanted.count > 1:
-        exactly["count"] = wanted.count
+    if wanted.number > 1:
+        exactly["count"] = wanted.number
     if wanted.memory_mib:
         cores = {"cores": str(wanted.cores)} if wanted.cores else {}
         exactly["capacity"] = {"requests": {"memory": f"{wanted.memory_mib}Mi", **cores}}
