@@ -32,6 +32,8 @@ START_S = 5.0
 POLL_S = 0.05
 PERCENTAGE = "default_active_thread_percentage"
 LIMIT = "default_device_pinned_mem_limit"
+PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"
+"""Of one server."""
 AMOUNT = re.compile(r"(\d+)\s*([GM])")
 MIB = {"M": 1, "G": 1024}
 """By the unit of an answer."""
@@ -97,11 +99,17 @@ class Control:
         return 0
 
     def set_limits(self) -> None:
-        """Set the limits of clients to come."""
+        """Set the limits of clients to come, also on servers that a first client has started."""
         for index, mib in self.daemon.limits.items():
             self._say(f"set_{LIMIT} {index} {mib}M")
         if self.daemon.percentage:
             self._say(f"set_{PERCENTAGE} {self.daemon.percentage}")
+        # After the defaults: a server that starts now has them.
+        for server in filter(str.isdecimal, self._say("get_server_list").split()):
+            for index, mib in self.daemon.limits.items():
+                self._say(f"set_{LIMIT_OF} {server} {index} {mib}M")
+            if self.daemon.percentage:
+                self._say(f"set_{PERCENTAGE_OF} {server} {self.daemon.percentage}")
 
     def difference(self, *, thorough: bool) -> str:
         """Return how the limits differ from the wanted ones, "" if they do not.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clients: each may allocate as much as the daemon's default and its own variable allow, of which
- * the smaller counts. Without -M, those of another user wait until there are none.
+ * Clients: each may allocate as much as its server's limit and its own variable allow, of which the
+ * smaller counts. The daemon's default is that of servers to come. Without -M, those of another user wait until there are none.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static struct {
     int fd; /* 0: free */
     uid_t uid;
     bool waits;
-    unsigned long long wanted_mib, limit_mib;
+    unsigned long long wanted_mib, own_mib;
 } clients[MAX_CLIENTS];
 
 int run_client(int daemon, const char *amount)
@@ -41,12 +41,16 @@ int run_client(int daemon, const char *amount)
 }
 
 /* Tell a client what it has got. */
-static void answer(int i)
+static void answer(int i, bool is_multi_user)
 {
     char limit[64] = "no limit";
-    if (clients[i].limit_mib)
-        snprintf(limit, sizeof(limit), "limit %lluM", clients[i].limit_mib);
-    bool fits = !clients[i].limit_mib || clients[i].wanted_mib <= clients[i].limit_mib;
+    unsigned long long own = clients[i].own_mib;
+    unsigned long long mib = server_limit_mib(clients[i].uid, is_multi_user);
+    if (own && (!mib || own < mib))
+        mib = own;
+    if (mib)
+        snprintf(limit, sizeof(limit), "limit %lluM", mib);
+    bool fits = !mib || clients[i].wanted_mib <= mib;
     dprintf(clients[i].fd, "%s: %s\n", fits ? "allocated" : "out of memory", limit);
     clients[i].waits = false;
     if (!fits) {
@@ -67,7 +71,6 @@ bool take_client(int connection, const char *text, bool is_multi_user)
 {
     struct ucred peer = {0};
     socklen_t size = sizeof(peer);
-    unsigned long long limit = default_limit_mib(0), own;
     char *rest;
     int i = 0;
     if (strncmp(text, CLIENT, strlen(CLIENT)) != 0)
@@ -82,10 +85,9 @@ bool take_client(int connection, const char *text, bool is_multi_user)
     clients[i].uid = peer.uid;
     clients[i].waits = true;
     clients[i].wanted_mib = (unsigned long long)strtod(text + strlen(CLIENT), &rest);
-    own = (unsigned long long)strtod(rest, NULL);
-    clients[i].limit_mib = own && (!limit || own < limit) ? own : limit;
+    clients[i].own_mib = (unsigned long long)strtod(rest, NULL);
     if (is_turn(i, is_multi_user))
-        answer(i);
+        answer(i, is_multi_user);
     return true;
 }
 
@@ -106,6 +108,6 @@ void wait_for_connection(int listener, bool is_multi_user)
         }
         for (int i = 0; i < MAX_CLIENTS; i++)
             if (clients[i].fd && clients[i].waits && is_turn(i, is_multi_user))
-                answer(i);
+                answer(i, is_multi_user);
     } while (!polled[MAX_CLIENTS].revents);
 }

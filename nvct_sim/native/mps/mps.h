@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 enum { MAX_DEVICES = 64, MAX_CLIENTS = 48, MAX_SERVERS = 16, COMMANDS_SIZE = 4096, OPEN_FILES = 64 };
 
@@ -19,8 +20,9 @@ enum { MAX_DEVICES = 64, MAX_CLIENTS = 48, MAX_SERVERS = 16, COMMANDS_SIZE = 409
 /* commands.c: carries out the lines of a text; returns whether the daemon is to end. */
 bool run_commands(char *text, FILE *out);
 
-/* commands.c: the limit of clients to come on a device in MiB, 0 if there is none. */
-unsigned long long default_limit_mib(unsigned device);
+/* commands.c: the limit in MiB that the server of a user's clients has for device 0, 0 if it has
+ * none. A server is started if none runs, in place of another user's unless is_multi_user. */
+unsigned long long server_limit_mib(uid_t uid, bool is_multi_user);
 
 /* An amount such as 20G or 512M in MiB, 0 if it is none; end is what follows it. */
 unsigned long long parse_amount(const char *text, const char **end);

@@ -22,7 +22,8 @@ from nvct.agent.mps.place import Place
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
 from tests.unit.agent.dra.fake_kubelet import RefusedError
-from tests.unit.agent.dra.test_mps import Lab, by_mps, config, lab, node, uuids
+from tests.unit.agent.dra.test_mps import Lab, by_mps, lab, node, uuids
+from tests.unit.agent.dra.test_sharing import config
 from tests.unit.agent.dra.test_task import SLICES
 
 __all__ = ["lab", "node"]

@@ -84,6 +84,7 @@ def test_a_limit_by_uuid_has_no_effect(control: Control) -> None:
         "set_default_active_thread_percentage 101",
         "set_default_active_thread_percentage none",
         "get_default_device_pinned_mem_limit -1",
+        "set_device_pinned_mem_limit 1 0 4G",
     ],
 )
 def test_malformed_values_are_refused(control: Control, command: str) -> None:
@@ -121,12 +122,15 @@ def client(control: Control, amount: str, **env: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_client_has_the_smaller_one_of_the_daemons_limit_and_its_own(control: Control) -> None:
+def test_a_client_has_the_smaller_one_of_the_servers_limit_and_its_own(control: Control) -> None:
     own = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
     assert client(control, "70G") == "allocated: no limit"
     assert client(control, "2G", **{own: "0=1G"}) == "out of memory: limit 1024M"
 
     control.say("set_default_device_pinned_mem_limit 0 20000M")
+    assert client(control, "70G") == "allocated: no limit"  # it is for servers to come
+    (pid,) = control.say("get_server_list").split()
+    control.say(f"set_device_pinned_mem_limit {pid} 0 20000M")
 
     assert client(control, "20000M") == "allocated: limit 20000M"
     assert client(control, "20001M") == "out of memory: limit 20000M"
