@@ -124,9 +124,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--url", required=True, help="where the folder will be served")
     parser.add_argument("--helm", help="the program")
     parser.add_argument("--dist", type=Path, default=SOURCES / "dist", help="folder to read")
-    parser.add_argument("--out", type=Path, default=SOURCES / "build/release", help="the folder")
+    parser.add_argument("--out", type=Path, default=Path("build/release"), help="the folder")
     parser.add_argument("--check", action="store_true", help="end before dist is read")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.out = given.out.resolve()  # programs run elsewhere
+    return given
 
 
 def version_of(module: Path) -> str:

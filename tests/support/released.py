@@ -123,11 +123,11 @@ def assembled(
     dist: Path, out: Path, env: dict[str, str], url: str = "http://127.0.0.1:1", *,
     key: str = KEY, helm: str | None = None,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Assemble a release of what is in dist."""
+    """Assemble a release of what is in dist, in a folder that is named as make names it: relative."""
     return captured(
         [
-            sys.executable, REPOSITORY / "packaging/release/build.py", "--dist", dist, "--out", out,
-            "--key", key, "--url", url, "--helm", helm or find_helm(),
+            sys.executable, REPOSITORY / "packaging/release/build.py", "--dist", dist,
+            "--out", os.path.relpath(out), "--key", key, "--url", url, "--helm", helm or find_helm(),
         ],
         env=env,
     )  # fmt: skip
