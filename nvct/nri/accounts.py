@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from nvct.errors import NvctError
+from nvct.container.recorder import ASKED
+from nvct.errors import NvctError, shortened
 from nvct.host import gpu_record
 from nvct.host.gpu_record import Holding, Record
 from nvct.host.recorder import Outcome, Recorder
@@ -84,7 +85,8 @@ class Accounts:
 
     def begin(self, container: api.Container, **texts: str) -> None:
         """Keep what is known of a create, `asked` and `notes`, until it is done."""
-        self._creating.setdefault(container.id, {}).update(texts)
+        cut = {name: shortened(text, ASKED) for name, text in texts.items()}
+        self._creating.setdefault(container.id, {}).update(cut)
         if len(self._creating) > CREATING:
             del self._creating[next(iter(self._creating))]
 

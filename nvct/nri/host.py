@@ -20,6 +20,7 @@ from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, devices_of
 from nvct.host import procfs
+from nvct.host.gpu import pci
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
 TYPE_CHECKING = False
@@ -37,7 +38,7 @@ UUIDS = ("GPU-", "MIG-")
 class KnownHost(Host):
     """Access to the plans of this host."""
 
-    __slots__ = ("_files", "_known", "_plans", "_settings", "_until")
+    __slots__ = ("_files", "_known", "_plans", "_settings", "_until", "awaits_driver")
 
     def __init__(self, settings: Config, config_path: str) -> None:
         env = {CONFIG_ENV: config_path}
@@ -47,6 +48,7 @@ class KnownHost(Host):
         self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
         self._known = plans.Known()
         self._until = 0.0
+        self.awaits_driver = pci.count(live_host.roots_of(settings)) > 0
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan; see `Host.plan`."""

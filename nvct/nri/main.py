@@ -7,6 +7,7 @@ it has started, it holds no capability and can gain none. It never calls NVML.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -52,10 +53,11 @@ LOST = (
 
 
 def say(text: str) -> None:
-    """Write a line to the log; a pod may have written what is in it."""
+    """Write a line to the log; a pod may have written what is in it, or have filled its disk."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
+        sys.stderr.flush()
 
 
 class Settings:

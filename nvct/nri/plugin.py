@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from nvct.config.model import CHECKED, Config
 from nvct.container import engine_devices, plan_devices
+from nvct.container.request.conditions import matches
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
@@ -282,7 +283,10 @@ class Plugin:
         settings, trouble, host = self._in_force()
         has_rules = bool(settings.policy) or trouble is not None
         is_checked = settings.engine_devices == CHECKED and has_rules
-        if not is_checked and self.options.rule == "off":
+        exempt = [self.options.namespace, *self.options.exempt]
+        is_exempt = any(matches(pod.namespace, pattern) for pattern in exempt if pattern)
+        rule = "off" if is_exempt else self.options.rule
+        if not is_checked and rule == "off":
             return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
@@ -305,21 +309,19 @@ class Plugin:
 
         if is_checked:
             check(settings, trouble)
-        if self.options.rule == "off":
+        if rule == "off":
             return
         try:
             check(settings.replaced(policy=self._rules()), None)
         except NvctError as error:  # also a name of a device that is not known
-            if self.options.rule == "enforce":
+            if rule == "enforce":
                 raise
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
             self._accounts.audit(made, error)
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rule that a pod has exactly what the kubelet gave it."""
-        exempt = [*filter(None, (self.options.namespace, *self.options.exempt))]
-        rules: list[dict[str, Any]] = [
-            {"name": "exempt namespaces", "namespaces": exempt, "then": "allow"},
+        rules = [
             {"name": "given by the kubelet", "given-by-kubelet": self.options.kubelet,
              "then": "allow"},
             {"name": "pods have what the kubelet gives", "then": "deny",
@@ -331,7 +333,8 @@ class Plugin:
         settings, trouble = self.settings()
         if self._host is None or settings is not self._config:
             self._config, self._host = settings, KnownHost(settings, self.config_path)
-            further = self.options.sockets, self.options.record, self.config_path
+            further = [self.options.sockets, self.options.record, self.config_path]
+            further += settings.spec_dirs
             roots = settings.driver_root, settings.dev_root or "/"
             self._node = Node(self.options.kubelet, further, roots)
         return settings, trouble, self._host
