@@ -91,6 +91,7 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
     Raises:
         NvctError: the engine refuses the plugin, or does not speak the protocol.
     """
+    plugin.prepare()
     with connect() as sock:
         connection = Connection(sock, plugin.methods, plugin.answered)
         request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)

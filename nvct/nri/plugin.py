@@ -120,6 +120,10 @@ class Plugin:
             "Shutdown": lambda _: b"",
         }
 
+    def prepare(self) -> None:
+        """Read what answers need, before an engine waits for one."""
+        self._in_force()[2].prepare()
+
     def configure(self, payload: bytes) -> bytes:
         """Answer Configure: the events that this engine knows and the plugin wants."""
         request = api.ConfigureRequest.FromString(payload)

@@ -420,9 +420,9 @@ def test_a_full_disk_of_the_log_ends_nothing(case: Case, monkeypatch: pytest.Mon
         monkeypatch.setattr(sys, "stderr", full)
         say("connected")
         plugin = case.plugin()
-        monkeypatch.setattr(plugin, "settings", lambda: 1 // 0)
         with connected(plugin) as engine:
             engine.start()
+            monkeypatch.setattr(plugin, "settings", lambda: 1 // 0)
             for _ in range(2):  # an error of ours is printed
                 with pytest.raises(RefusedError, match="division"):
                     engine.ask(
