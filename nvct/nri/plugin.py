@@ -298,7 +298,8 @@ class Plugin:
         def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            result = self._node.judge((*made.mounts, *adjust.mounts, *adjustments.mounts(edits)))
+            mounts = *made.mounts, *adjust.mounts, *adjustments.mounts(edits)
+            result = self._node.judge(pod, mounts)
             return container.bundle(pod, made, adjust, edits, result), result.way
 
         def check(policy: Config, trouble: NvctError | None) -> None:

@@ -29,6 +29,8 @@ from tests.unit.nri.fake_engine import RefusedError, connected
 POD = "nvidia.cdi.k8s.io/pod"
 GPU = [f"nvidia.com/gpu={index}" for index in range(3)]
 CGROUP = f"/kubepods/besteffort/pod{UID}/1"
+ID = "0123456789abcdef" * 4
+"""Of the pod's sandbox."""
 VERDICT = 1 << 13
 DENY = '[nvct.policy]\nengine-devices = "checked"\ndefault = "deny"\n'
 
@@ -62,7 +64,7 @@ class Case:
             RefusedError: it must not be created.
         """
         pod = api.PodSandbox(
-            name="pod", namespace=more.pop("namespace", "default"), uid=UID,
+            id=ID, name="pod", namespace=more.pop("namespace", "default"), uid=UID,
             annotations=more.pop("annotations", {}),
             linux=api.LinuxPodSandbox(namespaces=more.pop("sandbox", ())),
         )  # fmt: skip
