@@ -51,14 +51,6 @@ class Accounts:
         self._recorder: Recorder | None = None
         self._write()
 
-    def close(self) -> None:
-        """Give up the lock: the record is of the past."""
-        while self._claims:
-            self._drop(next(iter(self._claims)))
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
-
     def claim(self, container: api.Container) -> bool:
         """Report whether this plugin is to give a container its devices.
 

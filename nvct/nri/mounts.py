@@ -15,7 +15,7 @@ import os
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
@@ -90,33 +90,6 @@ class Place(NamedTuple):
     path: str
 
 
-class Table:
-    """The mounts in which paths are, by their targets; a later one covers an earlier one."""
-
-    def __init__(self, lines: Iterable[str], paths: Iterable[str]) -> None:
-        sought = sorted({f"{path.rstrip('/')}/" for path in paths})
-        self._lines: dict[str, str] = {}
-        for line in lines:
-            target = unescape((*line.split(" ", 5), *[""] * 5)[4])
-            folder = f"{target.rstrip('/')}/"
-            at = bisect_left(sought, folder)
-            if at < len(sought) and sought[at].startswith(folder):
-                self._lines[target] = line
-        self._depth = max((target.count("/") for target in self._lines), default=0) + 1
-
-    def place(self, path: str) -> Place | None:
-        """Return where a path is, None if no mount is seen."""
-        path = path.rstrip("/")
-        target = "/".join(path.split("/", self._depth)[: self._depth])
-        while (line := self._lines.get(target or "/")) is None:
-            if not target:
-                return None
-            target = target.rpartition("/")[0]
-        mount = Mount(line)
-        within = mount.root.rstrip("/") + path.removeprefix(target)
-        return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
-
-
 class Judged(NamedTuple):
     """Sources on the host that show single devices, or what gives every device, in words."""
 
@@ -158,7 +131,7 @@ class Node:
 
     def view(self, paths: Iterable[str], until: float = inf) -> View:
         """Return what the plugin sees of paths."""
-        return View(self._real.values(), map(self._seen, paths), until, self._mountinfo)
+        return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
 
     def _seen(self, path: str) -> str:
         """Return a path, which may be below the kubelet's folder, without a link to that."""
@@ -173,13 +146,13 @@ class Node:
         if path.startswith(folder):
             return bool(pod.uid and OF_A_POD.fullmatch(path.removeprefix(folder)))
         found = OF_A_SANDBOX.fullmatch(path)
-        return bool(found) and pod.id in found.group("cri", "crio")
+        return found is not None and pod.id in found.group("cri", "crio")
 
     def _others(self, place: str, view: View) -> Iterator[str]:
         """Yield other names of a place: a link's target, and by the file system that has it."""
         names = [self._real[place]]
         with contextlib.suppress(HostError):  # then nothing is judged later
-            found = view.table.place(names[0])
+            found = view.place(names[0])
             names += view.names(found) if found else ()
         for name in map(self._named, names):
             if name != place:
@@ -211,7 +184,7 @@ class Node:
             "/" if what the kubelet has mounted is not seen here; else the path.
         """
         path, seen = self._named(path), self._seen(path)
-        found, mounted = view.table.place(seen), MOUNTED.match(seen)
+        found, mounted = view.place(seen), MOUNTED.match(seen)
         if found is None or (mounted and not found.target.startswith(mounted.group())):
             return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
@@ -251,16 +224,21 @@ class View:
     """What the plugin sees of the host's mounts, read once and only if it is asked for.
 
     Args:
-        seen: folders of the host that the plugin has under their own names, if it has them.
+        folders: of the host, which the plugin has under their own names, if it has them.
         paths: further ones that are asked for.
         until: the monotonic time after which it is too late.
+        mountinfo: replaces what is read.
     """
 
     def __init__(
-        self, seen: Iterable[str], paths: Iterable[str], until: float, text: str | None
+        self,
+        folders: Collection[str],
+        paths: Iterable[str],
+        until: float,
+        mountinfo: str | None = None,
     ) -> None:
-        self._folders, self._paths = tuple(seen), tuple(paths)
-        self._until, self._text = until, text
+        self._folders, self._until, self._mountinfo = folders, until, mountinfo
+        self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
 
     def check_time(self) -> None:
         """Check that it is not too late.
@@ -272,14 +250,20 @@ class View:
             raise HostError(f"it takes longer than {JUDGED_S} s")
 
     @cached_property
-    def table(self) -> Table:
-        """The mounts.
+    def _mounts(self) -> dict[str, str]:
+        """The mounts in which the paths are, by targets; a later one covers an earlier one."""
+        mounts: dict[str, str] = {}
+        for line in self._lines() if self._mountinfo is None else self._mountinfo.split("\n"):
+            target = unescape((*line.split(" ", 5), *[""] * 5)[4])
+            folder = f"{target.rstrip('/')}/"
+            at = bisect_left(self._sought, folder)
+            if at < len(self._sought) and self._sought[at].startswith(folder):
+                mounts[target] = line
+        return mounts
 
-        Raises:
-            HostError: they cannot be read.
-        """
-        lines = self._lines() if self._text is None else self._text.split("\n")
-        return Table(lines, (*self._folders, *self._paths))
+    @cached_property
+    def _depth(self) -> int:
+        return max((target.count("/") for target in self._mounts), default=0) + 1
 
     def _lines(self) -> Iterator[str]:
         try:
@@ -291,12 +275,28 @@ class View:
         except OSError as error:
             raise HostError(f"{MOUNTS} cannot be read: {error}") from error
 
+    def place(self, path: str) -> Place | None:
+        """Return where a path is, None if no mount is seen.
+
+        Raises:
+            HostError: the mounts cannot be read.
+        """
+        path = path.rstrip("/")
+        target = "/".join(path.split("/", self._depth)[: self._depth])
+        while (line := self._mounts.get(target or "/")) is None:
+            if not target:
+                return None
+            target = target.rpartition("/")[0]
+        mount = Mount(line)
+        within = mount.root.rstrip("/") + path.removeprefix(target)
+        return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
+
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
         roots = []
         for folder in self._folders:
-            place = self.table.place(folder)
+            place = self.place(folder)
             if place is not None:
                 on_host, within = folder.split("/"), place.path.rstrip("/").split("/")
                 while len(within) > 1 and len(on_host) > 1 and on_host[-1] == within[-1]:
