@@ -116,12 +116,9 @@ def test_it_says_which_nodes_are_not_done_and_why() -> None:
         {"spec": {"nodeName": "d"}, "status": {"conditions": is_ready}},
     ]
     said: list[str] = []
+    cluster: Any = FakeCluster(daemon_set(1, 4), pods=pods)
     with pytest.raises(HostError, match="3 of 4 nodes"):
-        asyncio.run(
-            fleet.wait(
-                FakeCluster(daemon_set(1, 4), pods=pods), NAME, NAMESPACE, 0.01, said.append
-            )  # type: ignore[arg-type]
-        )
+        asyncio.run(fleet.wait(cluster, NAME, NAMESPACE, 0.01, said.append))
     assert said == [
         "1 of 4 nodes are done",
         "a is not done: Pending",
