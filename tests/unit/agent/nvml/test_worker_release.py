@@ -49,7 +49,7 @@ ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
     NvmlSamples, Written, Machine, HostDriver,
 )  # fmt: skip
-OF_PROTOCOL = {1: "985b7c742249aefb"}
+OF_PROTOCOL = {2: "26774e50c43ca42f"}
 """What the verbs take and answer, as a digest, by the protocol's number."""
 
 
