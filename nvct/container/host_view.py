@@ -95,13 +95,13 @@ def way_out(bundle: Bundle) -> str:
     if CAP_SYS_ADMIN in bundle.capabilities:
         return CAP_SYS_ADMIN
     try:
-        mounts = _mounts()
+        mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
         return (
-            _way_by_hierarchy(bundle, mounts)
+            _way_by_hierarchy(bundle)
             or _way_by_own_mounts(bundle)
             or way_to_settings(sources, mounts)
-            or way_to_processes(bundle)
+            or _way_by_processes(bundle, sources, mounts)
             or _way_by_root(sources, mounts)
         )
     except (OSError, ValueError, DocumentError) as error:
@@ -124,20 +124,21 @@ def way_to_processes(bundle: Bundle) -> str:
     /proc/PID/root leads out of a read-only mount, too: for processes of its own user or, after a
     change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
     """
-    namespaces = bundle.objects(("linux", "namespaces"))
-    has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
     try:
-        mounts = _mounts()
-        ways = [
-            source.showing(mount)
-            for source, mount, _ in shared(_sources(bundle, mounts), mounts)
-            if mount.fstype == "proc"
-        ]
-        if _shares(bundle, "pid"):
-            ways.append("the host's processes (--pid=host)")
-        return ways[0] if ways and not has_own_users else ""
+        mounts = _mounts(bundle)
+        return _way_by_processes(bundle, _sources(bundle, mounts), mounts)
     except (OSError, ValueError, DocumentError) as error:
         return f"what nvct cannot read ({error})"
+
+
+def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
+    namespaces = bundle.objects(("linux", "namespaces"))
+    has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
+    seen = shared(sources, mounts)
+    ways = [source.showing(mount) for source, mount, _ in seen if mount.fstype == "proc"]
+    if _shares(bundle, "pid"):
+        ways.append("the host's processes (--pid=host)")
+    return ways[0] if ways and not has_own_users else ""
 
 
 def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -146,7 +147,7 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
     They are in the sources of its mounts, in its root, and in what is mounted below them.
     """
     try:
-        mounts = _mounts()
+        mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
         folders = [(source, source.path, source.covered) for source in sources]
         for source, mount, is_below in shared(sources, mounts):
@@ -226,7 +227,18 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
     return ""
 
 
-def _mounts() -> list[Mount]:
+def _mounts(bundle: Bundle | None = None) -> list[Mount]:
+    """Return this process's mounts; none if a container has no folder of the host."""
+    if (
+        bundle
+        and not (
+            bundle.document.value(("root", "path"))  # NRI shows none
+            or any(
+                is_bind(mount) or str(mount.get("source"))[:1] == "/" for mount in bundle.mounts
+            )
+        )
+    ):
+        return []
     mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")
@@ -259,15 +271,16 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
     return holders
 
 
-def _way_by_hierarchy(bundle: Bundle, mounts: list[Mount]) -> str:
+def _way_by_hierarchy(bundle: Bundle) -> str:
     """Return how a container's own mount of control groups is of all.
 
     In version 1, runtimes mount only the container's own group.
     """
-    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in mounts)
     has_mount = any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts)
-    is_of_all = is_unified and has_mount and _shares(bundle, "cgroup")
-    return "the host's control groups (--cgroupns=host)" if is_of_all else ""
+    is_of_all = has_mount and _shares(bundle, "cgroup")
+    if is_of_all and any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts()):
+        return "the host's control groups (--cgroupns=host)"
+    return ""
 
 
 def _way_by_root(sources: list[Source], mounts: list[Mount]) -> str:
