@@ -28,7 +28,7 @@ from nvct.agent.nvml.host_verbs import (
 )
 from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
-from nvct.cdi.types import ContainerEdits, Device, Spec
+from nvct.cdi.types import ContainerEdits, Device, Mount, Spec
 from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 from nvct.oci.jsontext import Json
@@ -117,7 +117,7 @@ def _metadata(claim: ClaimSpec, metadata: RequestMetadata, folder: str) -> Devic
     kind = f"resourceclaimtemplates/{claim.pod_claim}" if claim.pod_claim else ""
     of_claim = kind or f"resourceclaims/{claim.name}"
     inside = f"{IN_CONTAINERS}/{of_claim}/{metadata.request}/{FILE}"
-    mount = {"hostPath": path, "containerPath": inside, "options": ["ro", *OPTIONS]}
+    mount: Mount = {"hostPath": path, "containerPath": inside, "options": ["ro", *OPTIONS]}
     return {
         "name": metadata_name(claim.uid, metadata.request), "containerEdits": {"mounts": [mount]}
     }  # fmt: skip

@@ -20,7 +20,7 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
-from nvct.agent.dra.devices import DRIVER, Device, Place, Version
+from nvct.agent.dra.devices import DRIVER, Device, Place, Value, Version
 from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.settings import Settings
@@ -346,7 +346,11 @@ def test_a_journal_of_the_version_before_is_read(node: Node) -> None:
 
 def test_containers_can_read_what_their_devices_are(node: Node) -> None:
     node.preparer.has_metadata = True
-    attributes = {"uuid": "GPU-1", "numaNode": 1, "driverVersion": Version("580.65.6")}
+    attributes: dict[str, Value] = {
+        "uuid": "GPU-1",
+        "numaNode": 1,
+        "driverVersion": Version("580.65.6"),
+    }
     node.preparer.devices = {"gpu-1": replace(device(1), attributes=attributes)}
     claim = node.allocate("one", "gpu-1")
     found = node.api.objects[CLAIM.plural, "ns", "one"]
