@@ -5,6 +5,7 @@ The stand-in enforces limits as the real program's documentation says.
 """
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -42,6 +43,10 @@ AT_ONCE = 60
 QUARTER = "20000Mi"
 """Of an H100, whose 80 GB are 81559 MiB."""
 ALLOCATE = "nvidia-cuda-mps-control --sim-client {} </dev/null"
+METADATA = (
+    "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/{}/gpu/"
+    "gpu.nvidia.com-metadata.json"
+)
 OWN = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 FOLDERS = f"{DEFAULT_ROOT}/{DRIVER}"
 MODES = ("--query-gpu=compute_mode", "--format=csv,noheader")
@@ -59,7 +64,8 @@ def kubeconfig(node: Cluster) -> str:
 
 @contextlib.contextmanager
 def driver(node: Cluster, kubeconfig: str, shares: str) -> Iterator[Driver]:
-    made = Driver(node, kubeconfig, options=[f"--memory-shares={shares}"])
+    options = [f"--memory-shares={shares}", "--device-metadata"]
+    made = Driver(node, kubeconfig, options=options)
     made.start()
     try:
         yield made
@@ -148,18 +154,22 @@ def test_mixed_sizes_are_advisory(node: Cluster, kubeconfig: str) -> None:
                     LIST,
                     ALLOCATE.format(f"{gib}G"),
                     ALLOCATE.format(f"{gib + 1}G"),
-                    f"unset {OWN}; {ALLOCATE.format(f'{gib + 1}G')}; sleep 600",
+                    f"unset {OWN}; {ALLOCATE.format(f'{gib + 1}G')}",
+                    f"cat {METADATA.format(name)}; sleep 600",
                 ]
             )
             stack.enter_context(pod(node, name, asks_for_claims(name, script=script)))
         for gib in (10, 20, 40):
             name, limit = f"of-{gib}", f"limit {gib * 1024}M"
-            assert wait(lambda: log_of(node, name).count(":") > 3, TIMEOUT_S), made.log()  # noqa: B023
+            assert wait(lambda: "DeviceMetadata" in log_of(node, name), TIMEOUT_S), made.log()  # noqa: B023
             told = log_of(node, name).splitlines()
             assert UUID.findall(told[0]) == [uuid]
-            assert told[1:] == [
+            assert told[1:4] == [
                 f"allocated: {limit}", f"out of memory: {limit}", "allocated: no limit"
             ]  # fmt: skip
+            (request,) = json.loads(told[4])["requests"]
+            (device,) = request["devices"]
+            assert device["attributes"]["uuid"] == {"string": uuid}
 
 
 @pytest.mark.timeout(3600)
