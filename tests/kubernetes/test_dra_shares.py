@@ -38,8 +38,8 @@ from tests.kubernetes.dra import (
 from tests.kubernetes.pods import ENDED, Pod, run
 
 RANDOM = 500 if FULL else 8
-AT_ONCE = 60
-"""Pods, of the 110 that a node may have."""
+AT_ONCE = 20
+"""Pods."""
 QUARTER = "20000Mi"
 """Of an H100, whose 80 GB are 81559 MiB."""
 ALLOCATE = "nvidia-cuda-mps-control --sim-client {} </dev/null"
@@ -174,13 +174,17 @@ def test_mixed_sizes_are_advisory(node: Cluster, kubeconfig: str) -> None:
 
 @pytest.mark.timeout(3600)
 def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> None:
-    """Pods with shares of all sizes come and go, and the driver is killed now and then."""
+    """Pods with shares of all sizes come and go, and the driver is killed now and then.
+
+    MPS's daemons end with the driver: pods that run then may fail.
+    """
     dice = random.Random(seed := random.randrange(10**6))
     print(f"seed {seed}")
     for gib in (2, 5, 10, 20, 40):
         node.api.create(f"{API}/namespaces/default/resourceclaimtemplates", _template(gib))
     left = [f"random-{number}" for number in range(RANDOM)]
     there: set[str] = set()
+    may_fail: set[str] = set()
     with driver(node, kubeconfig, "mixed") as made:
         end = time.monotonic() + 120 + 5 * RANDOM
         while left or there:
@@ -193,12 +197,15 @@ def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> N
             if dice.random() < 0.02:
                 made.kill()
                 made.start()
+                may_fail |= there
             found = node.api.find(PODS)
             assert found is not None
             for one in found["items"]:
                 name, phase = one["metadata"]["name"], one["status"]["phase"]
                 if name in there and phase in ENDED:
-                    assert phase == "Succeeded", (node.api.logs(name), made.log())
+                    assert phase == "Succeeded" or name in may_fail, (
+                        node.api.logs(name), made.log(),
+                    )  # fmt: skip
                     node.api.delete(f"{PODS}/{name}")
                     there.remove(name)
             time.sleep(0.2)
