@@ -28,6 +28,7 @@ cp /etc/nvidia-container-runtime/config.toml /tmp/config.toml
 install() { # FOLDER
 	echo "== $1"
 	apt install "$DEBS/$1"/nvct*.deb
+	grep "needs: nvct runtime configure" /tmp/apt.log && exit 1 # it was done before
 	[ "$(dpkg-query -W -f '${db:Status-Abbrev}' 'nvct*' | tr -d ' ')" = iiiiiiiiii ]
 	cmp /etc/nvidia-container-runtime/config.toml /tmp/config.toml
 }
