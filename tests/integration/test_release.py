@@ -18,7 +18,7 @@ from tests.integration.conftest import SimulatedNode
 from tests.support import debian_root, released
 from tests.support.processes import captured
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # the first one runs make release
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 RELEASES = debian_root.releases(more=("trixie", "bookworm", "noble"))
 STEPS = r"""
 work=$1

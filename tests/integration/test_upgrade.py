@@ -101,6 +101,7 @@ def former(folder: Path, debs: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
 def test_a_version_and_the_former_one_read_each_others_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, simulated: SimulatedNode

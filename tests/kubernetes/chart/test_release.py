@@ -4,6 +4,7 @@
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.pods import run
 from tests.support import debian_root, released
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # it may run make release
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 README = (released.REPOSITORY / "README.md").read_text()
 LINES = re.compile(
     r"""
@@ -26,13 +27,16 @@ LINES = re.compile(
 PORT = "8809"  # of the cluster's own machine
 
 
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released.made(tmp_path_factory)
+
+
 @pytest.mark.skipif(not debian_root.FULL, reason="make ci-full")
 @ON_ONE
-def test_a_pod_gets_a_gpu_by_the_repository_of_a_release(
-    node: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_pod_gets_a_gpu_by_the_repository_of_a_release(release: Path, node: Cluster) -> None:
     work = node.box.work / "released"
-    www = shutil.copytree(released.made(tmp_path_factory), work / "www")
+    www = shutil.copytree(release, work / "www")
     words = ["-m", "http.server", "--bind=127.0.0.1", f"--directory={www}", PORT]
     server = node.box.start([sys.executable, *words], "server.log")
     flags = (f"--repository-config={work}/repositories", f"--repository-cache={work}/cache")
