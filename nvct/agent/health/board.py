@@ -85,11 +85,11 @@ class Board:
 
     def note_xid(self, event: XidEvent, fault: Fault, now: float) -> list[Change]:
         """Note an XID that asks for a reset or more; of every GPU if it names none."""
-        return self._step(self._concerned(event), Xid(fault=fault), now)
+        return self._step(self.concerned(event), Xid(fault=fault), now)
 
     def devices_of(self, event: XidEvent) -> tuple[str, ...]:
         """Return the UUIDs of the devices that an XID concerns."""
-        return tuple(uuid for key in self._concerned(event) for uuid in self._devices(key))
+        return tuple(uuid for key in self.concerned(event) for uuid in self._devices(key))
 
     def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
         """Note a look at GPUs, by UUID."""
@@ -139,7 +139,8 @@ class Board:
         known = self.instances.get(event.uuid, {})
         return event.gi == WHOLE or any(gi == event.gi for gi, _ in known)
 
-    def _concerned(self, event: XidEvent) -> list[Key]:
+    def concerned(self, event: XidEvent) -> list[Key]:
+        """Return the devices that an XID concerns: every GPU if it names none."""
         if not event.uuid:
             return [key for key in self.states if key.gi == WHOLE]
         if event.gi == WHOLE or not self.instances.get(event.uuid, {}):

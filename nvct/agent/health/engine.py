@@ -92,6 +92,7 @@ class HealthEngine:
         self._saved: set[str] = set()
         self._problems: dict[str, str] = {}
         self._hanging: dict[str, str] = {}
+        self._application_xids: dict[Key, int] = {}
         self._notices = Notices()
         self._counts = Counts()
         self._users: list[User] = []
@@ -118,6 +119,11 @@ class HealthEngine:
         if not health.is_offered:
             return notices.sentence(health)
         return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+
+    def application_xid(self, gpu: str, instance: Instance | None = None) -> int:
+        """Return the last XID of an application on a device since the agent's start, 0 if none."""
+        xids = [x for key, x in self._application_xids.items() if key.concerns(gpu, instance)]
+        return xids[-1] if xids else 0
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
@@ -299,6 +305,7 @@ class HealthEngine:
         if fault.action == "application":
             reason, message = notices.of_application(event, fault.reason)
             devices = self._board.devices_of(event)
+            self._application_xids.update(dict.fromkeys(self._board.concerned(event), event.xid))
             if self._notices.add(reason, message, time.time(), devices, is_warning=True):
                 self._save()
 
