@@ -223,16 +223,10 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
 
 def _mounts(bundle: Bundle | None = None) -> list[Mount]:
     """Return this process's mounts; none if a container has no folder of the host."""
-    if (
-        bundle
-        and not (
-            bundle.document.value(("root", "path"))  # NRI shows none
-            or any(
-                is_bind(mount) or str(mount.get("source"))[:1] == "/" for mount in bundle.mounts
-            )
-        )
-    ):
-        return []
+    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+        binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
+        if not binds:
+            return []
     mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")
