@@ -49,20 +49,14 @@ class Source:
     Attributes:
         path: without links, and without a slash at its end.
         covered: what the container's mounts cover below it.
-        name: for messages.
     """
 
     __slots__ = ("covered", "is_root", "name", "options", "path")
 
     def __init__(
-        self,
-        path: str,
-        options: list[object],
-        covered: Sequence[str] = (),
-        *,
-        name: str = "",
-        is_root: bool = False,
-    ) -> None:
+        self, path: str, options: list[object], covered: Sequence[str] = (), *,
+        name: str = "", is_root: bool = False,
+    ) -> None:  # fmt: skip
         self.path = path
         self.options = options
         self.covered = covered
