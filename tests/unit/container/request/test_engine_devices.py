@@ -489,10 +489,49 @@ def test_a_mount_gives_a_device_where_no_rule_refuses_the_rest(tmp_path: Path, l
         pytest.skip("only root makes device nodes")
     engine(lab, mounts=bind(tmp_path / "gpu"))
     assert asked(lab) == ""
+    without_rules(lab)
+    assert asked(lab) == "1"
+    allowed = rules_after(lab, "allow")
+    assert allowed[0] == DENIED
+    assert rule(195, 1) in allowed
+    ignored = rules_after(lab, "ignore")
+    assert ignored[0] == DENIED
+    assert rule(195, 1) not in ignored
+
+
+def without_rules(lab: Lab) -> None:
     document = json.loads(lab.config_json.read_text(encoding="utf-8"))
     document["linux"]["resources"] = {"pids": {"limit": 2048}}
     lab.config_json.write_text(json.dumps(document), encoding="utf-8")
-    assert asked(lab) == "1"
+
+
+def rules_after(lab: Lab, default: str) -> list[dict[str, Any]]:
+    """Return the device rules of a container that the runtime has made."""
+    text = lab.config_json.read_text(encoding="utf-8")
+    lab.keys["nvct.policy"] = {"default": default, "engine-devices": "checked"}
+    lab.configure()
+    lab.configure(
+        f'{lab.config_toml.read_text()}[[nvct.policy.rules]]\nusers = [7]\nthen = "deny"\n'
+    )
+    result = lab.create()
+    assert result.status == 0, result.stderr
+    made = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    lab.config_json.write_text(text, encoding="utf-8")
+    return list(made["linux"]["resources"]["devices"])
+
+
+@pytest.mark.parametrize("default", ["allow", "ignore", "deny"])
+def test_a_rule_refuses_the_rest_where_none_did(default: str, lab: Lab) -> None:
+    """Else a node that nobody sees, in a folder of root's, would be a GPU for crun."""
+    engine(lab, (10, 229))
+    without_rules(lab)
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["linux"]["devices"].append({"path": "/d", "type": "b", "major": 7, "minor": 0})
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    rules = rules_after(lab, default)
+    assert rules[0] == DENIED
+    assert {r["major"] for r in rules[1:]} == {7, 10, 195, 508}
+    assert [r["minor"] for r in rules[1:] if r["major"] == 195] == [254, 255]
 
 
 def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
