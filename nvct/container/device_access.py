@@ -9,7 +9,9 @@ that it sees. Contract: what cannot be understood counts as a device.
 
 from __future__ import annotations
 
-from nvct.container.host_view import seen_nodes, way_out, way_to_processes
+import posix
+
+from nvct.container.host_view import UNIFIED, seen_nodes, way_out, way_to_processes
 from nvct.container.request import device_numbers
 from nvct.container.request.device_numbers import FIRST_CONTROL_MINOR, NVIDIA_MAJOR, is_gpu
 from nvct.errors import NotPermittedError
@@ -67,8 +69,10 @@ class Access:
         ]
         if bundle.document.value(LISTENER):  # its agent gives descriptors to the container
             self.shared.append(".".join(LISTENER))
-        self.wide = list(self.shared)
         is_rootless = origin.is_rootless()
+        if not is_rootless:
+            self.shared += _other_groups(bundle, origin.cgroup)
+        self.wide = list(self.shared)
         self._rules = [read_rule(rule) for rule in bundle.objects(RULES)]
         self.is_open = bool(origin.cgroup) and not is_rootless and not self._is_closed()
         for node in bundle.objects(("linux", "devices")):
@@ -158,6 +162,27 @@ class Access:
             if not is_gpu(number) or number in known or number in self._exact
         }
         self.nodes = kept or self.nodes
+
+
+def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
+    """Return what takes a container out of its control group, whoever is its root.
+
+    A user who owns a control group above it can do that in version 2; and crun writes the process
+    into `tasks` of the folder that closID names below /sys/fs/resctrl.
+    """
+    ways, folder = [], UNIFIED
+    rdt = bundle.document.value(("linux", "intelRdt"))
+    if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):
+        ways.append(f"the class of service {rdt['closID']}")
+    for name in filter(None, cgroup.split("/")):
+        folder = f"{folder}/{name}"
+        try:
+            owner = posix.stat(folder).st_uid
+        except (OSError, ValueError):
+            break  # the runtime makes the rest
+        if owner:
+            ways.append(f"the control group {folder} of user {owner}")
+    return ways
 
 
 class Removal:

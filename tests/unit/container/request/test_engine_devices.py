@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.config.load import from_toml
-from nvct.container import host_view, recorder
+from nvct.container import device_access, host_view, recorder
 from nvct.container.decide import Decision
 from nvct.container.request import origin
 from nvct.container.request.kubelet_record import CLAIMS
@@ -497,6 +497,38 @@ def test_a_mount_gives_a_device_where_no_rule_refuses_the_rest(tmp_path: Path, l
     ignored = rules_after(lab, "ignore")
     assert ignored[0] == DENIED
     assert rule(195, 1) not in ignored
+
+
+@pytest.mark.parametrize("default", ["deny", "ignore"])
+def test_what_takes_a_container_out_of_its_control_group_counts(
+    default: str, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a user namespace: the host's user or crun does it."""
+    monkeypatch.setattr(device_access, "UNIFIED", str(tmp_path))
+    (tmp_path / "system/a").mkdir(parents=True)
+    (tmp_path / "users/a").mkdir(parents=True)
+
+    def why(cgroup: str, service: str = "gold") -> str:
+        engine(lab, cgroup=cgroup)
+        document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+        document["linux"]["intelRdt"] = {"closID": service}
+        document["linux"]["namespaces"].append({"type": "user"})
+        document["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+        made = checked(lab, default=default)
+        bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+        try:
+            made.into(bundle, HOST_CONFIG, None)
+        except NotPermittedError as error:
+            return error.message
+        return ""
+
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "users", 1000, 1000)
+        for group in ("/users/a", "users/a/b/1", "/users/1"):
+            assert f"the control group {tmp_path}/users of user 1000" in why(group), group
+        assert why("/system/a/1") == why("/new/1") == why("system.slice:x:1") == ""
+    assert "the class of service ../cgroup/devices" in why("/new", "../cgroup/devices")
 
 
 def without_rules(lab: Lab) -> None:
