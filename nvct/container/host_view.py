@@ -83,9 +83,6 @@ def way_out(bundle: Bundle) -> str:
         return ""
     if CAP_SYS_ADMIN in bundle.capabilities:
         return CAP_SYS_ADMIN
-    rdt = bundle.document.value(("linux", "intelRdt"))
-    if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):  # crun joins ../cgroup/devices
-        return f"the class of service {rdt['closID']}"
     try:
         mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
