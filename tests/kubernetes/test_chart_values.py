@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nvct.agent.health import settings as health_settings
 from nvct.agent.mig_manager.settings import resolve
 from nvct.cli.install import install
 from nvct.version import __version__
@@ -471,6 +472,14 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
     assert "NVCT_MIG_CONFIG_FILE" not in env
 
 
+def test_the_preflight_is_a_value_that_the_agent_reads() -> None:
+    text = "pcie-width=warn, persistence=ignore"
+    given = env_of(agent_of(pod_of(rendered({"health": {"preflight": text}}))))
+    assert given["HEALTH_PREFLIGHT"] == text
+    assert health_settings.from_environment(given).preflight
+    assert "HEALTH_PREFLIGHT" not in env_of(agent_of(pod_of(rendered({}))))
+
+
 def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     objects = rendered(MATRIX["dra"])
     agent = agent_of(pod_of(objects))
@@ -636,6 +645,10 @@ def test_a_value_without_effect_is_named_in_sections_of_sections() -> None:
         (
             {"condition": {"enable": False}},
             "at '/condition': additional properties 'enable' not allowed",
+        ),
+        (
+            {"health": {"preflight": "pcie-width=reset"}},
+            "at '/health/preflight': 'pcie-width=reset' does not match",
         ),
         ({"tolkit": {}}, "at '': additional properties 'tolkit' not allowed"),
         ({"toolkit": {"env": [{"name": "A B", "value": ""}]}}, "at '/toolkit/env/0/name'"),

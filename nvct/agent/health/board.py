@@ -46,6 +46,13 @@ class Key(NamedTuple):
             return self.gpu == gpu
         return self.gi in (WHOLE, instance[0]) and self.ci in (WHOLE, instance[1])
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels of its metrics."""
+        ids = {"GPU_I_ID": self.gi, "GPU_CI_ID": self.ci}
+        texts = {name: "" if number == WHOLE else str(number) for name, number in ids.items()}
+        return {"UUID": self.gpu, **texts}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLook:

@@ -24,7 +24,7 @@ from nvct import typed
 from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
 from nvct.agent.health import board, notices
-from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
+from nvct.agent.health.board import Board, Change, Instance, Key
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
@@ -88,6 +88,7 @@ class HealthEngine:
         self._log = log
         self._store = store
         self._board = Board(settings.rules)
+        self._preflight = settings.preflight_after(None)
         self._values: dict[str, dict[str, float]] = {}
         self._saved: set[str] = set()
         self._problems: dict[str, str] = {}
@@ -104,6 +105,7 @@ class HealthEngine:
         """Use other settings from now on."""
         self._settings = settings
         self._board.rules = settings.rules
+        self._preflight = settings.preflight_after(self._preflight)
 
     @property
     def nvml_problem(self) -> str:
@@ -117,7 +119,9 @@ class HealthEngine:
         health = self._board.of(gpu, instance)
         if not health.is_offered:
             return notices.sentence(health)
-        return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+        if gpu in self._hanging:
+            return faults.hanging(self._hanging[gpu])
+        return self._preflight.problem(gpu) if self._preflight else ""
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
@@ -144,6 +148,7 @@ class HealthEngine:
             ],
             "notices": [notice.describe() for notice in self._notices.all],
             "problem": self._store.problem if self._store else "",
+            **({"preflight": self._preflight.describe()} if self._preflight else {}),
         }
 
     def metrics(self) -> Iterator[Family]:
@@ -152,7 +157,7 @@ class HealthEngine:
             "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
         rows = [
-            (int(health.state == state), {**_labels(key), "state": state})
+            (int(health.state == state), {**key.labels, "state": state})
             for key, health in self._board.states.items()
             for state in STATES
         ]
@@ -161,11 +166,16 @@ class HealthEngine:
             ("failures", "How often a device became unhealthy.", self._counts.failures),
             ("returns", "How often a device became healthy again.", self._counts.returns),
         ):
-            counts = [(counted[key], _labels(key)) for key in self._board.states]
+            counts = [(counted[key], key.labels) for key in self._board.states]
             yield family(f"{PREFIX}_{name}_total", help_text, counts)
+        if self._preflight:
+            yield from self._preflight.metrics()
 
     def forget(self) -> None:
         """Consider every device healthy; an error that is still there is found again."""
+        if self._preflight:
+            self._preflight.forget()
+        self._look_at = 0.0
         self._note(self._board.forget(time.monotonic()))
 
     def broken_instances(self) -> set[tuple[str, int]]:
@@ -203,11 +213,12 @@ class HealthEngine:
             self._users.remove(user)
 
     async def begin(self, client: NvmlClient) -> None:
-        """Start the watch for XIDs if it has not: before devices are offered."""
-        if self._watch:
-            return
+        """Start the watch for XIDs if it has not, and check GPUs: before devices are offered."""
         try:
-            await self._take(client, await self._ask(client, client.events()))
+            if not self._watch:
+                await self._take(client, await self._ask(client, client.events()))
+            if self._preflight:
+                self._preflight.note(await self._ask(client, client.preflight()))
         except SupervisorEndedError:
             raise
         except NvmlError as error:
@@ -262,10 +273,15 @@ class HealthEngine:
                 before = self._values.get(gpu.uuid, {})
                 found[gpu.uuid] = board.look(gpu, before, counts=counts)
                 self._values[gpu.uuid] = {**before, **gpu.values}
+        if self._preflight:
+            found = await self._preflight.look(
+                found, lambda: self._ask(client, client.preflight())
+            )
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
-        if not is_calm and self._values.keys() != self._saved:
+        is_checked = self._preflight is not None and self._preflight.is_unsaved
+        if is_checked or (not is_calm and self._values.keys() != self._saved):
             self._save()  # what a reset is recognized by
 
     async def _take(self, client: NvmlClient, events: NvmlEvents) -> None:
@@ -281,7 +297,9 @@ class HealthEngine:
 
     def _note_events(self, events: NvmlEvents) -> None:
         if events.watch != self._watch:
-            self._watch = events.watch
+            self._watch, self._look_at = events.watch, 0.0
+            if self._preflight:
+                self._preflight.is_due = True  # the driver may be another one
             self._log.info("XID errors are watched from now on")
             for uuid, reason in events.unwatched.items():
                 self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
@@ -352,6 +370,9 @@ class HealthEngine:
         with contextlib.suppress(typed.MalformedError):
             kind = dict[str, dict[str, float]]
             self._values = typed.load(kind, document.get("values"))
+        if self._preflight:
+            with contextlib.suppress(typed.MalformedError):
+                self._preflight.load(document.get("preflight"))
         self._notices.load(document.get("notices"))
         for key, health in self._board.states.items():
             if health.state != "healthy":
@@ -364,14 +385,7 @@ class HealthEngine:
         before, self._saved = self._store.problem, set(self._values)
         values: dict[str, Json] = {uuid: {**known} for uuid, known in self._values.items()}
         recent: Json = [notice.describe() for notice in self._notices.all]
-        self._store.write({**self._board.to_dict(), "values": values, "notices": recent})
+        more = {"preflight": self._preflight.dump()} if self._preflight else {}
+        self._store.write({**self._board.to_dict(), "values": values, "notices": recent, **more})
         if self._store.problem and self._store.problem != before:
             self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
-
-
-def _labels(key: Key) -> dict[str, str]:
-    return {
-        "UUID": key.gpu,
-        "GPU_I_ID": "" if key.gi == WHOLE else str(key.gi),
-        "GPU_CI_ID": "" if key.ci == WHOLE else str(key.ci),
-    }

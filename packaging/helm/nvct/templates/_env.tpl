@@ -62,6 +62,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: STARTUP_TAINT
   value: {{ . | quote }}
 {{- end }}
+{{- if ne .Values.health.preflight "none" }}
+- name: HEALTH_PREFLIGHT
+  value: {{ .Values.health.preflight | quote }}
+{{- end }}
 {{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
 - name: MIG_STRATEGY # it would take the place of that in config files
   value: {{ include "nvct.migStrategy" . }}
