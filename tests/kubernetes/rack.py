@@ -31,35 +31,36 @@ class Rack:
         self.healing, self.most, self.healed = 0, 0, 0
         self.stops: set[str] = set()
         self.stopped: set[Brakes] = set()
-        self.died_at = 0.0
+        self.is_first = True
+        self.died = 0
 
     async def heal(self, node: Brakes) -> None:
         """Heal a node."""
         while refusal := await node.take():
             if "is stopped" in refusal:
                 self.stops.add(refusal)
-                self._note_stopped(node)
+                self.stopped.add(node)
+                self.tell_stop()
             await asyncio.sleep(LOOK_S)
         self.healing += 1
+        self.tell_stop()
         self.most = max(self.most, self.healing)
-        if not self.died_at:
-            self.died_at = time.monotonic()
+        if self.is_first:
+            self.is_first = False
             assert node._renewal
             node._renewal.cancel()  # as a kill does
             await asyncio.sleep(LEASE_S / 2)
-            self.healing -= 1
+            self.healing, self.died = self.healing - 1, 1
             return
         await asyncio.sleep(random.uniform(HEAL_S, 2 * HEAL_S))
         self.healing -= 1
         self.healed += 1
         await node.release()
 
-    def _note_stopped(self, node: Brakes) -> None:
+    def tell_stop(self) -> None:
         """Tell when all that do not heal know that they are stopped."""
-        before = len(self.stopped)
-        self.stopped.add(node)
-        others = self.healing + self.healed + bool(self.died_at)
-        if len(self.stopped) > before and len(self.stopped) + others >= self.count:
+        others = self.healing + self.healed + self.died
+        if self.stopped and len(self.stopped) + others >= self.count:
             print(ALL_STOPPED, flush=True)
 
 
