@@ -89,7 +89,7 @@ class Board:
 
     def devices_of(self, event: XidEvent) -> tuple[str, ...]:
         """Return the UUIDs of the devices that an XID concerns."""
-        return tuple(uuid for key in self._concerned(event) for uuid in self._devices(key))
+        return tuple(uuid for key in self._concerned(event) for uuid in self.devices(key))
 
     def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
         """Note a look at GPUs, by UUID."""
@@ -139,6 +139,12 @@ class Board:
         known = self.instances.get(event.uuid, {})
         return event.gi == WHOLE or any(gi == event.gi for gi, _ in known)
 
+    def devices(self, key: Key) -> tuple[str, ...]:
+        """Return the UUIDs of a device, and of the MIG devices on it."""
+        on_gpu = self.instances.get(key.gpu, {}).items()
+        uuids = tuple(uuid for ids, uuid in on_gpu if key.concerns(key.gpu, ids))
+        return uuids if key.gi != WHOLE else (key.gpu, *uuids)
+
     def _concerned(self, event: XidEvent) -> list[Key]:
         if not event.uuid:
             return [key for key in self.states if key.gi == WHOLE]
@@ -163,14 +169,9 @@ class Board:
             after = machine.step(before, event, now, self.rules)
             self.states[key] = after
             if (before.state, before.action) != (after.state, after.action):
-                devices = self._devices(key)
+                devices = self.devices(key)
                 changes.append(Change(key=key, before=before, after=after, devices=devices))
         return changes
-
-    def _devices(self, key: Key) -> tuple[str, ...]:
-        on_gpu = self.instances.get(key.gpu, {}).items()
-        uuids = tuple(uuid for ids, uuid in on_gpu if key.concerns(key.gpu, ids))
-        return uuids if key.gi != WHOLE else (key.gpu, *uuids)
 
 
 def _of_instance(look: Look) -> Look:

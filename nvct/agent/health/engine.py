@@ -16,8 +16,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from nvct import typed
@@ -25,7 +25,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
 from nvct.agent.health import board, notices
 from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
-from nvct.agent.health.machine import STATES
+from nvct.agent.health.machine import STATES, Health
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
@@ -68,14 +68,6 @@ class User:
     changed: Changed
 
 
-@dataclass()
-class Counts:
-    """Counters by device, since the start of the program."""
-
-    failures: Counter[Key] = field(default_factory=Counter)
-    returns: Counter[Key] = field(default_factory=Counter)
-
-
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
@@ -92,8 +84,11 @@ class HealthEngine:
         self._saved: set[str] = set()
         self._problems: dict[str, str] = {}
         self._hanging: dict[str, str] = {}
+        self._withheld: dict[str, str] = {}
+        self._were_reset: set[str] = set()
         self._notices = Notices()
-        self._counts = Counts()
+        self._failures: Counter[Key] = Counter()  # since the start of the program
+        self._returns: Counter[Key] = Counter()
         self._users: list[User] = []
         self._turn = asyncio.Lock()
         self._watch = 0
@@ -117,12 +112,36 @@ class HealthEngine:
         health = self._board.of(gpu, instance)
         if not health.is_offered:
             return notices.sentence(health)
-        return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+        if gpu in self._hanging:
+            return faults.hanging(self._hanging[gpu])
+        return self._withheld.get(gpu, "")
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
         is_asked = not self.nvml_problem and gpu not in self._hanging
         return is_asked and self._board.of(gpu, instance).state == "probation"
+
+    def of_gpus(self) -> dict[str, Health]:
+        """Return the health of each GPU that was seen, by UUID."""
+        return {key.gpu: health for key, health in self._board.states.items() if key.gi == WHOLE}
+
+    def withhold(self, reasons: Mapping[str, str]) -> None:
+        """Offer no pod these GPUs, by UUID, whatever their health is, until the next call."""
+        if reasons != self._withheld:
+            self._withheld = dict(reasons)
+            self._tell(())
+
+    def note_reset(self, gpus: Iterable[str]) -> None:
+        """Note that GPUs were reset: a GPU before Volta has no counter that shows it."""
+        self._were_reset.update(gpus)
+        self._look_at = 0.0
+
+    def note(self, gpu: str, reason: str, message: str, *, is_warning: bool) -> None:
+        """Add a notice about a GPU, which becomes a line of the log and an Event."""
+        (self._log.warning if is_warning else self._log.info)(message)
+        devices = self._board.devices(Key(gpu))
+        self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
+        self._save()
 
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""
@@ -158,8 +177,8 @@ class HealthEngine:
         ]
         yield family(f"{PREFIX}_state", help_text, rows)
         for name, help_text, counted in (
-            ("failures", "How often a device became unhealthy.", self._counts.failures),
-            ("returns", "How often a device became healthy again.", self._counts.returns),
+            ("failures", "How often a device became unhealthy.", self._failures),
+            ("returns", "How often a device became healthy again.", self._returns),
         ):
             counts = [(counted[key], _labels(key)) for key in self._board.states]
             yield family(f"{PREFIX}_{name}_total", help_text, counts)
@@ -260,8 +279,12 @@ class HealthEngine:
         for gpu in conditions.gpus:
             if gpu.uuid not in found:
                 before = self._values.get(gpu.uuid, {})
-                found[gpu.uuid] = board.look(gpu, before, counts=counts)
+                look = board.look(gpu, before, counts=counts)
+                if gpu.uuid in self._were_reset:
+                    look = replace(look, look=replace(look.look, was_reset=True))
+                found[gpu.uuid] = look
                 self._values[gpu.uuid] = {**before, **gpu.values}
+        self._were_reset -= {gpu.uuid for gpu in conditions.gpus}
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
@@ -327,8 +350,8 @@ class HealthEngine:
             self._log.decided(TASK, "changed", about, result=message.removeprefix(f"{about} "))
             self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
             is_failure = change.after.state == "unhealthy" != change.before.state
-            self._counts.failures[change.key] += is_failure
-            self._counts.returns[change.key] += change.before.state == "probation" and (
+            self._failures[change.key] += is_failure
+            self._returns[change.key] += change.before.state == "probation" and (
                 change.after.state == "healthy"
             )
         if changes:
