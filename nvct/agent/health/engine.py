@@ -16,16 +16,16 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from nvct import typed
 from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
 from nvct.agent.health import board, notices
-from nvct.agent.health.board import Board, Change, Instance, Key
-from nvct.agent.health.machine import STATES
+from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
+from nvct.agent.health.machine import STATES, Health
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
@@ -68,14 +68,6 @@ class User:
     changed: Changed
 
 
-@dataclass()
-class Counts:
-    """Counters by device, since the start of the program."""
-
-    failures: Counter[Key] = field(default_factory=Counter)
-    returns: Counter[Key] = field(default_factory=Counter)
-
-
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
@@ -93,8 +85,11 @@ class HealthEngine:
         self._saved: set[str] = set()
         self._problems: dict[str, str] = {}
         self._hanging: dict[str, str] = {}
+        self._withheld: dict[str, str] = {}
+        self._were_reset: set[str] = set()
         self._notices = Notices()
-        self._counts = Counts()
+        self._failures: Counter[Key] = Counter()  # since the start of the program
+        self._returns: Counter[Key] = Counter()
         self._users: list[User] = []
         self._turn = asyncio.Lock()
         self._watch = 0
@@ -121,31 +116,40 @@ class HealthEngine:
             return notices.sentence(health)
         if gpu in self._hanging:
             return faults.hanging(self._hanging[gpu])
-        return self._preflight.problem(gpu) if self._preflight else ""
+        withheld = self._withheld.get(gpu, "")
+        return withheld or (self._preflight.problem(gpu) if self._preflight else "")
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
         is_asked = not self.nvml_problem and gpu not in self._hanging
         return is_asked and self._board.of(gpu, instance).state == "probation"
 
+    def of_gpus(self) -> dict[str, Health]:
+        """Return the health of each GPU that was seen, by UUID."""
+        return {key.gpu: health for key, health in self._board.states.items() if key.gi == WHOLE}
+
+    def withhold(self, reasons: Mapping[str, str]) -> None:
+        """Offer no pod these GPUs, by UUID, whatever their health is, until the next call."""
+        if reasons != self._withheld:
+            self._withheld = dict(reasons)
+            self._tell(())
+
+    def note_reset(self, gpus: Iterable[str]) -> None:
+        """Note that GPUs were reset: a GPU before Volta has no counter that shows it."""
+        self._were_reset.update(gpus)
+        self._look_at = 0.0
+
+    def note(self, gpu: str, reason: str, message: str, *, is_warning: bool) -> None:
+        """Add a notice about a GPU, which becomes a line of the log and an Event."""
+        (self._log.warning if is_warning else self._log.info)(message)
+        devices = self._board.devices(Key(gpu))
+        self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
+        self._save()
+
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""
-        now = time.monotonic()
         return {
-            "devices": [
-                {
-                    "uuid": key.gpu,
-                    "gi": key.gi,
-                    "ci": key.ci,
-                    "state": health.state,
-                    "action": health.action,
-                    "reason": health.reason,
-                    "seconds": round(now - health.since, 1),
-                    "returns": len(health.returns),
-                }
-                for key, health in self._board.states.items()
-                if health.state != "healthy"
-            ],
+            "devices": self._board.describe(time.monotonic()),
             "notices": [notice.describe() for notice in self._notices.all],
             "problem": self._store.problem if self._store else "",
             **({"preflight": self._preflight.describe()} if self._preflight else {}),
@@ -163,8 +167,8 @@ class HealthEngine:
         ]
         yield family(f"{PREFIX}_state", help_text, rows)
         for name, help_text, counted in (
-            ("failures", "How often a device became unhealthy.", self._counts.failures),
-            ("returns", "How often a device became healthy again.", self._counts.returns),
+            ("failures", "How often a device became unhealthy.", self._failures),
+            ("returns", "How often a device became healthy again.", self._returns),
         ):
             counts = [(counted[key], key.labels) for key in self._board.states]
             yield family(f"{PREFIX}_{name}_total", help_text, counts)
@@ -268,15 +272,18 @@ class HealthEngine:
         conditions = await self._ask(client, client.conditions())
         counts = self._settings.table.checks.looks
         found = {uuid: board.hangs(reason) for uuid, reason in self._hanging.items() if counts}
+        values = {}
         for gpu in conditions.gpus:
             if gpu.uuid not in found:
-                before = self._values.get(gpu.uuid, {})
-                found[gpu.uuid] = board.look(gpu, before, counts=counts)
-                self._values[gpu.uuid] = {**before, **gpu.values}
-        if self._preflight:
+                before, was_reset = self._values.get(gpu.uuid, {}), gpu.uuid in self._were_reset
+                found[gpu.uuid] = board.look(gpu, before, counts=counts, was_reset=was_reset)
+                values[gpu.uuid] = {**before, **gpu.values}
+        if self._preflight:  # if that fails, the next look finds the same resets
             found = await self._preflight.look(
                 found, lambda: self._ask(client, client.preflight())
             )
+        self._values |= values
+        self._were_reset -= values.keys()
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
@@ -345,8 +352,8 @@ class HealthEngine:
             self._log.decided(TASK, "changed", about, result=message.removeprefix(f"{about} "))
             self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
             is_failure = change.after.state == "unhealthy" != change.before.state
-            self._counts.failures[change.key] += is_failure
-            self._counts.returns[change.key] += change.before.state == "probation" and (
+            self._failures[change.key] += is_failure
+            self._returns[change.key] += change.before.state == "probation" and (
                 change.after.state == "healthy"
             )
         if changes:

@@ -18,7 +18,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
 from nvct.agent.health.store import NAME, Store
 from nvct.agent.web import exposition
-from nvct.errors import UsageError
+from nvct.errors import NvmlError, UsageError
 from nvct.host.nvml.model import NvmlEvents
 from nvct.host.nvml.sample_model import GpuPreflight, NvmlPreflight
 from nvct_sim import node_changes, state, tree
@@ -159,6 +159,7 @@ class Machine(Nvml):
         self.driver, self.watch = DRIVER, 1
         self.found: dict[str, float] = {}
         self.preflights = 0
+        self.failures: list[Exception] = []
 
     async def events(self) -> NvmlEvents:
         known = await super().events()
@@ -166,6 +167,8 @@ class Machine(Nvml):
 
     async def preflight(self) -> NvmlPreflight:
         self.preflights += 1
+        if self.failures:
+            raise self.failures.pop()
         gpus = (
             GpuPreflight(uuid=GPU, name="H100", values=dict(self.found)),
             GpuPreflight(uuid=SPLIT, name="H100"),
@@ -275,6 +278,16 @@ async def test_it_is_checked_after_a_change_of_the_driver_and_a_reset(
     why, count = await checks_after(change)
     assert why == f"preflight: {WIDTH}; reset the GPU"
     assert count > 0
+
+
+async def test_a_check_that_fails_after_a_reset_is_made_again() -> None:
+    def reset(nvml: Machine) -> None:
+        nvml.failures = [NvmlError("no answer within 5 s")]
+        nvml.values.update(energy=10.0)
+
+    why, count = await checks_after(reset)
+    assert why == f"preflight: {WIDTH}; reset the GPU"
+    assert count > 1
 
 
 async def test_a_gpu_that_hangs_is_checked_when_it_answers() -> None:
