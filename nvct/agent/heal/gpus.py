@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER
-from nvct.agent.heal.machine import reset_group
-from nvct.agent.heal.settings import GROUP_ENV
+from nvct.agent.heal.machine import reset_together
 from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
 from nvct.agent.nvml.client import NvmlClient
@@ -24,27 +23,18 @@ class Gpus:
     """The GPUs; what NVML or the host refuses raises NvctError."""
 
     def __init__(self, client: NvmlClient, env: Mapping[str, str], *, groups: bool) -> None:
-        self._client, self._groups = client, groups
+        self._client, self.groups = client, groups
         self._session = AgentSession(client, machine_roots(env))
         self._machine = machine_of(client, self._session, FOLDER)
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
-        """Return the GPUs that are reset with one, by UUID, and why they are not, "" if they are.
-
-        Where a reset is refused, the GPU is alone.
-        """
-        report = await self._client.report()
-        for each in report.gpus:
-            if each.uuid == gpu and each.mig_enabled:
-                return (gpu,), "it is in MIG mode, and a reset would remove its MIG devices"
-        attributes = await self._client.attributes()
-        compute = {uuid: each.compute for uuid, each in attributes.items()}
-        group = reset_group(gpu, compute, (await self._client.topology()).links)
-        if not group:
-            return (gpu,), "it is not known which GPUs have to be reset together"
-        if len(group) > 1 and not self._groups:
-            return (gpu,), f"{len(group)} GPUs have to be reset together: see {GROUP_ENV}"
-        return group, ""
+        """Return what `reset_together` does."""
+        known = {each.uuid: each for each in (await self._client.report()).gpus}
+        attributes = (await self._client.attributes()).get(gpu)
+        if gpu not in known or attributes is None:
+            return (gpu,), "NVML does not describe it"
+        links = (await self._client.topology()).links
+        return reset_together(known[gpu], attributes.compute, links, groups=self.groups)
 
     async def holders(self, gpus: Sequence[str]) -> tuple[str, ...]:
         """Return which processes have GPUs open, but NVML's own."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from nvct.agent.health.machine import Health
 from nvct.host.faults import ACTIONS, REMEDIES, Action
-from nvct.host.nvml.model import GpuLink
+from nvct.host.nvml.model import GpuLink, NvmlGpu
 
 Step: TypeAlias = Literal[
     "quarantined", "evicting", "releasing", "resetting", "checking", "probation", "requested",
@@ -86,7 +86,7 @@ class Look:
 
     Attributes:
         wait: why the healing may not begin now, "" if it may.
-        gpus, refusal: as a record has them.
+        gpus, refusal: as a record has them; () if that is not known.
         users: what pods have of them, None if that is not known.
         holders: the processes that have them open, same.
         outcome: of the reset: "" if it worked, else why not; None if there was none yet.
@@ -122,6 +122,8 @@ def _quarantined(record: Record, look: Look, now: float, rules: Rules) -> Record
         return replace(record, reason=look.health.reason)
     if look.wait:
         return replace(record, reason=look.wait)
+    if not look.gpus:
+        return record
     return Record(step="evicting", since=now, gpus=look.gpus, refusal=look.refusal)
 
 
@@ -159,14 +161,14 @@ def _resetting(record: Record, look: Look, now: float) -> Record:
     if look.outcome and look.holders:  # one came meanwhile
         return _failed(f"the GPU is in use: {'; '.join(look.holders)}", now)
     if look.outcome:
-        return _requested("reboot", f"the reset failed: {look.outcome}", now)
+        return _requested("reboot", f"{look.health.reason}; no reset: {look.outcome}", now)
     return Record(step="checking", since=now, gpus=record.gpus)
 
 
 def _checking(record: Record, look: Look, now: float, rules: Rules) -> Record:
     if now - record.since < rules.check_s:
         return replace(record, reason=look.health.reason)
-    return _requested("reboot", f"the reset has not helped: {look.health.reason}", now)
+    return _requested("reboot", f"{look.health.reason}; the reset has not helped", now)
 
 
 def _requesting(record: Record, look: Look, now: float, rules: Rules) -> Record:
@@ -214,27 +216,31 @@ def resumed(record: Record, now: float, rules: Rules) -> Record:
     return record
 
 
-def reset_group(
-    gpu: str, compute: Mapping[str, tuple[int, int]], links: Iterable[GpuLink]
-) -> tuple[str, ...]:
-    """Return the GPUs that have to be reset together with one, by UUID; () if that is not known.
+def reset_together(
+    gpu: NvmlGpu, compute: tuple[int, int], links: Iterable[GpuLink], *, groups: bool
+) -> tuple[tuple[str, ...], str]:
+    """Return the GPUs that are reset with one, by UUID, and why they are not, "" if they are.
 
     GPUs before Ampere are reset with all that NVLinks connect them to (nvidia-smi(1), -r), which
-    refuses less than that.
+    refuses less than that. Where a reset is refused here, the GPU is alone.
 
     Args:
-        compute: CUDA compute capability of each GPU, (0, 0) if it is unknown.
+        compute: its CUDA compute capability, (0, 0) if it is unknown.
+        groups: whether several may be reset.
     """
-    known = compute.get(gpu, (0, 0))
-    if known >= OLDEST_ALONE:
-        return (gpu,)
-    if known == (0, 0):
-        return ()
+    if gpu.mig_enabled:
+        return (gpu.uuid,), "it is in MIG mode, and a reset would remove its MIG devices"
+    if compute == (0, 0):
+        return (gpu.uuid,), "it is not known which GPUs have to be reset together"
+    if compute >= OLDEST_ALONE:
+        return (gpu.uuid,), ""
     connected = [set(link.gpus) for link in links if link.nvlinks]
-    group = {gpu}
+    group = {gpu.uuid}
     while more := {uuid for pair in connected if pair & group for uuid in pair} - group:
         group |= more
-    return tuple(sorted(group))
+    if len(group) > 1 and not groups:
+        return (gpu.uuid,), f"{len(group)} GPUs have to be reset together, which is switched off"
+    return tuple(sorted(group)), ""
 
 
 TEXTS: Mapping[Step, str] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -22,11 +22,11 @@ from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.heal import machine, node, settings
 from nvct.agent.heal.gpus import Gpus
-from nvct.agent.heal.machine import HEALING, STEPS, Look, Record, Rules
+from nvct.agent.heal.machine import HEALING, LEVELS, STEPS, Look, Record, Rules
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
 from nvct.agent.health.store import Store
-from nvct.agent.kubernetes.cluster import NODE, Cluster, ClusterError
+from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, Cluster, ClusterError
 from nvct.agent.kubernetes.node_pods import PodDevice, Pods
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.nvml.client import SupervisorEndedError
@@ -73,6 +73,10 @@ class Brake(Protocol):
 
     async def release(self) -> None:
         """Let others heal."""
+        ...
+
+    def count_reset(self, gpu: str) -> str:
+        """Count a reset that is about to be made; return why it must not be made, "" if it may."""
         ...
 
 
@@ -141,6 +145,8 @@ class Healing(Task):
         return [
             {
                 "remediation": self._rules.level,
+                "group": self._gpus.groups,
+                "evict_s": self._rules.evict_s,
                 "problem": self.problem.text or self._store.problem,
                 "gpus": [
                     {
@@ -204,9 +210,13 @@ class Healing(Task):
         What does not answer keeps no other GPU waiting.
         """
         known = health.of_gpus()
-        steps = [partial(self._advance, health, gpu, state) for gpu, state in known.items()]
+        steps: list[Callable[[], Awaitable[None]]] = [
+            *(partial(self._advance, health, gpu, state) for gpu, state in known.items()),
+            self._free_others,
+            partial(self._show, known),
+        ]
         failure: NvctError | None = None
-        for work in (*steps, self._free_others, partial(self._show, known)):
+        for work in steps:
             try:
                 await work()
             except SupervisorEndedError:
@@ -268,17 +278,22 @@ class Healing(Task):
             return replace(seen, users=await self._evicted(record.gpus))
         if record.step == "releasing":
             return replace(seen, holders=await self._gpus.holders(record.gpus))
-        if record.step == "resetting":
-            try:
-                await self._gpus.reset(record.gpus)
-            except SupervisorEndedError:
-                raise
-            except NvctError as error:
-                holders = await self._gpus.holders(record.gpus)
-                return replace(seen, outcome=error.message, holders=holders)
-            health.note_reset(record.gpus)
-            return replace(seen, outcome="")
-        return seen
+        return await self._reset(seen, health, gpu, record) if record.step == "resetting" else seen
+
+    async def _reset(self, seen: Look, health: HealthEngine, gpu: str, record: Record) -> Look:
+        """Reset a GPU, and those that are reset with it, unless it was reset too often."""
+        refusal = self._brake.count_reset(gpu) if self._brake else ""
+        if refusal:
+            return replace(seen, outcome=refusal)
+        try:
+            await self._gpus.reset(record.gpus)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            holders = await self._gpus.holders(record.gpus)
+            return replace(seen, outcome=error.message, holders=holders)
+        health.note_reset(record.gpus)
+        return replace(seen, outcome="")
 
     async def _begun(self, seen: Look, gpu: str, record: Record) -> Look:
         """Learn what else has to be reset, and take the brake, once the GPU is given up."""
@@ -328,7 +343,7 @@ class Healing(Task):
             self._holds_brake = False
 
     async def _show(self, known: Mapping[str, Health]) -> None:
-        """Write the Node's taint and label, where they differ."""
+        """Write the Node's taint and label where they differ, and ask for a reboot."""
         has_failed = bool(known) and all(each.state == "unhealthy" for each in known.values())
         request = node.worst(record.action for record in self._records.values() if record.action)
         if self._shown == (has_failed, request):
@@ -336,9 +351,14 @@ class Healing(Task):
         found = await find_node(self._cluster, self._node)
         patch = node.patch(found, has_failed=has_failed, request=request)
         if patch:
-            metadata = {
-                **patch.get("metadata", {}), "name": self._node,
-                "resourceVersion": found["metadata"]["resourceVersion"],
-            }  # fmt: skip
-            await self._cluster.merge(NODE, {**patch, "metadata": metadata}, node.MANAGER)
+            await self._cluster.merge(NODE, patch, node.MANAGER)
+        if request == "reboot" and self._rules.level == LEVELS[-1]:
+            try:
+                await self._cluster.create(node.REBOOT, node.reboot(found))
+            except ClusterError as error:  # without NVSentinel, the label asks alone
+                if error.status not in (CONFLICT, NOT_FOUND):
+                    raise
+            else:
+                self._log.warning(f"NVSentinel is asked to reboot {self._node}")
+                self._log.decided(TASK, "changed", self._node, result="a RebootNode was made")
         self._shown = has_failed, request

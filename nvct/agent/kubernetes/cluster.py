@@ -126,13 +126,13 @@ class Cluster:
             return Listing(objects, found.resourceVersion)
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
-        """Create an object of a namespace, and return it; status 409 if its name is in use."""
+        """Create an object, and return it; status 409 if its name is in use."""
         metadata = manifest["metadata"]
         with self._told("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
             body = resource.from_dict(_typed(kind, manifest))
             client: Any = self._client  # its overloads do not take a kind that is made here
-            return dict(await client.create(body, namespace=metadata["namespace"]))
+            return dict(await client.create(body, namespace=metadata.get("namespace")))
 
     async def apply(
         self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""

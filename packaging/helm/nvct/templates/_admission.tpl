@@ -41,7 +41,8 @@ spec:
 
 {{/* Not empty if the agent evicts pods. */}}
 {{- define "nvct.evicts" -}}
-{{- if and .Values.migManager.evictPods (include "nvct.changesMig" .) }}true{{ end -}}
+{{- $heals := and (include "nvct.heals" .) (ne .Values.health.remediation "quarantine") -}}
+{{- if or $heals (and .Values.migManager.evictPods (include "nvct.changesMig" .)) }}true{{ end -}}
 {{- end }}
 
 {{/* A list in CEL. */}}
@@ -80,6 +81,9 @@ needs them, and never the label that a task obeys. */}}
 {{- if include "nvct.changesMig" . }}
 - nvidia.com/mig.config.state
 {{- $deployed = concat $deployed (ternary (list) (list "client") .Values.driverUpgrades) (list "dcgm" "dcgm-exporter" "device-plugin" "gpu-feature-discovery" "nvsm") }}
+{{- end }}
+{{- if include "nvct.heals" . }}
+- nvct.dev/gpu-request
 {{- end }}
 {{- range $deployed | uniq }}
 - nvidia.com/gpu.deploy.{{ . }}

@@ -66,6 +66,14 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: HEALTH_PREFLIGHT
   value: {{ .Values.health.preflight | quote }}
 {{- end }}
+{{- if include "nvct.heals" . }}
+- name: NVCT_REMEDIATION
+  value: {{ .Values.health.remediation }}
+{{- if .Values.health.remediationGroup }}
+- name: NVCT_REMEDIATION_GROUP
+  value: "true"
+{{- end }}
+{{- end }}
 {{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
 - name: MIG_STRATEGY # it would take the place of that in config files
   value: {{ include "nvct.migStrategy" . }}

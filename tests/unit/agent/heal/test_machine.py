@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each step of a GPU's healing, what leads to the next one, and what ends it."""
 
+from dataclasses import replace
+
 import pytest
 
 from nvct.agent.heal import machine
-from nvct.agent.heal.machine import LEVELS, Look, Record, Rules, Step, reset_group, resumed, step
+from nvct.agent.heal.machine import (
+    LEVELS,
+    Look,
+    Record,
+    Rules,
+    Step,
+    reset_together,
+    resumed,
+    step,
+)
 from nvct.agent.health.machine import Health
-from nvct.host.nvml.model import GpuLink
+from nvct.host.nvml.model import GpuLink, NvmlGpu
 
 XID = "XID 48 (double-bit ECC error)"
 RESET = Health(state="unhealthy", action="reset", reason=XID)
@@ -94,7 +105,10 @@ def test_what_no_reset_helps_is_requested_once_its_pods_have_gone(level: str) ->
 def test_the_healing_waits_for_the_brake_and_says_so() -> None:
     look = Look(health=RESET, wait="2 nodes heal already")
     assert after(record("quarantined"), look, 31) == ("quarantined", "2 nodes heal already", "")
-    assert after(record("quarantined"), Look(health=RESET), 29)[0] == "quarantined"
+    assert (
+        after(record("quarantined"), Look(health=RESET, gpus=("GPU-0",)), 29)[0] == "quarantined"
+    )
+    assert after(record("quarantined"), Look(health=RESET), 31)[0] == "quarantined"  # not asked
 
 
 def test_pods_have_a_time_to_go() -> None:
@@ -129,17 +143,17 @@ def test_holders_have_a_time_to_go_and_are_named() -> None:
 def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot() -> None:
     failed = Look(health=RESET, outcome="nvidia-smi -r failed")
     assert after(record("resetting"), failed) == (
-        "requested", "the reset failed: nvidia-smi -r failed", "reboot"
+        "requested", f"{XID}; no reset: nvidia-smi -r failed", "reboot"
     )  # fmt: skip
     assert after(record("checking"), Look(health=RESET), 119)[0] == "checking"
     assert after(record("checking"), Look(health=RESET), 120) == (
-        "requested", f"the reset has not helped: {XID}", "reboot"
+        "requested", f"{XID}; the reset has not helped", "reboot"
     )  # fmt: skip
 
 
 def test_a_request_grows_and_never_shrinks() -> None:
     worn = Health(state="unhealthy", action="replace", reason="no row is left")
-    asked = record("requested", action="reboot", reason="the reset failed")
+    asked = record("requested", action="reboot", reason="no reset helps")
     assert after(asked, Look(health=RESET))[2] == "reboot"
     assert after(asked, Look(health=worn)) == ("requested", "no row is left", "replace")
 
@@ -168,18 +182,24 @@ LINKS = [GpuLink(gpus=pair, ancestor=0, nvlinks=2) for pair in PAIRS] + [
 
 
 @pytest.mark.parametrize(
-    ("gpu", "compute", "group"),
+    ("uuid", "compute", "group", "refusal"),
     [
-        ("GPU-0", VOLTA, ("GPU-0", "GPU-1", "GPU-2")),
-        ("GPU-4", VOLTA, ("GPU-3", "GPU-4")),
-        ("GPU-5", VOLTA, ("GPU-5",)),
-        ("GPU-0", AMPERE, ("GPU-0",)),
-        ("GPU-0", (9, 0), ("GPU-0",)),
-        ("GPU-0", (0, 0), ()),
+        ("GPU-0", VOLTA, ("GPU-0", "GPU-1", "GPU-2"), ""),
+        ("GPU-4", VOLTA, ("GPU-3", "GPU-4"), ""),
+        ("GPU-5", VOLTA, ("GPU-5",), ""),
+        ("GPU-0", AMPERE, ("GPU-0",), ""),
+        ("GPU-0", (9, 0), ("GPU-0",), ""),
+        ("GPU-0", (0, 0), ("GPU-0",), "it is not known which GPUs have to be reset together"),
     ],
 )
 def test_gpus_before_ampere_are_reset_with_those_that_nvlinks_connect(
-    gpu: str, compute: tuple[int, int], group: tuple[str, ...]
+    uuid: str, compute: tuple[int, int], group: tuple[str, ...], refusal: str
 ) -> None:
-    assert reset_group(gpu, {gpu: compute}, LINKS) == group
-    assert reset_group(gpu, {}, LINKS) == ()
+    gpu = NvmlGpu(index=0, minor=0, uuid=uuid, bus_id="", name="")
+    assert reset_together(gpu, compute, LINKS, groups=True) == (group, refusal)
+    if len(group) > 1:
+        alone, refusal = reset_together(gpu, compute, LINKS, groups=False)
+        assert alone == (uuid,)
+        assert refusal == f"{len(group)} GPUs have to be reset together, which is switched off"
+    in_mig = replace(gpu, mig_enabled=True)
+    assert reset_together(in_mig, compute, LINKS, groups=True)[1].startswith("it is in MIG mode")

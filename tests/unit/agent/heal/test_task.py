@@ -13,7 +13,7 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.heal import task
 from nvct.agent.heal.machine import Rules
-from nvct.agent.heal.node import REQUEST, TAINT
+from nvct.agent.heal.node import REBOOT, REQUEST, TAINT
 from nvct.agent.heal.settings import resolve
 from nvct.agent.heal.task import PROTECTED, Healing
 from nvct.agent.health import engine as health_engine
@@ -38,7 +38,10 @@ class FakeCluster:
         self.node: Object = {
             "metadata": {"name": NAME, "resourceVersion": "1", "labels": {}},
             "spec": {"taints": taints},
+            "status": {"nodeInfo": {"bootID": "b00t"}},
         }
+        self.created: list[Object] = []
+        self.refusal: ClusterError | None = None
         self.failure: ClusterError | None = None
         self.writes = self.asked = 0
 
@@ -59,6 +62,13 @@ class FakeCluster:
                 self.node["metadata"]["labels"][key] = value
         self.node["spec"] |= manifest.get("spec", {})
         return self.node
+
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        assert kind == REBOOT
+        if self.refusal:
+            raise self.refusal
+        self.created.append(manifest)
+        return manifest
 
     async def close(self) -> None:
         pass
@@ -101,6 +111,8 @@ class FakePods:
 class FakeGpus:
     """The GPUs; a reset sets back NVML's counters."""
 
+    groups = True
+
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
         self.group: tuple[str, ...] = (GPU,)
@@ -128,7 +140,7 @@ class FakeGpus:
 
 class FakeBrake:
     def __init__(self, reason: str = "") -> None:
-        self.reason = reason
+        self.reason, self.refusal = reason, ""
         self.is_taken = False
 
     async def take(self) -> str:
@@ -137,6 +149,11 @@ class FakeBrake:
 
     async def release(self) -> None:
         self.is_taken = False
+
+    def count_reset(self, gpu: str) -> str:
+        assert self.is_taken
+        assert gpu == GPU
+        return self.refusal
 
 
 class Lab:
@@ -247,6 +264,30 @@ async def test_a_lost_gpu_is_asked_to_be_rebooted(tmp_path: Path) -> None:
         assert lab.pods.pods == {"other": SPLIT}
 
 
+@pytest.mark.parametrize(
+    ("level", "refusal", "is_asked"),
+    [
+        ("reboot-request", None, True),
+        ("reboot-request", ClusterError("no such kind", status=404), False),
+        ("reboot-request", ClusterError("it exists", status=409), False),
+        ("reset", None, False),
+    ],
+)
+async def test_nvsentinel_is_asked_once_where_the_level_says_so(
+    tmp_path: Path, level: str, refusal: ClusterError | None, *, is_asked: bool
+) -> None:
+    lab = Lab(tmp_path, level)
+    lab.cluster.refusal = refusal
+    async with lab.running() as work:
+        lab.nvml.lost = True
+        await until(lambda: lab.cluster.request == "reboot")
+        await asyncio.sleep(0.05)
+        assert work.problem.text == ""
+    spec = {"nodeName": NAME, "force": False}
+    asked = [{"metadata": {"name": "nvct-b00t"}, "spec": spec}]
+    assert lab.cluster.created == (asked if is_asked else [])
+
+
 @pytest.mark.parametrize("failure", [HostError("nvidia-smi -r failed"), None])
 async def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot(
     tmp_path: Path, failure: HostError | None
@@ -257,8 +298,8 @@ async def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot(
     async with lab.running() as work:
         lab.fail()
         await until(lambda: lab.cluster.request == "reboot")
-        says = "the reset failed: nvidia-smi" if failure else "the reset has not helped"
-        assert reason(work).startswith(says)
+        says = "no reset: nvidia-smi -r failed" if failure else "the reset has not helped"
+        assert reason(work).endswith(f"; {says}")
         assert len(lab.gpus.resets) == 1
 
 
@@ -359,6 +400,16 @@ async def test_without_the_brake_nothing_begins(tmp_path: Path) -> None:
         await until(lambda: state(work) == "" and lab.gpus.resets == [(GPU,)])
 
 
+async def test_a_gpu_that_was_reset_too_often_needs_more(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.brake.refusal = "it was reset 2 times within an hour"
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: lab.cluster.request == "reboot")
+        assert reason(work).endswith("; no reset: it was reset 2 times within an hour")
+        assert lab.gpus.resets == []
+
+
 async def test_an_api_server_that_is_away_stops_no_reset(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
@@ -384,7 +435,7 @@ async def test_killed_at_any_step_the_next_agent_ends_it(tmp_path: Path, step: s
             await asyncio.Event().wait()
         await advance(*words)
 
-    former._advance = stopping  # type: ignore[method-assign]
+    former._advance = stopping  # type: ignore[method-assign, assignment]
     offers = Task(lab.health, lab.nvml)
     async with offers.running():
         await until(lambda: lab.nvml.asked > 1)
