@@ -32,7 +32,7 @@ STOP = "nvct-heal-stop"
 FAILING, STOPPED = "nvct.dev/failing", "nvct.dev/stopped"
 """Annotations of that Lease: since when nodes fail, in seconds since 1970, by their names; and why
 healing is stopped."""
-OPENS = f"kubectl annotate lease {STOP} {STOPPED}-"
+OPENS = f"kubectl annotate -n {{}} lease {STOP} {STOPPED}-"
 TOGETHER_S = 600
 """Nodes that fail within this time fail together."""
 HOUR_S = 3600.0
@@ -165,7 +165,8 @@ class Brakes:
             notes = lease["metadata"].get("annotations") or {}
             if STOPPED in notes:
                 self._is_counted = True
-                return f"healing is stopped in this cluster: {notes[STOPPED]}; {OPENS} ends that"
+                opens = OPENS.format(lease["metadata"]["namespace"])
+                return f"healing is stopped in this cluster: {notes[STOPPED]}; {opens} ends that"
             if self._is_counted or not self._limits.stop:
                 return ""
             now = int(time.time())
@@ -176,7 +177,9 @@ class Brakes:
                 changed = {FAILING: None, STOPPED: text}
             if await self._write(lease, {"metadata": {"annotations": changed}}) is not None:
                 self._is_counted = True
-                continue  # a stop is told as any other node tells it
+                if STOPPED in changed:
+                    self._log.warning(f"healing stops in this cluster: {changed[STOPPED]}")
+                continue  # as any other node
             await asyncio.sleep(random.uniform(0, PAUSE_S))  # noqa: S311  no secret
         return "other nodes fail at the same moment"
 
