@@ -191,7 +191,7 @@ image: setup build/image/base.tar build/image/wheels/.ready ## build the image o
 	@$(BIN)/python packaging/image/build.py --base build/image/base.tar --bundle build/image/bundle/nvct-* \
 	  --wheels build/image/wheels --out dist
 
-SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
+SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)" $(if $(FORMER),--former "$(FORMER)")
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c cpio dpkg-dev gnupg

@@ -36,6 +36,7 @@ class Farm:
     path: str
     processes: str = "/proc"
     kernel: Kernel = KERNEL
+    may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
         """Make the folder, mode 0755 whatever the umask.
@@ -43,6 +44,11 @@ class Farm:
         Raises:
             HostError: it cannot be made, or other users may write to it.
         """
+        if not self.may_build:
+            if not os.path.lexists(self.path):
+                raise self._has_none()
+            self.check()
+            return
         self._check_parents()
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
@@ -105,8 +111,17 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views."""
+        """Return the lock for building and removing views.
+
+        Raises:
+            HostError: nothing may be built now.
+        """
+        if not self.may_build:
+            raise self._has_none()
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
+
+    def _has_none(self) -> HostError:
+        return HostError(f"{self.path} has no view of this driver yet")
 
     def names(self) -> list[str]:
         """Return the sorted names of views that have a manifest."""

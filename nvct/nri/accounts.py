@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from nvct.errors import NvctError
+from nvct.container.recorder import ASKED
+from nvct.errors import NvctError, shortened
 from nvct.host import gpu_record
 from nvct.host.gpu_record import Holding, Record
 from nvct.host.recorder import Outcome, Recorder
@@ -50,14 +51,6 @@ class Accounts:
         self._recorder: Recorder | None = None
         self._write()
 
-    def close(self) -> None:
-        """Give up the lock: the record is of the past."""
-        while self._claims:
-            self._drop(next(iter(self._claims)))
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
-
     def claim(self, container: api.Container) -> bool:
         """Report whether this plugin is to give a container its devices.
 
@@ -84,7 +77,8 @@ class Accounts:
 
     def begin(self, container: api.Container, **texts: str) -> None:
         """Keep what is known of a create, `asked` and `notes`, until it is done."""
-        self._creating.setdefault(container.id, {}).update(texts)
+        cut = {name: shortened(text, ASKED) for name, text in texts.items()}
+        self._creating.setdefault(container.id, {}).update(cut)
         if len(self._creating) > CREATING:
             del self._creating[next(iter(self._creating))]
 

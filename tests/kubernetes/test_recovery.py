@@ -5,6 +5,7 @@ Each test prints the seconds until the kubelet's own list is right and, apart, u
 shows it. The bounds are for a busy machine.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.endpoint import Endpoint
+from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
+from nvct.agent.device_plugin.settings import FOLDER, Settings
+from nvct.agent.kubelet import service
 from nvct_sim import node_changes
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
@@ -30,6 +34,8 @@ pytestmark = [
 ]
 SOON_S = 20.0
 """Bound of what takes less than 2 s on a machine that is not busy."""
+ENDED_S = 3.0
+"""After the end of a stream, until the kubelet certainly knows."""
 HANG_S = 600
 """Ended by the test."""
 HANGS = ("hang", "hang-hard")
@@ -75,10 +81,7 @@ def test_a_restarted_engine(node: Cluster, watch: Watch) -> None:
 
 
 def test_a_surge_upgrade(node: Cluster) -> None:
-    """The end of the older stream may make the kubelet drop the newer plugin (kubernetes#121994).
-
-    It does not if the older plugin yields before the newer one is registered.
-    """
+    """The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994)."""
     with contextlib.ExitStack() as stack:
         older = stack.enter_context(plugin(node, name="older"))
         watch = stack.enter_context(Watch(node))
@@ -94,6 +97,48 @@ def test_a_surge_upgrade(node: Cluster) -> None:
         )
         print("dropped, and registered again:", ENDED in log(node, newer))
         _gives_all(node)
+
+
+async def test_the_kubelet_forgets_a_plugin_to_which_it_connects_as_an_older_one_ends(
+    node: Cluster,
+) -> None:
+    """Why nvct makes each registration twice; once this fails, a kubelet has mended it."""
+
+    async def shows(count: int) -> bool:
+        return await asyncio.to_thread(wait, lambda: kubelet(node) == count, TIMEOUT_S)
+
+    folder = str(node.box.root / FOLDER.lstrip("/"))
+    socket = f"{folder}/kubelet.sock"
+    assert await shows(0)
+    for registrations, left in ((1, 3), (2, 0)):
+        older, newer = _endpoint(folder, "older.sock", 2), _endpoint(folder, "newer.sock", 3)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(newer.stop)
+            await older.start(None)
+            stack.push_async_callback(older.stop)
+            await service.register(socket, GPU, "older.sock")
+            assert await shows(2)
+            # The kubelet connects until there is a socket, ten seconds at most.
+            connecting = asyncio.create_task(service.register(socket, GPU, "newer.sock"))
+            await asyncio.sleep(0.5)
+            await older.stop()
+            assert await shows(0)
+            await newer.start(None)
+            await connecting
+            for _ in range(1, registrations):
+                await service.register(socket, GPU, "newer.sock")
+            assert await shows(3)
+        await asyncio.sleep(ENDED_S)
+        assert kubelet(node) == left
+
+
+def _endpoint(folder: str, name: str, count: int) -> Endpoint:
+    devices = {str(n): Device(id=str(n), uuid="", gpu="", index=str(n)) for n in range(count)}
+    resource = Resource(name=GPU, devices=devices)
+    content = Content(resource=resource, settings=Settings(), node=Node())
+    made = Endpoint(content, folder, lambda: None, Counts())
+    made.paths = (f"{folder}/{name}",)
+    return made
 
 
 @pytest.mark.parametrize("kind", HANGS)

@@ -75,8 +75,13 @@ class ClaimSpecs:
             for entry in claim.entries
         )
         if devices:
-            mps = claim.daemon is not None
-            await self._files.ask(ClaimSpec(uid=claim.uid, devices=devices, mps=mps), NoneType)
+            share = claim.share
+            call = ClaimSpec(
+                uid=claim.uid, devices=devices, mps=claim.daemon is not None,
+                shared_gpu=share.gpu if share else "",
+                memory_mib=share.share_mib if share else 0, cores=share.cores if share else 0,
+            )  # fmt: skip
+            await self._files.ask(call, NoneType)
 
     async def remove(self, uid: str) -> None:
         """Remove the specification of a claim, if there is one."""

@@ -4,8 +4,8 @@
 Contract: read and written as a whole under a lock, because two instances of the driver may run
 during an update. Written atomically. Everything else (CDI specifications) is derived from it.
 
-The MIG devices of a GPU have a lock of their own, because to make one takes long. Who needs both
-locks takes the GPU's first.
+What several claims have of a GPU, its MIG devices and the MPS control daemon of its shares, has a
+lock of its own, because to make one takes long. Who needs both locks takes the GPU's first.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Entry:
     Attributes:
         is_admin: whether others may have it too.
         place: of a MIG device that was made for the claim, whose UUID is then "".
+        share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
+            has the GPU alone, and if nothing limits its threads.
     """
 
     device: str
@@ -59,6 +61,8 @@ class Entry:
     requests: tuple[str, ...]
     is_admin: bool = False
     place: Place | None = None
+    share_mib: int = 0
+    cores: int = 0
 
     def excludes(self, other: Entry) -> bool:
         """Return whether no two claims can have these two devices at the same time."""
@@ -70,7 +74,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim; `daemon` is None if it does not share by MPS."""
+    """A prepared claim; `daemon` is None if it does not share by MPS.
+
+    A claim with a share of a GPU's memory has the daemon of all that share this GPU.
+    """
 
     namespace: str
     name: str
@@ -85,6 +92,8 @@ class Prepared:
 
     def excluded_by(self, other: Prepared) -> str:
         """Return what both claims have and one alone may have, "" if there is nothing."""
+        if self.share and other.share and self.daemon == other.daemon:
+            return ""
         for entry in self._own:
             for held in other._own:
                 if entry.excludes(held):
@@ -92,9 +101,20 @@ class Prepared:
         return ""
 
     @property
+    def share(self) -> Entry | None:
+        """Return its share of a GPU's memory, None if it has devices alone."""
+        return next((entry for entry in self._own if entry.share_mib), None)
+
+    @property
     def places(self) -> list[tuple[str, Place]]:
         """Return the MIG devices that are made for the claim: UUID of the GPU and place."""
         return [(entry.gpu, entry.place) for entry in self._own if entry.place]
+
+    @property
+    def locked_gpus(self) -> set[str]:
+        """Return the GPUs of which something is made or ended for it and other claims."""
+        share = self.share
+        return {gpu for gpu, _ in self.places} | ({share.gpu} if share else set())
 
     @property
     def has_places(self) -> bool:
@@ -137,7 +157,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
-        """Let nobody else make or destroy MIG devices on GPUs meanwhile."""
+        """Let nobody else make or end what claims have of GPUs meanwhile."""
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(gpus):  # in one order, so that no two wait for each other
                 await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))

@@ -67,7 +67,7 @@ def write_claim(
         ],
     }
     if claim.mps:
-        spec["devices"].append(_mps(claim.uid, mps_root))
+        spec["devices"].append(_mps(claim, mps_root))
     store.save(spec, _path(folder, claim.uid), "json")
 
 
@@ -90,10 +90,14 @@ def remove_others(uids: Iterable[str], folder: str) -> None:
                 os.unlink(path)
 
 
-def _mps(uid: str, mps_root: str) -> Device:
-    resource = f"{CLAIMS}{uid}"
+def _mps(claim: ClaimSpec, mps_root: str) -> Device:
+    gpu = claim.shared_gpu
+    resource = daemons.of_shares(gpu) if gpu else f"{CLAIMS}{claim.uid}"
+    variables = [daemons.variable(resource)]
+    if gpu:
+        variables += daemons.share_variables(claim.memory_mib, claim.cores).items()
     edits: ContainerEdits = {
-        "env": ["=".join(daemons.variable(resource))],
+        "env": ["=".join(variable) for variable in variables],
         "mounts": [
             {
                 "hostPath": mount.host_path,
@@ -103,7 +107,7 @@ def _mps(uid: str, mps_root: str) -> Device:
             for mount in daemons.mounts(resource, mps_root)
         ],
     }
-    return {"name": f"{uid}{OF_MPS}", "containerEdits": edits}
+    return {"name": f"{claim.uid}{OF_MPS}", "containerEdits": edits}
 
 
 def _path(folder: str, uid: str) -> str:

@@ -84,6 +84,7 @@ class Board:
     rules: Rules
     states: dict[Key, Health] = field(default_factory=dict)
     instances: dict[str, Mapping[Instance, str]] = field(default_factory=dict)
+    _application_xids: dict[Key, int] = field(default_factory=dict)
 
     def of(self, gpu: str, instance: Instance | None = None) -> Health:
         """Return the health of a device: the worst of all that concern it."""
@@ -126,6 +127,23 @@ class Board:
     def forget_instance(self, gpu: str, gi: int, now: float) -> list[Change]:
         """Consider a GPU instance healthy: it is another one with the same id."""
         return self._step([key for key in self._instances(gpu) if key.gi == gi], Forget(), now)
+
+    def note_application_xid(self, event: XidEvent) -> None:
+        """Note an XID that an application has caused."""
+        self._application_xids.update(dict.fromkeys(self._concerned(event), event.xid))
+
+    def application_xid(self, gpu: str, instance: Instance | None) -> int:
+        """Return the last XID of an application on a device since the agent's start, 0 if none."""
+        xids = [x for key, x in self._application_xids.items() if key.concerns(gpu, instance)]
+        return xids[-1] if xids else 0
+
+    def rows(self) -> list[tuple[int, dict[str, str]]]:
+        """Return the samples of the metric: 1 for the state that a device is in, else 0."""
+        return [
+            (int(health.state == state), {**key.labels, "state": state})
+            for key, health in self.states.items()
+            for state in machine.STATES
+        ]
 
     def describe(self, now: float) -> list[Json]:
         """Return the devices that are not healthy, as /status shows them."""

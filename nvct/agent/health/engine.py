@@ -25,7 +25,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
 from nvct.agent.health import board, notices
 from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
-from nvct.agent.health.machine import STATES, Health
+from nvct.agent.health.machine import Health
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
@@ -119,6 +119,10 @@ class HealthEngine:
         withheld = self._withheld.get(gpu, "")
         return withheld or (self._preflight.problem(gpu) if self._preflight else "")
 
+    def application_xid(self, gpu: str, instance: Instance | None = None) -> int:
+        """Return the last XID of an application on a device since the agent's start, 0 if none."""
+        return self._board.application_xid(gpu, instance)
+
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
         is_asked = not self.nvml_problem and gpu not in self._hanging
@@ -160,12 +164,7 @@ class HealthEngine:
         help_text = (
             "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
-        rows = [
-            (int(health.state == state), {**key.labels, "state": state})
-            for key, health in self._board.states.items()
-            for state in STATES
-        ]
-        yield family(f"{PREFIX}_state", help_text, rows)
+        yield family(f"{PREFIX}_state", help_text, self._board.rows())
         for name, help_text, counted in (
             ("failures", "How often a device became unhealthy.", self._failures),
             ("returns", "How often a device became healthy again.", self._returns),
@@ -324,6 +323,7 @@ class HealthEngine:
         if fault.action == "application":
             reason, message = notices.of_application(event, fault.reason)
             devices = self._board.devices_of(event)
+            self._board.note_application_xid(event)
             if self._notices.add(reason, message, time.time(), devices, is_warning=True):
                 self._save()
 

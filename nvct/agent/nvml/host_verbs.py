@@ -17,6 +17,7 @@ from nvct.host.model import Mode
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
+GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of a device in a ResourceSlice."""
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
@@ -94,14 +95,25 @@ class ClaimDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """Write the specification of a claim, which may have an MPS control daemon."""
+    """Write the specification of a claim.
+
+    Attributes:
+        mps: whether it uses an MPS control daemon.
+        shared_gpu: UUID of the GPU whose daemon it uses, "" if the daemon is its own.
+        memory_mib, cores: its share of that GPU's memory, and of the threads in percent.
+    """
 
     uid: str
     devices: tuple[ClaimDevice, ...]
     mps: bool
+    shared_gpu: str = ""
+    memory_mib: int = 0
+    cores: int = 0
 
     def __post_init__(self) -> None:
         _check((self.uid,))
+        if self.shared_gpu and not GPU.fullmatch(self.shared_gpu):
+            raise ValueError("it is no UUID of a GPU")
         if len(self.devices) > MOST:
             raise ValueError(f"more than {MOST} devices")
 

@@ -308,7 +308,7 @@ class Failing(RecordingKernel):
         (1, "lsattr" if os.geteuid() == 0 else "run it as root"),
         (16, "it is a mount point of its own: mount its folder instead"),
         (28, "the file system is full"),
-        (30, "it is on a read-only file system: name a writable file with --config"),
+        (30, "it is on a read-only file system: nvct runtime configure --config names another"),
     ],
     ids=["immutable", "mounted", "full", "read-only"],
 )

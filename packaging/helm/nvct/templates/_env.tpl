@@ -135,6 +135,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: NVCT_RESOURCES # of a Node without the label nvct.dev/resources
   value: {{ .Values.dra.unlabeledNodes }}
 {{- end }}
+{{- if .Values.dra.shares }}
+- name: MEMORY_SHARES
+  value: {{ .Values.dra.shares }}
+{{- end }}
 - name: KUBELET_PLUGINS_DIRECTORY_PATH
   value: {{ include "nvct.kubelet" . }}/plugins
 - name: KUBELET_REGISTRAR_DIRECTORY_PATH
