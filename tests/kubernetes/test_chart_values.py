@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nvct.agent.heal import brakes
 from nvct.agent.heal import node as heal_node
 from nvct.agent.heal import settings as heal_settings
 from nvct.agent.health import settings as health_settings
@@ -120,6 +121,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
             "extraVolumeMounts": [{"name": "labels", "mountPath": "/etc/nvct/labels"}],
         },
     },
+    "remediation": {"health": {"remediation": "reset", "remediationNodes": 3}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -507,6 +509,24 @@ def test_healing_is_a_task_with_rights_of_its_own_and_off_it_is_nothing() -> Non
     assert {"key": heal_node.TAINT, "operator": "Exists"} in pod["tolerations"]
 
 
+def test_healing_has_its_brakes() -> None:
+    objects = rendered(MATRIX["remediation"])
+    leases = [name for kind, name in objects if kind == "Lease"]
+    assert sorted(leases) == ["nvct-heal-0", "nvct-heal-1", "nvct-heal-2", brakes.STOP]
+    (rule,) = objects["Role", "nvct-heal"]["rules"]
+    assert (sorted(rule["resourceNames"]), rule["verbs"]) == (sorted(leases), ["get", "patch"])
+    env = env_of(agent_of(pod_of(objects)))
+    assert brakes.limits(env) == brakes.Limits(nodes=3)
+    assert set(brakes.VARIABLES.values()) <= env.keys()
+
+
+@pytest.mark.parametrize("level", ["none", "quarantine"])
+def test_where_no_pod_is_evicted_there_are_no_brakes(level: str) -> None:
+    values = {"health": {"remediation": level}}
+    assert not [kind for kind, _ in rendered(values) if kind == "Lease"]
+    assert ("nvct", "patch", "leases") not in audit.granted(manifest(values))
+
+
 def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     objects = rendered(MATRIX["dra"])
     agent = agent_of(pod_of(objects))
@@ -593,7 +613,8 @@ def test_the_page_has_the_rights_of_all_tasks() -> None:
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
-                       {"migManager": {"evictPods": True}}, MATRIX["dra"], HEALS,
+                       {"migManager": {"evictPods": True}}, MATRIX["dra"],
+                       {"health": {"remediation": "reboot-request"}},
                        MATRIX["pod-labels"])
         for right in audit.granted(manifest(values))
     }  # fmt: skip

@@ -80,7 +80,8 @@ def lab(cluster: Cluster) -> Iterator[Lab]:
         bound = (f"--clusterrole={name}", "--serviceaccount=default:heal")
         cluster.kubectl("create", "clusterrolebinding", name, *bound)
     made = Lab(cluster, path)
-    made.start(GPUS, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20")
+    made.start(GPUS, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20",
+               NVCT_REMEDIATION_NODES="0")  # fmt: skip
     try:
         yield made
     finally:

@@ -48,7 +48,7 @@ class Limits:
     """The numbers of the brakes.
 
     Attributes:
-        nodes: that heal at once.
+        nodes: that heal at once; 0: any number, without Leases.
         stop: so many nodes that fail together stop healing in the cluster; 0: none do.
         resets: of one GPU in an hour.
         lease_s: how long a node that has died keeps its Lease.
@@ -72,16 +72,15 @@ def limits(env: Mapping[str, str]) -> Limits:
     """Return the limits of the variables.
 
     Raises:
-        UsageError: one is no number, or no node may heal.
+        UsageError: one is no number.
     """
     known: dict[str, int] = {}
     for name, variable in VARIABLES.items():
         text = env.get(variable, "")
         if not text:
             continue
-        is_number = text.isascii() and text.isdigit() and len(text) < 6
-        if not is_number or (name == "nodes" and int(text) == 0):
-            raise UsageError(f"{variable}={text!r} is no number of its kind", hint="as 1")
+        if not (text.isascii() and text.isdigit() and len(text) < 6):
+            raise UsageError(f"{variable}={text!r} is no number below 100000", hint="as 1")
         known[name] = int(text)
     return Limits(**known)
 
@@ -105,7 +104,7 @@ class Brakes:
 
     async def take(self) -> str:
         """Return "" once this node may heal, else why it has to wait; to be asked again."""
-        if self._renewal is not None:
+        if self._renewal is not None or not self._limits.nodes:
             return ""
         if time.monotonic() < self._ask_at:
             return self._refusal
@@ -122,10 +121,7 @@ class Brakes:
 
         If the API server does not answer, the Lease is free once its time is over.
         """
-        if self._renewal is not None:
-            self._renewal.cancel()
-            await asyncio.gather(self._renewal, return_exceptions=True)
-            self._renewal = None
+        await self.close()
         self._is_counted = False
         try:
             for name in self._names():
@@ -134,6 +130,13 @@ class Brakes:
                     await self._write(lease, {"spec": {"holderIdentity": None}})
         except ClusterError as error:
             self._log.warning(f"a Lease stays until its time is over: {error.message}")
+
+    async def close(self) -> None:
+        """End the renewal; the next process of this node takes the Lease over."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+            self._renewal = None
 
     def count_reset(self, gpu: str) -> str:
         """Count a reset that is about to be made; return why it must not be made, "" if it may."""

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from nvct import typed
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
-from nvct.agent.heal import machine, node, settings
+from nvct.agent.heal import brakes, machine, node, settings
+from nvct.agent.heal.brakes import Brakes
 from nvct.agent.heal.gpus import Gpus
 from nvct.agent.heal.machine import HEALING, LEVELS, STEPS, Look, Record, Rules
 from nvct.agent.health.engine import HealthEngine
@@ -64,22 +64,6 @@ WORDS: Mapping[machine.Step, str] = {
 }
 
 
-class Brake(Protocol):
-    """What limits how many nodes heal at once."""
-
-    async def take(self) -> str:
-        """Return "" if this node may heal now, else why it has to wait."""
-        ...
-
-    async def release(self) -> None:
-        """Let others heal."""
-        ...
-
-    def count_reset(self, gpu: str) -> str:
-        """Count a reset that is about to be made; return why it must not be made, "" if it may."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A record on disk, with its GPU."""
@@ -97,6 +81,10 @@ def make(context: Context) -> Healing:
     """
     known = context.load(settings.resolve)
     cluster = context.connect()
+    brake = None
+    if known.rules.allows("evicting"):
+        limits, resets = brakes.limits(context.env), Store(context.folder, name=brakes.RESETS)
+        brake = Brakes(cluster, context.node, limits, resets, context.journal)
     return Healing(
         known.rules,
         cluster=cluster,
@@ -106,6 +94,7 @@ def make(context: Context) -> Healing:
         health=lambda: context.shared.health,
         store=Store(context.folder, name=FILE),
         log=context.journal,
+        brake=brake,
     )
 
 
@@ -128,7 +117,7 @@ class Healing(Task):
         health: Callable[[], HealthEngine | None],
         store: Store,
         log: Log,
-        brake: Brake | None = None,
+        brake: Brakes | None = None,
     ) -> None:
         super().__init__(log)
         self._rules, self._node, self._brake = rules, node, brake
@@ -186,6 +175,8 @@ class Healing(Task):
             health = self._health()
             if health is not None:
                 health.withhold({})
+            if self._brake is not None:
+                await self._brake.close()
             await self._pods.close()
             await self._cluster.close()
 
@@ -337,6 +328,8 @@ class Healing(Task):
     async def _free_others(self) -> None:
         """Let other nodes heal once this one does not."""
         heals = any(record.step in HEALING for record in self._records.values())
+        if heals and self._brake is not None:
+            await self._brake.take()  # another process of this node may have held it
         if self._holds_brake and not heals:
             if self._brake is not None:
                 await self._brake.release()

@@ -41,8 +41,7 @@ spec:
 
 {{/* Not empty if the agent evicts pods. */}}
 {{- define "nvct.evicts" -}}
-{{- $heals := and (include "nvct.heals" .) (ne .Values.health.remediation "quarantine") -}}
-{{- if or $heals (and .Values.migManager.evictPods (include "nvct.changesMig" .)) }}true{{ end -}}
+{{- if or (include "nvct.brakes" .) (and .Values.migManager.evictPods (include "nvct.changesMig" .)) }}true{{ end -}}
 {{- end }}
 
 {{/* A list in CEL. */}}

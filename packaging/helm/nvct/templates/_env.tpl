@@ -73,6 +73,14 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: NVCT_REMEDIATION_GROUP
   value: "true"
 {{- end }}
+{{- if include "nvct.brakes" . }}
+- name: NVCT_REMEDIATION_NODES
+  value: {{ .Values.health.remediationNodes | int | quote }}
+- name: NVCT_REMEDIATION_STOP
+  value: {{ .Values.health.remediationStop | int | quote }}
+- name: NVCT_REMEDIATION_RESETS
+  value: {{ .Values.health.remediationResets | int | quote }}
+{{- end }}
 {{- end }}
 {{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
 - name: MIG_STRATEGY # it would take the place of that in config files

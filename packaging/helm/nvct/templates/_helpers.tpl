@@ -238,6 +238,11 @@ annotations:
 {{- if ne .Values.health.remediation "none" }}true{{ end -}}
 {{- end }}
 
+{{/* Not empty if nodes wait for each other before they heal: from `evict` on. */}}
+{{- define "nvct.brakes" -}}
+{{- if not (has .Values.health.remediation (list "none" "quarantine")) }}true{{ end -}}
+{{- end }}
+
 {{/* Not empty if NVSentinel is asked to reboot nodes. */}}
 {{- define "nvct.asksForReboots" -}}
 {{- if eq .Values.health.remediation "reboot-request" }}true{{ end -}}

@@ -152,8 +152,9 @@ async def test_the_clocks_of_nodes_do_not_matter(server: Server) -> None:
 
 async def test_the_next_process_of_a_node_has_its_lease_and_can_free_it(server: Server) -> None:
     a = of(server, "a", nodes=1)
-    async with freed(a):
-        assert await took(a)
+    assert await took(a)
+    await a.close()
+    assert server.holders() == ["a"]
     later = of(server, "a", nodes=1)
     async with freed(later):
         assert await took(later)
@@ -172,6 +173,12 @@ async def test_without_the_api_server_nobody_begins_and_who_heals_goes_on(server
         await a.release()
         server.is_away = False
         await until_taken(b)
+
+
+async def test_without_a_limit_no_lease_is_needed() -> None:
+    node = of(Server(), "a", nodes=0, stop=5)
+    assert await took(node)
+    await node.release()
 
 
 async def test_who_waits_asks_now_and_then(server: Server) -> None:
@@ -256,6 +263,6 @@ def test_the_limits_are_variables() -> None:
     assert limits({}) == Limits()
     given = {names["nodes"]: "3", names["stop"]: "0", names["resets"]: "1"}
     assert limits(given) == Limits(nodes=3, stop=0, resets=1)
-    for wrong in ({names["nodes"]: "0"}, {names["stop"]: "-1"}, {names["resets"]: "two"}):
-        with pytest.raises(UsageError, match="is no number of its kind"):
+    for wrong in ({names["nodes"]: "1e3"}, {names["stop"]: "-1"}, {names["resets"]: "two"}):
+        with pytest.raises(UsageError, match="is no number below"):
             limits(wrong)

@@ -10,16 +10,19 @@ from typing import Any, cast
 
 import pytest
 
+from nvct.agent.core.context import SOCKET_ENV, Context, Shared
 from nvct.agent.core.logs import Log
 from nvct.agent.heal import task
+from nvct.agent.heal.brakes import RESETS, Brakes
 from nvct.agent.heal.machine import Rules
 from nvct.agent.heal.node import REBOOT, REQUEST, TAINT
-from nvct.agent.heal.settings import resolve
+from nvct.agent.heal.settings import LEVEL_ENV, resolve
 from nvct.agent.heal.task import PROTECTED, Healing
 from nvct.agent.health import engine as health_engine
 from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import NODE, ClusterError, Kind, Object
 from nvct.agent.kubernetes.node_pods import PodDevice
+from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import exposition
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.model import XidEvent
@@ -44,6 +47,9 @@ class FakeCluster:
         self.refusal: ClusterError | None = None
         self.failure: ClusterError | None = None
         self.writes = self.asked = 0
+
+    def share(self) -> bool:
+        return True
 
     async def find(self, kind: Kind, name: str) -> Object:
         assert (kind, name) == (NODE, NAME)
@@ -141,7 +147,7 @@ class FakeGpus:
 class FakeBrake:
     def __init__(self, reason: str = "") -> None:
         self.reason, self.refusal = reason, ""
-        self.is_taken = False
+        self.is_taken = self.is_closed = False
 
     async def take(self) -> str:
         self.is_taken = not self.reason
@@ -149,6 +155,9 @@ class FakeBrake:
 
     async def release(self) -> None:
         self.is_taken = False
+
+    async def close(self) -> None:
+        self.is_closed = True
 
     def count_reset(self, gpu: str) -> str:
         assert self.is_taken
@@ -170,10 +179,11 @@ class Lab:
         self.seen: list[str] = []
 
     def healing(self) -> Healing:
-        fakes: Any = {"cluster": self.cluster, "pods": self.pods, "gpus": self.gpus}
+        fakes: Any = {"cluster": self.cluster, "pods": self.pods, "gpus": self.gpus,
+                      "brake": self.brake}  # fmt: skip
         return Healing(
             self.rules, node=NAME, health=lambda: self.health, store=Store(str(self.folder)),
-            log=Log(target=self.log), brake=self.brake, **fakes,
+            log=Log(target=self.log), **fakes,
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
@@ -398,6 +408,32 @@ async def test_without_the_brake_nothing_begins(tmp_path: Path) -> None:
         assert (state(work), len(lab.pods.pods)) == ("quarantined", 2)
         lab.brake.reason = ""
         await until(lambda: state(work) == "" and lab.gpus.resets == [(GPU,)])
+
+
+@pytest.mark.parametrize(("level", "brakes"), [("quarantine", False), ("evict", True)])
+async def test_the_task_has_its_brakes_where_pods_are_evicted(
+    level: str, *, brakes: bool, tmp_path: Path
+) -> None:
+    env = {LEVEL_ENV: level, "NODE_NAME": NAME, SOCKET_ENV: f"{tmp_path}/agent.sock"}
+    cluster: Any = FakeCluster()
+    shared = Shared(clusters={"": cluster})
+    made = task.make(Context(env=env, client=NvmlClient(None), journal=Log(), shared=shared))
+    found = made._brake
+    assert isinstance(found, Brakes) == brakes
+    if found:
+        assert found.count_reset(GPU) == ""
+        assert (tmp_path / RESETS).exists()
+
+
+async def test_another_process_takes_the_brake_over_and_its_end_keeps_it(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "releasing")
+        lab.brake.is_taken = False
+        await until(lambda: lab.brake.is_taken)
+    assert (lab.brake.is_taken, lab.brake.is_closed) == (True, True)
 
 
 async def test_a_gpu_that_was_reset_too_often_needs_more(tmp_path: Path) -> None:
