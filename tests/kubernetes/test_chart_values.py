@@ -488,8 +488,8 @@ HEALS: dict[str, Any] = {"health": {"remediation": "reboot-request", "remediatio
 
 
 def test_healing_is_a_task_with_rights_of_its_own_and_off_it_is_nothing() -> None:
-    def rights(**health: Any) -> set[tuple[str, str, str]]:
-        return {tuple(right) for right in audit.granted(manifest({"health": health, **NO_MIG}))}
+    def rights(**health: Any) -> set[audit.Right]:
+        return set(audit.granted(manifest({"health": health, **NO_MIG})))
 
     def env(**health: Any) -> dict[str, str]:
         return env_of(agent_of(pod_of(rendered({"health": health}))))

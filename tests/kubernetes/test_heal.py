@@ -15,6 +15,7 @@ import pytest
 from nvct.agent.heal.node import REQUEST
 from nvct.agent.heal.task import PROTECTED
 from nvct_sim import node_changes, tree
+from tests.engines.box import PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes import test_health
 from tests.kubernetes.api import PODS
@@ -42,7 +43,7 @@ class Lab(test_health.Lab):
 
     def healing(self) -> dict[int, dict[str, Any]]:
         """Return what the agent says of the GPUs that are not well, by their index."""
-        done = self.cluster.box.call(f"{test_health.PROGRAMS}/nvct", "agent", "--status")
+        done = self.cluster.box.call(f"{PROGRAMS}/nvct", "agent", "--status")
         tasks = json.loads(done.stdout)["tasks"] if done.stdout else []
         details = [task["detail"][0] for task in tasks if task["name"] == "heal"]
         uuids = [tree.gpu_uuid(self.machine.name, index) for index in range(GPUS)]
@@ -120,7 +121,7 @@ def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
     protected = lab.run("protected", **{PROTECTED: "never"})
     held, lost = [index for index in range(GPUS) if index != protected][:2]
     holds = f"import os, time; os.open('/dev/nvidia{held}', os.O_PATH); time.sleep(600)"
-    python = f"{test_health.PROGRAMS}/python"
+    python = f"{PROGRAMS}/python"
     holder = lab.cluster.box.start([python, "-I", "-c", holds], "holder.log")
     try:
         lab.fail(protected)
@@ -144,3 +145,23 @@ def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
         holder.kill()
         holder.wait(TIMEOUT_S)
         lab.cluster.api.delete(f"{PODS}/protected")
+
+
+def test_a_hang_and_a_reset_that_fails_end_in_a_request_and_recover(lab: Lab) -> None:
+    well = [index for index in range(GPUS) if index not in lab.healing()]
+    hung, used = well[:2]
+    # nvidia-smi refuses, though no process of this machine has the GPU open.
+    node_changes.set_process(lab.machine, used, 4194303, {"memory": "1"})
+    lab.fail(used)
+    lab.until(lambda: lab.step(used) == "requested", "the reset that fails")
+    assert "no reset: " in lab.healing()[used]["reason"]
+    node_changes.end_process(lab.machine, used, 4194303)
+    node_changes.reset_gpu(lab.machine, used)  # somebody does it
+    lab.until(lambda: lab.step(used) == "", "it is healthy again")
+
+    node_changes.set_gpu(lab.machine, hung, hang=600)
+    lab.until(lambda: lab.step(hung) == "releasing", "its pods are gone")
+    lab.until(lambda: lab.step(hung) == "requested", "a GPU that hangs")
+    assert lab.healing()[hung]["action"] == "reboot"
+    node_changes.set_gpu(lab.machine, hung, hang=0)
+    lab.until(lambda: lab.step(hung) == "", "it answers again")
