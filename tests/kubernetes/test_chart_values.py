@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from nvct.agent.heal import brakes
+from nvct.agent.heal import node as heal_node
+from nvct.agent.heal import settings as heal_settings
 from nvct.agent.health import settings as health_settings
 from nvct.agent.mig_manager.settings import resolve
 from nvct.cli.install import install
@@ -480,6 +482,31 @@ def test_the_preflight_is_a_value_that_the_agent_reads() -> None:
     assert given["HEALTH_PREFLIGHT"] == text
     assert health_settings.from_environment(given).preflight
     assert "HEALTH_PREFLIGHT" not in env_of(agent_of(pod_of(rendered({}))))
+
+
+HEALS: dict[str, Any] = {"health": {"remediation": "reboot-request", "remediationGroup": True}}
+
+
+def test_healing_is_a_task_with_rights_of_its_own_and_off_it_is_nothing() -> None:
+    def rights(**health: Any) -> set[audit.Right]:
+        return set(audit.granted(manifest({"health": health, **NO_MIG})))
+
+    def env(**health: Any) -> dict[str, str]:
+        return env_of(agent_of(pod_of(rendered({"health": health}))))
+
+    assert manifest({"health": {"remediation": "none"}}) == manifest({})
+    for name in ("evict", "reset", "reboot-request"):
+        added = rights(remediation=name) - rights()
+        nodes = {("nvct", "create", "rebootnodes")} if name == "reboot-request" else set()
+        evicts = {("nvct", "get", "pods"), ("nvct", "create", "pods/eviction")}
+        assert {each for each in added if each[2] != "leases"} == evicts | nodes
+    assert not {each for each in rights(remediation="quarantine") - rights() if "pods" in each[2]}
+    given = env(**HEALS["health"])
+    assert "heal" in given["NVCT_AGENT_TASKS"].split(",")
+    known, _ = heal_settings.resolve((), given)
+    assert (known.level, known.group) == ("reboot-request", True)
+    pod = pod_of(rendered(HEALS))
+    assert {"key": heal_node.TAINT, "operator": "Exists"} in pod["tolerations"]
 
 
 def test_healing_has_its_brakes() -> None:

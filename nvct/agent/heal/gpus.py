@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER
-from nvct.agent.heal.machine import reset_together
+from nvct.agent.heal.machine import OLDEST_ALONE, reset_together
 from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
-from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.errors import NvctError
 from nvct.mig.smi import find_gpus, reset_gpus
 
 
@@ -33,18 +34,28 @@ class Gpus:
         attributes = (await self._client.attributes()).get(gpu)
         if gpu not in known or attributes is None:
             return (gpu,), "NVML does not describe it"
-        links = (await self._client.topology()).links
-        return reset_together(known[gpu], attributes.compute, links, groups=self.groups)
+        compute = attributes.compute
+        # A GPU that hangs has no topology.
+        links = (await self._client.topology()).links if compute < OLDEST_ALONE else ()
+        return reset_together(known[gpu], compute, links, groups=self.groups)
 
-    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Return which processes have GPUs open, but NVML's own."""
+    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
+        """Return which processes have GPUs open, but NVML's own; None if that is not known.
+
+        NVML does not describe a GPU that hangs.
+        """
         self._session.begin()
 
         def look() -> tuple[str, ...]:
             found = find_gpus(self._machine.session.mig().gpus, gpus)
             return tuple(map(str, self._machine.holders(found)))
 
-        return await asyncio.to_thread(look)
+        try:
+            return await asyncio.to_thread(look)
+        except (SupervisorEndedError, ReleasedError):
+            raise
+        except NvctError:
+            return None
 
     async def reset(self, gpus: Sequence[str]) -> None:
         """Reset GPUs together."""

@@ -150,6 +150,9 @@ def _releasing(record: Record, look: Look, now: float, rules: Rules) -> Record:
         if waited_s < rules.release_s:
             return replace(record, reason=reason)
         return _failed(f"the GPU is in use: {reason}", now)
+    if look.holders is None and waited_s >= rules.release_s:
+        reason = f"{look.health.reason}; it is not known which processes have it open"
+        return _requested("reboot", reason, now)
     if look.holders is None or waited_s < rules.let_go_s:
         return record
     return Record(step="resetting", since=now, gpus=record.gpus)

@@ -123,7 +123,7 @@ class FakeGpus:
         self.nvml = nvml
         self.group: tuple[str, ...] = (GPU,)
         self.refusal = ""
-        self.held: tuple[str, ...] = ()
+        self.held: tuple[str, ...] | None = ()
         self.failure: HostError | None = None
         self.resets: list[tuple[str, ...]] = []
         self.cures = True
@@ -132,7 +132,7 @@ class FakeGpus:
         assert gpu == GPU
         return self.group, self.refusal
 
-    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...]:
+    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
         assert gpus == self.group
         return self.held
 
