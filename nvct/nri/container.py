@@ -36,7 +36,7 @@ REST = {"allow": False, "type": "a", "access": "rwm"}
 """Engines refuse the devices that no rule allows; not each shows that to plugins."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 IN_WORDS = "the device rule for *:*"
-"""How a refusal calls EVERYTHING (nvct.container.engine_devices)."""
+"""How a refusal calls EVERYTHING (nvct.container.device_access)."""
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
@@ -87,7 +87,9 @@ def bundle(
             "env": [text for text in env if has_env or text.startswith(VARIABLES)],
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
-        "annotations": {**container.annotations, **(names if pod.namespace else {})},
+        "annotations": {
+            **container.annotations, **added.annotations, **(names if pod.namespace else {}),
+        },
         "mounts": [
             _mount(mount) for mount in mounts
             if (mount.type in SHOWN_TYPES if judged else _may_ask(mount))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct migrate` on a host with systemd: whose units are in force, and enabled, before and after."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
 from nvct_sim import tree
-from nvct_sim.replay import CONFIG
 from tests.integration import systemd_box
 from tests.support import bundled, debian_root
 from tests.support.processes import captured
@@ -101,23 +98,15 @@ def _said(folder: str, watches: str, service: str = "inactive") -> str:
 
 def _lines(lab: Path, steps: str) -> list[str]:
     """Run steps on a node with systemd, and return what they say."""
-    try:
-        machine = systemd_box.tree()
-    except ContainerNotPossibleError as error:
-        pytest.skip(str(error))
+    machine = systemd_box.tree()
     tree.create("node", "t4-4", lab, native_cache=REPOSITORY / ".cache/native")
     shutil.copytree(REPOSITORY / "packaging/systemd", lab / "units")
     shutil.copy(REPOSITORY / "tests/unit/cli/incumbent/nvidia.yaml", lab)
-    places = {"driver": "/lab/node/driver", "tree": "/lab/node", "proc": "/lab/node/proc",
-              "sys": "/lab/node/sys", "cdi": "/etc/cdi"}  # fmt: skip
-    text = CONFIG.format(**{name: json.dumps(place) for name, place in places.items()})
-    (lab / "config.toml").write_text(text)
+    (lab / "config.toml").write_text(systemd_box.config("/etc/cdi"))
 
     lines = systemd_box.run(lab, machine, "v2", SETUP + steps)
 
     print("\n".join(lines))
-    if lines and lines[0].startswith("SKIP: "):
-        pytest.skip(lines[0].removeprefix("SKIP: "))
     return [line.replace("/usr/lib/", "/lib/") for line in lines]
 
 

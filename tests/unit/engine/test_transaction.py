@@ -294,18 +294,11 @@ class Failing(RecordingKernel):
         self.code = code
         self.left = free_writes
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self.left -= 1
         if self.left == 0:
             raise OSError(self.code, os.strerror(self.code), target)
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -336,16 +329,9 @@ class Stuck(Failing):
 
     __slots__ = ()
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self.left = max(self.left, 1) if self.left > 1 else 1
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 def test_if_restoring_fails_too_both_errors_are_reported_and_the_next_run_restores(
