@@ -58,7 +58,7 @@ here -P nvct nvct-operator-extensions nvct-base
 say
 mv $etc/nvidia-cdi-refresh.* $packaged/ # as other releases of NVIDIA's packages have them
 systemctl daemon-reload
-systemctl reenable nvidia-cdi-refresh.path nvidia-cdi-refresh.service 2> /dev/null
+systemctl --force enable nvidia-cdi-refresh.path nvidia-cdi-refresh.service 2> /dev/null
 systemctl restart nvidia-cdi-refresh.path nvidia-cdi-refresh.service
 say
 here -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb
