@@ -16,15 +16,12 @@ from errno import EINVAL, ELOOP
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
-from nvct.linux.mountinfo import parse
-from nvct.oci.bundle import mount_target
+from nvct.linux.mountinfo import Mount, parse
+from nvct.oci.bundle import Bundle, mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nvct.linux.mountinfo import Mount
-    from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
 LIMIT = 16 << 20
@@ -51,23 +48,15 @@ class Source:
 
     Attributes:
         path: without links, and without a slash at its end.
-        options: of the container's mount.
         covered: what the container's mounts cover below it.
-        name: for messages.
-        is_root: whether it is the container's root.
     """
 
     __slots__ = ("covered", "is_root", "name", "options", "path")
 
     def __init__(
-        self,
-        path: str,
-        options: list[object],
-        covered: Sequence[str] = (),
-        *,
-        name: str = "",
-        is_root: bool = False,
-    ) -> None:
+        self, path: str, options: list[object], covered: Sequence[str] = (), *,
+        name: str = "", is_root: bool = False,
+    ) -> None:  # fmt: skip
         self.path = path
         self.options = options
         self.covered = covered
@@ -132,13 +121,10 @@ def way_to_processes(bundle: Bundle) -> str:
 
 
 def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
-    namespaces = bundle.objects(("linux", "namespaces"))
-    has_own_users = any(n.get("type") == "user" and not n.get("path") for n in namespaces)
     seen = shared(sources, mounts)
     ways = [source.showing(mount) for source, mount, _ in seen if mount.fstype == "proc"]
-    if _shares(bundle, "pid"):
-        ways.append("the host's processes (--pid=host)")
-    return ways[0] if ways and not has_own_users else ""
+    ways += _foreign_processes(bundle)
+    return ways[0] if ways and _namespace(bundle, "user") != "" else ""
 
 
 def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -195,9 +181,8 @@ def _special_files(top: str) -> list[str]:
 
 def _maps_root(bundle: Bundle) -> bool:
     """Report whether a user of a container's namespace is the host's root, or may be."""
-    namespaces = bundle.objects(("linux", "namespaces"))
-    joins = any(n.get("type") == "user" and n.get("path") for n in namespaces)
     mappings = bundle.objects(("linux", "uidMappings"))
+    joins = bool(_namespace(bundle, "user"))
     return joins or not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
 
 
@@ -229,16 +214,10 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
 
 def _mounts(bundle: Bundle | None = None) -> list[Mount]:
     """Return this process's mounts; none if a container has no folder of the host."""
-    if (
-        bundle
-        and not (
-            bundle.document.value(("root", "path"))  # NRI shows none
-            or any(
-                is_bind(mount) or str(mount.get("source"))[:1] == "/" for mount in bundle.mounts
-            )
-        )
-    ):
-        return []
+    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+        binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
+        if not binds:
+            return []
     mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")
@@ -272,15 +251,17 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
 
 
 def _way_by_hierarchy(bundle: Bundle) -> str:
-    """Return how a container's own mount of control groups is of all.
+    """Return how a container's own mount of control groups has those of others.
 
-    In version 1, runtimes mount only the container's own group.
+    Without a namespace runtimes mount, in version 1, only the container's own group.
     """
-    has_mount = any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts)
-    is_of_all = has_mount and _shares(bundle, "cgroup")
-    if is_of_all and any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts()):
-        return "the host's control groups (--cgroupns=host)"
-    return ""
+    path = _namespace(bundle, "cgroup")
+    if path == "" or not any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts):
+        return ""
+    if path:
+        return f"control groups of others ({path})"
+    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts())
+    return "the host's control groups (--cgroupns=host)" if is_unified else ""
 
 
 def _way_by_root(sources: list[Source], mounts: list[Mount]) -> str:
@@ -321,16 +302,36 @@ def is_bind(mount: Mapping[str, object]) -> bool:
     return "bind" in options or "rbind" in options or mount.get("type") in BIND_TYPES
 
 
-def _shares(bundle: Bundle, kind: str) -> bool:
-    """Report whether a container has the runtime's own namespace, by omission or by its path."""
-    for namespace in bundle.objects(("linux", "namespaces")):
-        if namespace.get("type") == kind:
-            path = namespace.get("path")
-            if not path:
-                return False
-            joined, own = posix.stat(str(path)), posix.stat(f"{PROC}/self/ns/{kind}")
-            return (joined.st_dev, joined.st_ino) == (own.st_dev, own.st_ino)
-    return True
+def _namespace(bundle: Bundle, kind: str) -> str | None:
+    """Return the path of the namespace that a container joins; "" if it has a new one."""
+    namespaces = bundle.objects(("linux", "namespaces"))
+    paths = [str(n.get("path") or "") for n in namespaces if n.get("type") == kind]
+    return max(paths, default=None)
+
+
+def _foreign_processes(bundle: Bundle) -> list[str]:
+    """Return how a container sees processes that may be the host's.
+
+    The PID namespace that it joins is another container's if its first process has the same user
+    namespace: a user of the host needs a user namespace to make one. Root may enter the files of
+    the processes there, with their uid, and these are the host's.
+    """
+    path = _namespace(bundle, "pid")
+    if path is None:
+        return ["the host's processes (--pid=host)"]
+    process = path.removesuffix("/ns/pid")
+    users = _namespace(bundle, "user") or f"{PROC}/self/ns/user"
+    is_containers = path == "" or (
+        process.rpartition("/")[0] == "/proc"
+        and not _is_same(path, f"{PROC}/self/ns/pid")
+        and _is_same(f"{process}/ns/user", users)
+    )
+    return [] if is_containers else [f"processes that may be the host's ({path})"]
+
+
+def _is_same(path: str, other: str) -> bool:
+    one, two = posix.stat(path), posix.stat(other)
+    return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)
 
 
 def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:

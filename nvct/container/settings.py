@@ -37,7 +37,7 @@ ENGINE_DEVICES = (
     ":195", ": 195", '"major":-', '"major": -', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
     '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
-    "CAP_SYS_ADMIN", "listenerPath", "org.systemd.property.Device",
+    "CAP_SYS_ADMIN", "listenerPath", '"closID"', "org.systemd.property.Device",
     "org.systemd.property.BPFProgram",
     *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip

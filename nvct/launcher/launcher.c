@@ -508,8 +508,6 @@ static int enters_proc(const char *path, int links)
 	return 0;
 }
 
-#define PROC_MOUNT "\"type\":\"proc\""
-
 /* Whether a number after a key has some digits, or more. */
 static int has_long_number(const char *text, size_t size, const char *key, int digits)
 {
@@ -552,9 +550,9 @@ static int array_has(const char *text, size_t size, const char *key, const char 
 
 #define NAMESPACES "\"namespaces\":["
 #define DESTINATION "\"destination\":\""
-#define SOURCE "\"source\":\""
-#define TYPE "\"type\":\""
 #define ROOT "\"root\":{\"path\":\""
+#define GROUP "\"cgroupsPath\":\""
+#define REFUSAL "{\"allow\":false,\"access\":\"rwm\"}"
 
 /* Kinds of mounts that runtimes make, besides binds. */
 static const char OWN[] = "proc\0tmpfs\0devpts\0sysfs\0mqueue\0cgroup\0cgroup2\0";
@@ -566,24 +564,51 @@ static const char *after(const char *text, const char *end, const char *key)
 	return found ? found + strlen(key) : NULL;
 }
 
-/* Whether a string of config.json is there, and too simple to be an escaped or a long one; `path` gets it. */
-static int copy_string(const char *text, const char *end, char *path, size_t room)
+/* Return the text after a string that follows `before`, which may be escaped; NULL if it is not there. */
+static const char *read_string(const char *text, const char *end, const char *before, const char **string, size_t *size)
 {
-	const char *stop = text ? memchr(text, '"', (size_t)(end - text)) : NULL;
-	return stop && (size_t)snprintf(path, room, "%.*s", (int)(stop - text), text) < room && !strchr(path, '\\');
+	size_t skipped = strlen(before);
+	if (!text || (size_t)(end - text) < skipped || memcmp(text, before, skipped))
+		return NULL;
+	*string = text += skipped;
+	for (; text < end && *text != '"'; text++)
+		if (*text == '\\')
+			text++;
+	*size = (size_t)(text - *string);
+	return text < end ? text + 1 : NULL;
 }
 
-/* Add the source of a mount to the paths. Return 0 if Python has to look. */
+/* Whether a string is too simple to be an escaped or a long one; `path` gets it. */
+static int copy_string(const char *string, size_t size, char *path, size_t room)
+{
+	return size < room && (size_t)snprintf(path, room, "%.*s", (int)size, string) == size && !strchr(path, '\\');
+}
+
+/* Add the source of a mount, whose destination the text begins with, to the paths. Return 0 if Python has to look:
+ * engines write all members, in this order. */
 static int add_source(const char *text, const char *end, char **paths, int *count)
 {
-	char path[4096], type[64];
-	const char *source = after(text, end, SOURCE);
-	int is_bind = after(text, end, "\"bind\"") || after(text, end, "\"rbind\"");
-	if (!copy_string(after(text, end, TYPE), end, type, sizeof type) || after(text, end, "\"remount\""))
+	const char *target, *type, *source, *option, *next, *before = ",\"options\":[\"";
+	size_t target_size, type_size, source_size, size;
+	char path[4096];
+	int is_bind, is_read_only = 0, is_writable = 0;
+	text = read_string(text, end, "", &target, &target_size);
+	text = read_string(text, end, ",\"type\":\"", &type, &type_size);
+	text = read_string(text, end, ",\"source\":\"", &source, &source_size);
+	is_bind = text && listed("bind\0", type, type_size);
+	for (; (next = read_string(text, end, before, &option, &size)); text = next, before = ",\"") {
+		is_bind |= listed("bind\0rbind\0", option, size);
+		is_read_only |= listed("ro\0rro\0", option, size);
+		is_writable |= listed("rw\0rrw\0", option, size);
+		if (listed("remount\0", option, size))
+			return 0;
+	}
+	if (!text || text == end || (*text != ']' && *text != '}') ||
+	    !copy_string(source, source_size, path, sizeof path) || *count == MAX_SOURCES)
 		return 0;
-	if (!is_bind && !listed(OWN, type, strlen(type)))
-		return 0;
-	if (!copy_string(source, end, path, sizeof path) || *count == MAX_SOURCES)
+	if (!is_bind && (!listed(OWN, type, type_size) || /* only /proc itself is masked */
+			 (listed("proc\0", type, type_size) && !listed("/proc\0", target, target_size)) ||
+			 (listed("sysfs\0", type, type_size) && (is_writable || !is_read_only))))
 		return 0;
 	if (*path != '/')
 		return !is_bind; /* such as proc and tmpfs; runtimes take the relative source of a bind from their own folders */
@@ -596,25 +621,49 @@ static int add_source(const char *text, const char *end, char **paths, int *coun
 	return 1;
 }
 
+/* Whether a control group above the container's, or its own, may be another user's than root's, who can then take
+ * its processes out of it (version 2). */
+static int has_users_group(const char *text, const char *end)
+{
+	char path[4096] = "/sys/fs/cgroup/";
+	size_t size, root = strlen(path);
+	struct stat s;
+	text = after(text, end, GROUP);
+	if (!read_string(text, end, "", &text, &size) || !copy_string(text, size, path + root, sizeof path - root) ||
+	    after(text, end, GROUP))
+		return 1;
+	for (char *p = path + root, *stop = p + size; p < stop; *p++ = '/') {
+		p += strcspn(p, "/");
+		*p = 0;
+		if (stat(path, &s))
+			return 0;
+		if (s.st_uid)
+			return 1;
+	}
+	return 0;
+}
+
 /* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
  * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
 static int sees_host(const char *text, size_t size, const char *bundle)
 {
-	const char *end = text + size, *mount, *next, *root = after(text, end, ROOT);
+	const char *end = text + size, *mount = text, *root = after(text, end, ROOT);
 	char path[4096], folder[8192], *paths[MAX_SOURCES];
 	struct statfs fs;
+	size_t length;
 	int count = 0;
-	const char *proc = after(text, end, PROC_MOUNT);
 	if (!array_has(text, size, "\"readonlyPaths\":[", "\"/proc/sys\"") ||
 	    !array_has(text, size, "\"readonlyPaths\":[", "\"/proc/bus\"") || has_odd_rule(text, size) ||
 	    has_long_number(text, size, "\"major\":", 4) || has_long_number(text, size, "\"minor\":", 8) ||
-	    (proc && after(proc, end, PROC_MOUNT)))
-		return 1; /* crun cuts numbers to 32 bits; a second /proc is not masked */
+	    !after(text, end, REFUSAL) || has_users_group(text, end))
+		return 1; /* crun cuts numbers to 32 bits, and refuses nothing without such a rule */
 	if (!array_has(text, size, NAMESPACES, "{\"type\":\"pid\"}") ||
+	    array_has(text, size, NAMESPACES, "{\"type\":\"cgroup\",") ||
 	    (!array_has(text, size, NAMESPACES, "{\"type\":\"cgroup\"}") && !statfs("/sys/fs/cgroup", &fs) &&
 	     fs.f_type == CGROUP2_MAGIC))
 		return 1;
-	if (!copy_string(root, end, path, sizeof path) || after(root, end, ROOT))
+	if (!read_string(root, end, "", &root, &length) || !copy_string(root, length, path, sizeof path) ||
+	    after(root, end, ROOT))
 		return 1;
 	if (*path == '/')
 		snprintf(folder, sizeof folder, "%s", path);
@@ -622,13 +671,9 @@ static int sees_host(const char *text, size_t size, const char *bundle)
 		snprintf(folder, sizeof folder, "%s/%s", bundle && *bundle ? bundle : ".", path);
 	if (enters_proc(folder, 40) || !(paths[count++] = realpath(folder, NULL)))
 		return 1;
-	for (mount = after(text, end, DESTINATION); mount; mount = next) {
-		const char *stop = next = after(mount, end, DESTINATION);
-		if (!next) /* Go writes mounts before this key, and the names of system calls, such as bind, after it */
-			stop = after(mount, end, "\"linux\":{");
-		if (!add_source(mount, stop ? stop : end, paths, &count))
+	while ((mount = after(mount, end, DESTINATION)))
+		if (!add_source(mount, end, paths, &count))
 			return 1;
-	}
 	return any_shows_host(paths, count);
 }
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +362,55 @@ def test_control_groups_of_the_host_can_be_mounted_as_the_containers(
     )
     assert leaves(read_only, namespaces=hosts)
     assert not leaves(writable)
+
+
+@pytest.mark.parametrize("kind", ["cgroup", "cgroup2"])
+def test_control_groups_of_a_namespace_that_is_joined_count(kind: str, machine: Machine) -> None:
+    """`podman run --cgroupns=ns:PATH`: a user of the host can make the namespace."""
+    assert machine.lines
+    joined = [{"type": "pid"}, {"type": "cgroup", "path": "/proc/9/ns/cgroup"}]
+    own = {"destination": "/sys/fs/cgroup", "type": kind, "source": kind, "options": ["ro"]}
+    assert way(own, namespaces=joined) == "control groups of others (/proc/9/ns/cgroup)"
+    assert way(own, namespaces=[*PRIVATE, *joined]) == way(own, namespaces=joined)
+    assert not leaves(namespaces=joined)
+
+
+@contextmanager
+def first_process(*flags: str) -> Iterator[str]:
+    """Yield the folder in /proc of the first process of a PID namespace."""
+    words = ["unshare", "--pid", "--fork", "--kill-child", *flags, "sleep", "60"]
+    with subprocess.Popen(words) as outer:
+        try:
+            children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+            while not children.read_text().strip():
+                assert outer.poll() is None
+                time.sleep(0.01)
+            yield f"/proc/{children.read_text().strip()}"
+        finally:
+            outer.kill()
+
+
+@as_root
+def test_a_pid_namespace_with_users_of_its_own_is_not_another_containers(
+    machine: Machine,
+) -> None:
+    """`podman run --pid=ns:PATH`; a user can `unshare --user --pid`, and sees the host's files."""
+    link = machine.work / "link"
+
+    def joins(process: str, *others: dict[str, str]) -> str:
+        joined = {"type": "pid", "path": f"{process}/ns/pid"}
+        return way(namespaces=[{"type": "cgroup"}, joined, *others])
+
+    with first_process() as process:
+        link.symlink_to(process)
+        assert joins(process) == ""
+        assert joins(str(link)) == f"processes that may be the host's ({link}/ns/pid)"
+        foreign = {"type": "user", "path": "/proc/self/ns/user"}
+        assert joins(process, foreign) == ""
+        with first_process("--user") as users:
+            assert joins(users) == f"processes that may be the host's ({users}/ns/pid)"
+            assert joins(users, {"type": "user", "path": f"{users}/ns/user"}) == ""
+            assert joins(process, {"type": "user", "path": f"{users}/ns/user"})
 
 
 SEES: dict[str, Any] = {

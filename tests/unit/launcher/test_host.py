@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PRIVATE = [{"type": "mount"}, {"type": "pid"}, {"type": "cgroup"}]
 READ_ONLY = ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"]
+REFUSED = {"devices": [{"allow": False, "access": "rwm"}]}
 POLICY = ('{"then": "deny"}',)
 CGROUPS = "/sys/fs/cgroup"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -30,7 +31,10 @@ def decided_by(lab: Lab, source: str | Path = "/etc", **more: Any) -> str:
     """Return which program a create with a mount goes to; Docker writes config.json so."""
     seccomp = {"syscalls": [{"names": ["bind", "mount"]}]}
     devices = [{"path": "/dev/no-such-device"}]
-    linux = {"namespaces": PRIVATE, "devices": devices, "seccomp": seccomp}
+    linux = {
+        "resources": REFUSED, "cgroupsPath": "/no/1", "namespaces": PRIVATE, "devices": devices,
+        "seccomp": seccomp,
+    }  # fmt: skip
     document: dict[str, Any] = {
         "process": {"args": ["/proc/sys", '"/proc/sys"', '"readonlyPaths":["/proc/sys"]']},
         "root": {"path": "rootfs"},
@@ -72,8 +76,9 @@ def test_an_ordinary_container_is_handed_over(checked: Lab, folder: Path) -> Non
     (folder / "link").symlink_to("/usr")
     for source in ("/etc/hostname", folder / "é b", folder / "link", "/no"):
         assert decided_by(checked, source) == "bin/runc", source
+    label = 'context="system_u:object_r:container_file_t:s0"'
     for kind in ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup"):
-        own = mount(kind, kind, "nosuid", "bind=none", "bindings")
+        own = mount(kind, kind, "nosuid", "bind=none", "bindings", label, "ro")
         assert decided_by(checked, mounts=[own, mount("/etc")]) == "bin/runc", kind
         assert decided_by(checked, mounts=[mount("/etc"), own]) == "bin/runc", kind
     many = [mount("/etc/hostname")] * 200
@@ -106,6 +111,9 @@ def test_what_shows_the_host_is_found_behind_any_name(
         {"destination": "/x", "type": "/etc", "options": ["rbind"]},
         mount("cpuset", "cpuset", "rw"), mount("/etc", "debugfs", "rw"), mount("x", "none", "rw"),
         mount("tmpfs", "tmpfs", "remount", "rw"), mount("/etc", "bind", "remount"),
+        mount("sysfs", "sysfs", "rw"), mount("sysfs", "sysfs", "ro", "rw"),
+        mount("sysfs", "sysfs", "rrw", "ro"), mount("proc", "proc", "nosuid"),
+        {**mount("/no", "cpuset", "rw"), "x": "bind"}, {**mount("sysfs", "sysfs", "rw"), "x": "ro"},
         mount("/proc/self/cwd"), mount("/proc/self/fd/99"), mount("/proc/self/task/../cwd/etc"),
         mount("/dev/fd/9"),
     ],
@@ -116,6 +124,40 @@ def test_a_mount_that_is_another_for_the_runtime_is_for_python(
 ) -> None:
     for mounts in ([attack], [mount("/etc"), attack, mount("/etc")]):
         assert decided_by(checked, mounts=mounts) == "python", mounts
+        said: Any = {"bind": "bind", "ro": '"options":["ro"]', "x": ["bind", "ro"]}
+        assert decided_by(checked, mounts=mounts, annotations=said) == "python", mounts
+
+
+def test_a_container_without_a_rule_that_refuses_the_rest_is_for_python(checked: Lab) -> None:
+    """As Podman 5.4 writes it with --userns=auto; crun then refuses nothing."""
+    allowed = {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}
+    for rules in ([], [allowed], [{"allow": False, "type": "c", "major": 1, "access": "rwm"}]):
+        said = {"x": '{"allow":false,"access":"rwm"}'}
+        found = decided_by(checked, annotations=said, linux={"resources": {"devices": rules}})
+        assert found == "python", rules
+
+
+@as_root
+def test_a_control_group_of_another_user_is_for_python(checked: Lab) -> None:
+    """As below /sys/fs/cgroup, which the test reaches by `..`; the owner can empty it."""
+    with tempfile.TemporaryDirectory() as path:
+        os.makedirs(f"{path}/a/b")
+        up = f"/../../..{path}"
+        for group in (f"{up}/a/b", f"{up}/a", f"{up}/new"):
+            assert decided_by(checked, linux={"cgroupsPath": group}) == "bin/runc", group
+        os.chown(f"{path}/a", 1000, 1000)
+        for group in (f"{up}/a/b", f"{up}/a", f"{up}/a/new/1"):
+            assert decided_by(checked, linux={"cgroupsPath": group}) == "python", group
+            said = {"cgroupsPath": "/no"}
+            found = decided_by(checked, annotations=said, linux={"cgroupsPath": group})
+            assert found == "python", group
+    assert decided_by(checked, linux={"cgroupsPath": "a.slice:b:c"}) == "bin/runc"
+
+
+def test_a_class_of_service_and_a_cgroup_namespace_of_others_are_for_python(checked: Lab) -> None:
+    others = [*PRIVATE[:2], {"type": "cgroup", "path": "/proc/9/ns/cgroup"}]
+    for linux in ({"intelRdt": {"closID": "../cgroup/devices"}}, {"namespaces": others}):
+        assert decided_by(checked, linux=linux) == "python", linux
 
 
 def test_a_link_through_proc_is_for_python(checked: Lab, folder: Path) -> None:
@@ -185,7 +227,10 @@ def test_what_a_user_writes_is_no_namespace(kind: str, checked: Lab) -> None:
         linux: dict[str, Any] = {"namespaces": others}
         assert decided_by(checked, **more, linux=linux) == goes, more
         for member in ("sysctl", "resources"):
-            linux = {"namespaces": others, member: {"unified": {"type": kind}, "type": kind}}
+            linux = {
+                "namespaces": others,
+                member: {**REFUSED, "unified": {"type": kind}, "type": kind},
+            }
             assert decided_by(checked, **more, linux=linux) == goes, more
     linux = {"namespaces": others, "x": {"namespaces": PRIVATE}}
     assert decided_by(checked, linux=linux) == "python"
