@@ -71,8 +71,8 @@ PROTOCOL = 2
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
-            "attributes", "check", "conditions", "events", "mig", "properties", "report",
-            "samples", "topology", CLOSE, ENGINE, HELLO,
+            "attributes", "check", "conditions", "events", "mig", "preflight", "properties",
+            "report", "samples", "topology", CLOSE, ENGINE, HELLO,
         ),
         mig_verbs.Nothing,
     ),

@@ -38,7 +38,7 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
-from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
+from nvct.host.nvml.sample_model import NvmlConditions, NvmlPreflight, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
 from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, connected, run, started
@@ -47,9 +47,9 @@ OLD, NEW = "0f0f", "a1a1"
 PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"
 ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
-    NvmlSamples, Written, Machine, HostDriver,
+    NvmlPreflight, NvmlSamples, Written, Machine, HostDriver,
 )  # fmt: skip
-OF_PROTOCOL = {2: "26774e50c43ca42f"}
+OF_PROTOCOL = {2: "54079b565ecfe7f4"}
 """What the verbs take and answer, as a digest, by the protocol's number."""
 
 
