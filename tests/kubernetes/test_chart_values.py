@@ -553,6 +553,14 @@ def test_a_label_of_the_node_can_choose_between_device_plugin_and_dra() -> None:
     assert "NVCT_RESOURCES" not in env_of(agent_of(pod_of(rendered(only))))
 
 
+@pytest.mark.parametrize("shares", ["", "uniform", "mixed"])
+def test_claims_can_have_parts_of_a_gpus_memory(shares: str) -> None:
+    env = env_of(agent_of(pod_of(rendered({"dra": {"enabled": True, "shares": shares}}))))
+    assert env.get("MEMORY_SHARES", "") == shares
+    said = f"dra.shares={shares} has no effect without dra.enabled=true."
+    assert (said in notes({"dra": {"shares": shares}})) == bool(shares)
+
+
 def test_a_choice_of_dra_that_is_off_is_said_to_have_no_effect() -> None:
     said = "dra.unlabeledNodes=dra has no effect without dra.enabled=true."
     assert said in notes({"dra": {"unlabeledNodes": "dra"}})

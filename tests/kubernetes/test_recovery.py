@@ -130,6 +130,14 @@ async def test_the_kubelet_forgets_a_plugin_to_which_it_connects_as_an_older_one
             assert await shows(3)
         await asyncio.sleep(ENDED_S)
         assert kubelet(node) == left
+        await asyncio.to_thread(_restart_kubelet, node, Path(socket))
+        assert await shows(0), "what docs/migrate.md recommends"
+
+
+def _restart_kubelet(node: Cluster, socket: Path) -> None:
+    before = socket.stat().st_mtime
+    node.restart_kubelet()
+    assert wait(lambda: _is_newer(socket, before), TIMEOUT_S)
 
 
 def _endpoint(folder: str, name: str, count: int) -> Endpoint:

@@ -49,7 +49,7 @@ ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
     NvmlPreflight, NvmlSamples, Written, Machine, HostDriver,
 )  # fmt: skip
-OF_PROTOCOL = {2: "28f5f871b886aa59"}
+OF_PROTOCOL = {2: "54079b565ecfe7f4"}
 """What the verbs take and answer, as a digest, by the protocol's number."""
 
 
@@ -106,11 +106,12 @@ async def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
     worker: OfRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(worker) as client:
-        monkeypatch.setattr(worker_client, "PROTOCOL", 1)
-        with pytest.raises(NvmlError, match="speaks protocol 2, this agent 1"):
+        own = supervisor.PROTOCOL
+        monkeypatch.setattr(worker_client, "PROTOCOL", own + 1)
+        with pytest.raises(NvmlError, match=f"speaks protocol {own}, this agent {own + 1}"):
             await client.report()
-        assert "speaks protocol 2" in await client.why_apart(OLD)
-        monkeypatch.setattr(worker_client, "PROTOCOL", 2)
+        assert f"speaks protocol {own}" in await client.why_apart(OLD)
+        monkeypatch.setattr(worker_client, "PROTOCOL", own)
         assert len((await client.report()).gpus) == 4
 
 
