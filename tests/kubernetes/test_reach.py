@@ -22,6 +22,7 @@ DIFFERING: Mapping[str, Mapping[str, Any]] = {
     "devicePlugin.config.name": MATRIX["config"],
     "dcgmExporter.config.create": MATRIX["counters"],
     "dra.enabled": {"dra": {"enabled": True}},
+    "health.remediation": {"health": {"remediation": "reset"}},
     "migManager.config.name": {"migManager": {"config": {"name": "mig-parted"}}},
     "migManager.evictPods": {"migManager": {"evictPods": True}},
     "nri.enabled": {"nri": {"enabled": True}},

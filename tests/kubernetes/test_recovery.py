@@ -186,6 +186,23 @@ def test_one_gpu_that_hangs(node: Cluster) -> None:
         _gives_all(node)
 
 
+def test_a_slow_gpu_is_not_offered_until_a_reset_has_mended_it(node: Cluster) -> None:
+    machine = simulated(node)
+    node_changes.apply(machine, "gpu", ["5", "eccnext=0", "remap_pending=1"])
+    words = ("--health-preflight=ecc-pending=withhold", "--health-probation=1")
+    with plugin(node, *words), Watch(node) as watch:
+        began = time.time()
+        watch.until(GPUS - 1, "the plugin has started", began)
+        assert "preflight: a part of the memory is replaced at the next reset, ECC is" in log(
+            node, device_plugin.PLUGIN
+        )
+        node_changes.apply(machine, "reset", ["5"])
+        ended = time.time()
+        assert watch.until(GPUS, "the GPU was reset", ended) < SOON_S
+        _gives_all(node)
+    node_changes.apply(machine, "gpu", ["5", "ecc=1", "eccnext=1"])
+
+
 def test_a_driver_that_goes_and_comes_back(node: Cluster, watch: Watch) -> None:
     machine = simulated(node)
     files = (machine.driver_root / "usr", machine.proc / "driver/nvidia")
