@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nvct import paths
 from nvct.cli.context import say
@@ -96,7 +97,7 @@ def not_moved(errors: list[NvctError]) -> Iterator[Item]:
                 yield from _first_shims(document, engine.config)
 
 
-def _first_shims(document: Mapping[str, object], path: str) -> Iterator[Item]:
+def _first_shims(document: dict[str, Any], path: str) -> Iterator[Item]:
     for name in ("linux", LINUX_V1):
         program = str(toml_file.table(document, ("plugins", name), path).get("runtime", ""))
         if is_nvidia_runtime(program):

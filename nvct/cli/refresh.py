@@ -125,6 +125,9 @@ def publish(
     Example: nvct publish --devices 1,2 --output /etc/cdi/nvidia.yaml
     """
     output = published_spec.output_path(output)
+    if withdraw and published_spec.is_of_another_generator(output):
+        say(f"{output} stays: nvct did not write it")
+        return
     if withdraw:
         removed = published_spec.withdraw(output)
         say(f"removed {output}" if removed else f"{output} does not exist")

@@ -129,9 +129,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     if request.no_hooks:
         inventory = _where_loaders_search(inventory, request.no_hooks)
     if may_be_farm:
-        view, why = _view(request, settings, whole, inventory, needs)
-        if view is None and not request.may_build:
-            say(f"the specification is of layout classic, as {why}")
+        view = _view(request, settings, whole, inventory, needs, say=say)
         options = replace(options, view=view)
     spec = generate.generate(inventory, options)
     is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
@@ -274,8 +272,10 @@ def _view(
     whole: Inventory,
     given: Inventory,
     needs: frozenset[Capability],
-) -> tuple[generate.MountedView | None, str]:
-    from nvct.farm import of_host  # not loaded for the classic layout
+    *,
+    say: Callable[[str], None],
+) -> generate.MountedView | None:
+    from nvct.farm import folder, of_host  # not loaded for the classic layout
 
     view, why = of_host.view_of_spec(
         settings, whole, given, needs,
@@ -285,7 +285,9 @@ def _view(
     )  # fmt: skip
     if view is None and request.must_be_farm:
         raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
-    return view, why
+    if why == folder.NOT_YET:
+        say(f"{why}: once it is in {settings.farm_dir}, the specification has it")
+    return view
 
 
 def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:

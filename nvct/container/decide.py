@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.deliver.bundle_root import Layout
-    from nvct.container.engine_devices import Removal
+    from nvct.container.device_access import Removal
     from nvct.container.host import Host
     from nvct.container.plan.model import Edits
     from nvct.container.request.model import Request

@@ -49,20 +49,14 @@ class Source:
     Attributes:
         path: without links, and without a slash at its end.
         covered: what the container's mounts cover below it.
-        name: for messages.
     """
 
     __slots__ = ("covered", "is_root", "name", "options", "path")
 
     def __init__(
-        self,
-        path: str,
-        options: list[object],
-        covered: Sequence[str] = (),
-        *,
-        name: str = "",
-        is_root: bool = False,
-    ) -> None:
+        self, path: str, options: list[object], covered: Sequence[str] = (), *,
+        name: str = "", is_root: bool = False,
+    ) -> None:  # fmt: skip
         self.path = path
         self.options = options
         self.covered = covered
@@ -89,9 +83,6 @@ def way_out(bundle: Bundle) -> str:
         return ""
     if CAP_SYS_ADMIN in bundle.capabilities:
         return CAP_SYS_ADMIN
-    rdt = bundle.document.value(("linux", "intelRdt"))
-    if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):  # crun joins ../cgroup/devices
-        return f"the class of service {rdt['closID']}"
     try:
         mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
@@ -223,16 +214,10 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
 
 def _mounts(bundle: Bundle | None = None) -> list[Mount]:
     """Return this process's mounts; none if a container has no folder of the host."""
-    if (
-        bundle
-        and not (
-            bundle.document.value(("root", "path"))  # NRI shows none
-            or any(
-                is_bind(mount) or str(mount.get("source"))[:1] == "/" for mount in bundle.mounts
-            )
-        )
-    ):
-        return []
+    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+        binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
+        if not binds:
+            return []
     mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")

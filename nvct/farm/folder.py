@@ -27,6 +27,8 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
+NOT_YET = "the view of this driver is not made yet"
+"""Why there is none where nothing may be built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Farm:
         """
         if not self.may_build:
             if not os.path.lexists(self.path):
-                raise self._has_none()
+                raise HostError(NOT_YET)
             self.check()
             return
         self._check_parents()
@@ -117,11 +119,8 @@ class Farm:
             HostError: nothing may be built now.
         """
         if not self.may_build:
-            raise self._has_none()
+            raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
-
-    def _has_none(self) -> HostError:
-        return HostError(f"{self.path} has no view of this driver yet")
 
     def names(self) -> list[str]:
         """Return the sorted names of views that have a manifest."""

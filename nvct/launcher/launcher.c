@@ -551,6 +551,7 @@ static int array_has(const char *text, size_t size, const char *key, const char 
 #define NAMESPACES "\"namespaces\":["
 #define DESTINATION "\"destination\":\""
 #define ROOT "\"root\":{\"path\":\""
+#define GROUP "\"cgroupsPath\":\""
 #define REFUSAL "{\"allow\":false,\"access\":\"rwm\"}"
 
 /* Kinds of mounts that runtimes make, besides binds. */
@@ -620,6 +621,28 @@ static int add_source(const char *text, const char *end, char **paths, int *coun
 	return 1;
 }
 
+/* Whether a control group above the container's, or its own, may be another user's than root's, who can then take
+ * its processes out of it (version 2). */
+static int has_users_group(const char *text, const char *end)
+{
+	char path[4096] = "/sys/fs/cgroup/";
+	size_t size, root = strlen(path);
+	struct stat s;
+	text = after(text, end, GROUP);
+	if (!read_string(text, end, "", &text, &size) || !copy_string(text, size, path + root, sizeof path - root) ||
+	    after(text, end, GROUP))
+		return 1;
+	for (char *p = path + root, *stop = p + size; p < stop; *p++ = '/') {
+		p += strcspn(p, "/");
+		*p = 0;
+		if (stat(path, &s))
+			return 0;
+		if (s.st_uid)
+			return 1;
+	}
+	return 0;
+}
+
 /* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
  * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
 static int sees_host(const char *text, size_t size, const char *bundle)
@@ -632,7 +655,7 @@ static int sees_host(const char *text, size_t size, const char *bundle)
 	if (!array_has(text, size, "\"readonlyPaths\":[", "\"/proc/sys\"") ||
 	    !array_has(text, size, "\"readonlyPaths\":[", "\"/proc/bus\"") || has_odd_rule(text, size) ||
 	    has_long_number(text, size, "\"major\":", 4) || has_long_number(text, size, "\"minor\":", 8) ||
-	    !after(text, end, REFUSAL))
+	    !after(text, end, REFUSAL) || has_users_group(text, end))
 		return 1; /* crun cuts numbers to 32 bits, and refuses nothing without such a rule */
 	if (!array_has(text, size, NAMESPACES, "{\"type\":\"pid\"}") ||
 	    array_has(text, size, NAMESPACES, "{\"type\":\"cgroup\",") ||

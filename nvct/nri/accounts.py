@@ -50,6 +50,16 @@ class Accounts:
         self._problem = ""
         self._recorder: Recorder | None = None
         self._write()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove the claims of a plugin that was killed."""
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name.startswith(CLAIM):
+                    with suppress(OSError, NvctError):  # another plugin holds it
+                        fd = gpu_record.hold(self._folder, name, alone=True)
+                        gpu_record.drop(fd, name, self._folder)
 
     def claim(self, container: api.Container) -> bool:
         """Report whether this plugin is to give a container its devices.

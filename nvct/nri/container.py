@@ -36,7 +36,7 @@ REST = {"allow": False, "type": "a", "access": "rwm"}
 """Engines refuse the devices that no rule allows; not each shows that to plugins."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 IN_WORDS = "the device rule for *:*"
-"""How a refusal calls EVERYTHING (nvct.container.engine_devices)."""
+"""How a refusal calls EVERYTHING (nvct.container.device_access)."""
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:

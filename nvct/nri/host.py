@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 READ_S, FIRST_S = 1.0, 60.0
 """A create waits so long for specifications: an engine ends a plugin that takes two seconds. And
 the plugin, before it connects."""
+SPEC_LIMIT = 1 << 20
+"""Of a specification: while YAML of that size is parsed, no other thread runs for some 0.5 s."""
 OWN_S = 1.0
 """A GPU that comes or goes is seen after this time: a create asks for the GPUs five times."""
 NOWHERE = "/nonexistent"
@@ -165,7 +167,7 @@ class KnownHost(Host):
         def read(path: str) -> Spec:
             fact, spec = self._files.get(path, (None, None))
             if spec is None or path not in now or fact != now[path]:
-                spec = load.load_file(path, owned=True)
+                spec = load.load_file(path, owned=True, limit=SPEC_LIMIT)
             if path in now:
                 files[path] = now[path], spec
             return spec

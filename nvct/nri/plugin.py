@@ -44,17 +44,7 @@ Rule = Literal["off", "audit", "enforce"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the plugin does.
-
-    Attributes:
-        namespace: of nvct's own pods.
-        management: further namespaces whose pods may have management devices.
-        takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
-        rule: whether a pod has exactly what the kubelet gave it.
-        exempt: namespaces that the rule does not hold for.
-        sockets: the folder of the engine's socket for plugins.
-        record: the folder that says who has which GPU.
-    """
+    """The options of `nvct-nri`; `sockets` is the folder of the engine's socket for plugins."""
 
     namespace: str = ""
     management: Sequence[str] = ()

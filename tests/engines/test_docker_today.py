@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -201,6 +202,7 @@ ATTACKS = {
     "--privileged": ("--privileged",),
     "--privileged, served already": ("--privileged", "-eNVIDIA_VISIBLE_DEVICES=void"),
     "another vendor's kind": ("--device=example.com/x=y",),
+    "a listener of its seccomp profile": ("--security-opt=seccomp=/run/listener.json",),
     "a property of the unit": (
         "--annotation=org.systemd.property.DeviceAllow=[('/dev/nvidia1','rw')]",
     ),
@@ -224,6 +226,7 @@ ATTACKS = {
     ),
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
+LISTENER = {"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/run/listener.sock"}
 HARMLESS = ("/dev", "a volume")
 """The control group refuses the nodes."""
 LEAVES = f"""\
@@ -253,6 +256,7 @@ def test_no_attack_reaches_a_gpu(attack: str, default: str, docker: DockerToday)
     ways_out.prepare(docker.box)
     docker.box.call("mknod", "/run/other", "c", "195", "1")
     docker.box.write("/etc/cdi/other.yaml", OTHER_KIND)
+    docker.box.write("/run/listener.json", json.dumps(LISTENER))
     nodes = "(: < /x/nvidia1) 2>&1; (: < /x/dev/nvidia1) 2>&1; ls /dev; true"
     leaves = LEAVES if default == "deny" else ""
     flags = ("--runtime=nvidia", *ATTACKS[attack])
@@ -266,7 +270,7 @@ def test_no_attack_reaches_a_gpu(attack: str, default: str, docker: DockerToday)
         assert "policy rule 'default' denies engine devices" in done.stderr or (
             "denies NVIDIA_VISIBLE_DEVICES" in done.stderr
         ), done
-    elif "every major" in attack or "unit" in attack:
+    elif any(words in attack for words in ("every major", "unit", "listener")):
         assert "cannot be ignored alone" in done.stderr, done
     else:
         assert done.returncode == 0, done

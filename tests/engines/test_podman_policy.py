@@ -141,6 +141,59 @@ def test_a_user_namespace_without_the_hosts_root_starts_and_gets_no_gpu(podman: 
         assert done.stdout == "started\n", done
 
 
+IN_NAMESPACES = f"""\
+for process in /proc/[0-9]*; do
+  groups=$process/root/sys/fs/cgroup/devices
+  [ -e $groups ] && echo $$ > $groups/cgroup.procs
+done 2>/dev/null
+{USABLE}
+"""
+
+
+@pytest.mark.parametrize("kind", ["pid", "cgroup"])
+def test_a_namespace_that_a_user_of_the_host_made_gives_no_gpu(kind: str, podman: Podman) -> None:
+    """Root is on the host by /proc/PID/root there, or by the control groups of version 2."""
+    user = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
+    flag = "--cgroupns=" if kind == "cgroup" else "--pid="
+    made = ("unshare", "--user", "--pid", "--fork", "--kill-child", "--cgroup", "sleep", "600")
+    outer = podman.box.start([*user, *made], "namespaces.log")
+    try:
+        children = ("pgrep", "-u", "1000", "-x", "sleep")
+        podman.box.until(lambda: bool(podman.box.call(*children).stdout), "sleep")
+        process = podman.box.call(*children).stdout.split()[0]
+        attack = f"{flag}ns:/proc/{process}/ns/{kind}"
+        for policy in ("", POLICY):
+            configuration(podman, policy)
+            more = ("--cap-add=MKNOD,SYS_PTRACE", attack)
+            done = podman.run(IN_NAMESPACES, f"--runtime={SHIM}", *more)
+            if policy:
+                is_refused(done)
+            elif kind == "pid":
+                assert "usable /n1" in done.stdout, done
+    finally:
+        podman.box.call("pkill", "-KILL", "-u", "1000", "-x", "sleep")
+        outer.wait()
+
+
+def test_a_node_that_nobody_sees_is_no_gpu_where_podman_refuses_nothing(podman: Podman) -> None:
+    """Podman 5.4 writes no device rule for a user namespace; crun then refuses nothing."""
+    configuration(podman, runtime="crun")
+    made = "mkdir -p /srv/deep/er; rm -f /srv/deep/er/n; mknod -m 666 /srv/deep/er/n c 195 1"
+    assert podman.box.call("sh", "-c", made).returncode == 0
+    maps = ("--network=host", "--uidmap=0:100000:65536", "--volume=/srv:/x:dev")
+    script = "(: < /x/deep/er/n) 2>&1; : < /dev/null; : < /dev/zero; echo started"
+    words = podman.words(script, f"--runtime={SHIM}", *maps)
+    words = [word for word in words if word != "--network=none"]
+    usable = podman.podman(*words)
+    if "5.4" in podman.podman("--version").stdout:
+        assert "No such device" in usable.stdout, usable
+    for policy in (POLICY, POLICY.replace("deny", "ignore")):
+        configuration(podman, policy, "crun")
+        done = podman.podman(*words)
+        assert "not permitted" in done.stdout, done
+        assert "started" in done.stdout, done
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_podman_gives_no_gpu(attack: str, podman: Podman) -> None:
     def run() -> Done:
@@ -170,6 +223,8 @@ SEES = {
     "a descriptor": ("--volume=/proc/self/fd/1:/v/y/z",),
     "a root of its own": ("--volume=/run/r:/v/y/z", "--rootfs"),
     "a volume of settings": ("--volume=debug:/x",),
+    "a remount": ("--security-opt=proc-opts=remount",),
+    "a class of service": ("--rdt-class=../cgroup/devices",),
     "numbers that crun cuts": ("--device-cgroup-rule=c 4294967491:0 rwm",),
 }
 
@@ -197,7 +252,12 @@ BY_API: dict[str, dict[str, Any]] = {
     "read-only or not": {"source": "/sys/fs/cgroup/devices", "options": ["bind", "ro", "rrw"]},
     "all read-only or not": {"source": "/sys/fs/cgroup", "options": ["rbind", "rro", "rrw"]},
     "cpuset": {"type": "cpuset", "source": "cpuset", "options": []},
-}
+    "a writable /sys": {"type": "sysfs", "source": "sysfs", "options": ["rw"]},
+    "its only /proc": {"destination": "/x", "type": "proc", "source": "proc"},
+    "the last, a bind by an annotation": {
+        "destination": "/v/w/x/y/z", "type": "debugfs", "source": "/none", "options": [],
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
@@ -212,7 +272,11 @@ def test_a_mount_that_only_the_api_can_ask_for_is_refused(runtime: str, podman: 
             spec = {
                 "image": IMAGE, "name": "by-api", "command": ["true"],
                 "netns": {"nsmode": "none"}, "cgroup_parent": f"/{podman.box.cgroup}",
-                "mounts": [{"destination": "/v/y/z", "type": "none", **mount}],
+                "annotations": {"x": "bind"},
+                "mounts": [
+                    {"destination": "/v/y/z", "type": "none", **mount},
+                    {"destination": "/proc", "type": "tmpfs", "source": "tmpfs"},
+                ],
             }  # fmt: skip
             post = ("--header", "Content-Type: application/json", "--data", json.dumps(spec), url)
             made = podman.box.call("curl", "--silent", "--unix-socket", socket, *post)

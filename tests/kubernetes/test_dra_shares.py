@@ -5,6 +5,7 @@ The stand-in enforces limits as the real program's documentation says.
 """
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -37,11 +38,15 @@ from tests.kubernetes.dra import (
 from tests.kubernetes.pods import ENDED, Pod, run
 
 RANDOM = 500 if FULL else 8
-AT_ONCE = 60
-"""Pods, of the 110 that a node may have."""
+AT_ONCE = 20
+"""Pods."""
 QUARTER = "20000Mi"
 """Of an H100, whose 80 GB are 81559 MiB."""
 ALLOCATE = "nvidia-cuda-mps-control --sim-client {} </dev/null"
+METADATA = (
+    "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/{}/gpu/"
+    "gpu.nvidia.com-metadata.json"
+)
 OWN = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 FOLDERS = f"{DEFAULT_ROOT}/{DRIVER}"
 MODES = ("--query-gpu=compute_mode", "--format=csv,noheader")
@@ -59,7 +64,8 @@ def kubeconfig(node: Cluster) -> str:
 
 @contextlib.contextmanager
 def driver(node: Cluster, kubeconfig: str, shares: str) -> Iterator[Driver]:
-    made = Driver(node, kubeconfig, options=[f"--memory-shares={shares}"])
+    options = [f"--memory-shares={shares}", "--device-metadata"]
+    made = Driver(node, kubeconfig, options=options)
     made.start()
     try:
         yield made
@@ -148,29 +154,37 @@ def test_mixed_sizes_are_advisory(node: Cluster, kubeconfig: str) -> None:
                     LIST,
                     ALLOCATE.format(f"{gib}G"),
                     ALLOCATE.format(f"{gib + 1}G"),
-                    f"unset {OWN}; {ALLOCATE.format(f'{gib + 1}G')}; sleep 600",
+                    f"unset {OWN}; {ALLOCATE.format(f'{gib + 1}G')}",
+                    f"cat {METADATA.format(name)}; sleep 600",
                 ]
             )
             stack.enter_context(pod(node, name, asks_for_claims(name, script=script)))
         for gib in (10, 20, 40):
             name, limit = f"of-{gib}", f"limit {gib * 1024}M"
-            assert wait(lambda: log_of(node, name).count(":") > 3, TIMEOUT_S), made.log()  # noqa: B023
+            assert wait(lambda: "DeviceMetadata" in log_of(node, name), TIMEOUT_S), made.log()  # noqa: B023
             told = log_of(node, name).splitlines()
             assert UUID.findall(told[0]) == [uuid]
-            assert told[1:] == [
+            assert told[1:4] == [
                 f"allocated: {limit}", f"out of memory: {limit}", "allocated: no limit"
             ]  # fmt: skip
+            (request,) = json.loads(told[4])["requests"]
+            (device,) = request["devices"]
+            assert device["attributes"]["uuid"] == {"string": uuid}
 
 
 @pytest.mark.timeout(3600)
 def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> None:
-    """Pods with shares of all sizes come and go, and the driver is killed now and then."""
+    """Pods with shares of all sizes come and go, and the driver is killed now and then.
+
+    MPS's daemons end with the driver: pods that run then may fail.
+    """
     dice = random.Random(seed := random.randrange(10**6))
     print(f"seed {seed}")
     for gib in (2, 5, 10, 20, 40):
         node.api.create(f"{API}/namespaces/default/resourceclaimtemplates", _template(gib))
     left = [f"random-{number}" for number in range(RANDOM)]
     there: set[str] = set()
+    may_fail: set[str] = set()
     with driver(node, kubeconfig, "mixed") as made:
         end = time.monotonic() + 120 + 5 * RANDOM
         while left or there:
@@ -183,12 +197,15 @@ def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> N
             if dice.random() < 0.02:
                 made.kill()
                 made.start()
+                may_fail |= there
             found = node.api.find(PODS)
             assert found is not None
             for one in found["items"]:
                 name, phase = one["metadata"]["name"], one["status"]["phase"]
                 if name in there and phase in ENDED:
-                    assert phase == "Succeeded", (node.api.logs(name), made.log())
+                    assert phase == "Succeeded" or name in may_fail, (
+                        node.api.logs(name), made.log(),
+                    )  # fmt: skip
                     node.api.delete(f"{PODS}/{name}")
                     there.remove(name)
             time.sleep(0.2)

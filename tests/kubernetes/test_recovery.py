@@ -130,6 +130,14 @@ async def test_the_kubelet_forgets_a_plugin_to_which_it_connects_as_an_older_one
             assert await shows(3)
         await asyncio.sleep(ENDED_S)
         assert kubelet(node) == left
+        await asyncio.to_thread(_restart_kubelet, node, Path(socket))
+        assert await shows(0), "what docs/migrate.md recommends"
+
+
+def _restart_kubelet(node: Cluster, socket: Path) -> None:
+    before = socket.stat().st_mtime
+    node.restart_kubelet()
+    assert wait(lambda: _is_newer(socket, before), TIMEOUT_S)
 
 
 def _endpoint(folder: str, name: str, count: int) -> Endpoint:
@@ -176,6 +184,23 @@ def test_one_gpu_that_hangs(node: Cluster) -> None:
         assert watch.least(ended) == GPUS - 1
         assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
         _gives_all(node)
+
+
+def test_a_slow_gpu_is_not_offered_until_a_reset_has_mended_it(node: Cluster) -> None:
+    machine = simulated(node)
+    node_changes.apply(machine, "gpu", ["5", "eccnext=0", "remap_pending=1"])
+    words = ("--health-preflight=ecc-pending=withhold", "--health-probation=1")
+    with plugin(node, *words), Watch(node) as watch:
+        began = time.time()
+        watch.until(GPUS - 1, "the plugin has started", began)
+        assert "preflight: a part of the memory is replaced at the next reset, ECC is" in log(
+            node, device_plugin.PLUGIN
+        )
+        node_changes.apply(machine, "reset", ["5"])
+        ended = time.time()
+        assert watch.until(GPUS, "the GPU was reset", ended) < SOON_S
+        _gives_all(node)
+    node_changes.apply(machine, "gpu", ["5", "ecc=1", "eccnext=1"])
 
 
 def test_a_driver_that_goes_and_comes_back(node: Cluster, watch: Watch) -> None:

@@ -112,6 +112,12 @@ def is_allocated(claim: Object) -> bool:
     return bool(claim.get("status", {}).get("allocation"))
 
 
+def pod_claim(claim: Object) -> str:
+    """Return how the pod calls a claim that is made of a template, "" for another claim."""
+    annotations = claim["metadata"].get("annotations") or {}
+    return str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+
+
 def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
     """Return the devices of this driver on a node that a claim has, in the claim's order."""
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
@@ -177,6 +183,7 @@ def _entry(
         device=device.name, uuid=device.uuid, gpu=device.gpu,
         requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
         share_mib=memory // MIB, cores=cores,
+        alternatives=tuple(name for name in allocated.alternatives if "/" in name),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from nvct.agent.dra.devices import Place
@@ -53,6 +53,7 @@ class Entry:
         place: of a MIG device that was made for the claim, whose UUID is then "".
         share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
             has the GPU alone, and if nothing limits its threads.
+        alternatives: of requests that were taken, REQUEST/ALTERNATIVE.
     """
 
     device: str
@@ -63,6 +64,7 @@ class Entry:
     place: Place | None = None
     share_mib: int = 0
     cores: int = 0
+    alternatives: tuple[str, ...] = field(default=(), compare=False)
 
     def excludes(self, other: Entry) -> bool:
         """Return whether no two claims can have these two devices at the same time."""
@@ -77,6 +79,10 @@ class Prepared:
     """A prepared claim; `daemon` is None if it does not share by MPS.
 
     A claim with a share of a GPU's memory has the daemon of all that share this GPU.
+
+    Attributes:
+        has_metadata: whether its containers get files about its devices.
+        pod_claim: how the pod calls it, if it is of a template.
     """
 
     namespace: str
@@ -84,6 +90,8 @@ class Prepared:
     uid: str
     entries: tuple[Entry, ...]
     daemon: Daemon | None = None
+    has_metadata: bool = field(default=False, compare=False)
+    pod_claim: str = field(default="", compare=False)
 
     @property
     def full_name(self) -> str:
@@ -231,6 +239,8 @@ class Journal:
             return {
                 claim["uid"]: Prepared(
                     **{key: claim[key] for key in ("namespace", "name", "uid")},
+                    has_metadata=bool(claim.get("has_metadata")),
+                    pod_claim=str(claim.get("pod_claim") or ""),
                     entries=tuple(_entry(entry) for entry in claim["entries"]),
                     daemon=daemons.from_json(claim["daemon"]) if claim.get("daemon") else None,
                 )
@@ -271,4 +281,5 @@ def gpus_of(claim: Prepared) -> set[str]:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     place = fields.get("place")
     known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
-    return Entry(**{**fields, **known})
+    alternatives = tuple(fields.get("alternatives") or ())
+    return Entry(**{**fields, **known, "alternatives": alternatives})

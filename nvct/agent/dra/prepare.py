@@ -54,6 +54,7 @@ class Preparer:
         named: returns NAMESPACE/NAME of the claims that the kubelet names for its pods.
         mode: which task offers the GPUs; None if there is no other task that does.
         is_mixed: whether shares of one GPU's memory may have different sizes.
+        has_metadata: whether containers get files about their devices.
         share_sizes: the size in MiB of the shares of a GPU by its UUID, where there is one.
         prepared: how often a claim was prepared; `failures`: how often that failed.
     """
@@ -67,7 +68,7 @@ class Preparer:
         self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
         self.named: Callable[[], Collection[str]] = tuple
         self.mode: ResourcesMode | None = None
-        self.is_mixed = False
+        self.is_mixed = self.has_metadata = False
         self.share_sizes: Mapping[str, int] = {}
         self.prepared = 0
         self.failures = 0
@@ -161,7 +162,7 @@ class Preparer:
                     missing.append(claim)
                     continue
                 with self._logged():
-                    await self._specs.write(with_uuids(claim, there))
+                    await self._specs.write(with_uuids(claim, there), self.devices)
         for claim in missing:
             async with self._alone(claim.uid):
                 with self._logged(), contextlib.suppress(UnpreparedError):
@@ -211,9 +212,9 @@ class Preparer:
             claim = wanted or before
             if claim is None:
                 raise HostError(f"the API server does not tell what claim {ref.name} has")
-            if claim == before:
-                await self._make(claim)
-                return claim
+            if before is not None and claim == before:
+                await self._make(before)
+                return before
             if before is not None:
                 await self._let_go(ref.uid)
             with self._reserved(claim):
@@ -268,7 +269,7 @@ class Preparer:
         filled = await self._filled(claim, why) if claim.has_places else claim
         async with self._locked(why) as known:
             check_kept(claim, known)
-            await self._specs.write(filled)
+            await self._specs.write(filled, self.devices)
         return filled
 
     async def _filled(self, claim: Prepared, why: str) -> Prepared:
@@ -334,8 +335,9 @@ class Preparer:
         if before and before.share and before.entries == entries:
             daemon = before.daemon  # of the sizes that were chosen when it was prepared
         return Prepared(
-            namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries, daemon=daemon
-        )
+            namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries, daemon=daemon,
+            has_metadata=self.has_metadata, pod_claim=claims.pod_claim(found),
+        )  # fmt: skip
 
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
         """Forget a claim, after the end of its daemon; return whether that was done.

@@ -81,6 +81,9 @@ class Settings:
         "whose limits programs can evade; default: they cannot",
         choices=("", UNIFORM, MIXED),
     )
+    device_metadata: bool = option(
+        False, "Give containers files with the attributes of their devices (KEP-5304)"
+    )
     config_file: str = option(
         "", "A config file of the device plugin, v1; resources.exclude has an effect"
     )

@@ -163,7 +163,7 @@ def _numbers(numbers: Mapping[str, int]) -> Object:
 
 def _device(device: Device, version: str) -> Object:
     body: Object = {
-        "attributes": {name: _attribute(value) for name, value in device.attributes.items()},
+        "attributes": {name: attribute(value) for name, value in device.attributes.items()},
         "capacity": _numbers(device.capacity),
     }
     if device.share_mib is not None:
@@ -207,7 +207,8 @@ def _shares(memory: int, share_mib: int) -> Object:
     }
 
 
-def _attribute(value: Value) -> Object:
+def attribute(value: Value) -> Object:
+    """Return the value of an attribute as the API has it."""
     if isinstance(value, Version):
         return {"version": value.text}
     if isinstance(value, bool):

@@ -101,6 +101,7 @@ class DraDriver(Task):
         self._preparer.holders = self._classic.holders
         self._preparer.named = lambda: self._classic.claims
         self._preparer.is_mixed = settings.memory_shares == MIXED
+        self._preparer.has_metadata = settings.device_metadata
         self._load = load
         self._mode = self._preparer.mode = mode
         if mode is not None:

@@ -93,6 +93,8 @@ def check(daemon: Daemon) -> None:
 
 def from_json(value: object) -> Daemon:
     """Return a daemon from JSON data; ValueError if it is none."""
+    if isinstance(value, dict):  # an earlier version has not written all fields
+        value = {"multi_user": False, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon

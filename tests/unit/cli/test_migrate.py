@@ -427,7 +427,7 @@ def test_plan_makes_no_view_of_the_driver(lab: Lab) -> None:
 
     assert sorted(lab.home.rglob("*")) == before
     assert f"{lab.home}/cdi/nvidia.yaml changes: nvct describes the GPUs" in said
-    assert f"layout classic, as {lab.home}/farm has no view of this driver yet" in said
+    assert f"the view of this driver is not made yet: once it is in {lab.home}/farm" in said
 
 
 @in_a_mount_namespace

@@ -375,18 +375,6 @@ def test_control_groups_of_a_namespace_that_is_joined_count(kind: str, machine: 
     assert not leaves(namespaces=joined)
 
 
-def test_a_class_of_service_is_no_way_to_another_folder(machine: Machine) -> None:
-    """Crun writes the process into "tasks" of this folder below /sys/fs/resctrl."""
-    assert machine.lines
-    for name, expected in (("../cgroup/devices", "the class of service ../cgroup/devices"),
-                           ("gold", "")):  # fmt: skip
-        linux = {
-            "intelRdt": {"closID": name}, "namespaces": PRIVATE,
-            "readonlyPaths": ["/proc/bus", "/proc/sys"],
-        }  # fmt: skip
-        assert way_out(Bundle("config.json", json.dumps({"linux": linux}))) == expected
-
-
 @contextmanager
 def first_process(*flags: str) -> Iterator[str]:
     """Yield the folder in /proc of the first process of a PID namespace."""

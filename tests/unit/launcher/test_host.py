@@ -32,7 +32,8 @@ def decided_by(lab: Lab, source: str | Path = "/etc", **more: Any) -> str:
     seccomp = {"syscalls": [{"names": ["bind", "mount"]}]}
     devices = [{"path": "/dev/no-such-device"}]
     linux = {
-        "resources": REFUSED, "namespaces": PRIVATE, "devices": devices, "seccomp": seccomp,
+        "resources": REFUSED, "cgroupsPath": "/no/1", "namespaces": PRIVATE, "devices": devices,
+        "seccomp": seccomp,
     }  # fmt: skip
     document: dict[str, Any] = {
         "process": {"args": ["/proc/sys", '"/proc/sys"', '"readonlyPaths":["/proc/sys"]']},
@@ -134,6 +135,23 @@ def test_a_container_without_a_rule_that_refuses_the_rest_is_for_python(checked:
         said = {"x": '{"allow":false,"access":"rwm"}'}
         found = decided_by(checked, annotations=said, linux={"resources": {"devices": rules}})
         assert found == "python", rules
+
+
+@as_root
+def test_a_control_group_of_another_user_is_for_python(checked: Lab) -> None:
+    """As below /sys/fs/cgroup, which the test reaches by `..`; the owner can empty it."""
+    with tempfile.TemporaryDirectory() as path:
+        os.makedirs(f"{path}/a/b")
+        up = f"/../../..{path}"
+        for group in (f"{up}/a/b", f"{up}/a", f"{up}/new"):
+            assert decided_by(checked, linux={"cgroupsPath": group}) == "bin/runc", group
+        os.chown(f"{path}/a", 1000, 1000)
+        for group in (f"{up}/a/b", f"{up}/a", f"{up}/a/new/1"):
+            assert decided_by(checked, linux={"cgroupsPath": group}) == "python", group
+            said = {"cgroupsPath": "/no"}
+            found = decided_by(checked, annotations=said, linux={"cgroupsPath": group})
+            assert found == "python", group
+    assert decided_by(checked, linux={"cgroupsPath": "a.slice:b:c"}) == "bin/runc"
 
 
 def test_a_class_of_service_and_a_cgroup_namespace_of_others_are_for_python(checked: Lab) -> None:

@@ -272,3 +272,12 @@ def test_claims_of_creates_that_never_end_are_bounded(case: Case) -> None:
         assert plugin._accounts.claim(api.Container(id=f"{number:064x}"))
     assert len(list(Path(case.record_folder).glob("creating-*"))) == CREATING
     kill(plugin)
+
+
+def test_a_killed_plugin_leaves_no_claims(case: Case) -> None:
+    killed, runs = case.plugin(), case.plugin()
+    for plugin, id_ in ((killed, "1"), (runs, "2")):
+        assert plugin._accounts.claim(api.Container(id=id_))
+    os.close(killed._accounts._claims.pop("1"))
+    case.plugin()
+    assert [each.name for each in Path(case.record_folder).glob("creating-*")] == ["creating-2"]

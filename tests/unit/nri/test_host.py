@@ -125,9 +125,9 @@ def test_who_creates_does_not_wait_long_for_a_large_specification(
     claim(tmp_path, 1)
     read, goes_on = load.load_file, threading.Event()
 
-    def slow(path: str, *, owned: bool = False) -> Spec:
+    def slow(path: str, **how: Any) -> Spec:
         assert goes_on.wait(10)
-        return read(path, owned=owned)
+        return read(path, **how)
 
     monkeypatch.setattr(load, "load_file", slow)
     monkeypatch.setattr(known, "READ_S", 0.1)
@@ -172,3 +172,17 @@ def test_devices_of_others_cost_nothing(tmp_path: Path) -> None:
     for _ in range(5):
         assert host.names([(195, 0)]) == {"1-gpu": {(195, 0)}}
     assert time.process_time() - began < 0.02
+
+
+def test_a_huge_specification_is_in_nobody_s_way(tmp_path: Path) -> None:
+    """No other thread runs while YAML is parsed, and an engine waits for two seconds."""
+    claim(tmp_path, 1)
+    padding = "#" * known.SPEC_LIMIT
+    (tmp_path / "huge.yaml").write_text(
+        f"cdiVersion: 0.5.0\nkind: vendor.com/net\ndevices: []\n{padding}", encoding="utf-8"
+    )
+    host = host_of(tmp_path)
+    host.prepare()
+    plan = host.plan("registry")
+    assert len(plan["devices"]) == 1
+    assert "larger than" in plan["problems"][0]

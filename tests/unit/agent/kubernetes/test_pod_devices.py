@@ -368,8 +368,10 @@ def test_a_gpu_of_which_claims_have_parts_is_free_while_it_has_the_memory(
         (result,) = has["status"]["allocation"]["devices"]["results"]
         result["consumedCapacity"] = {"memory": "26Gi"}
         cluster.put(claims.kind("v1"), has)
-    asked = {"capacity": {"requests": {"memory": memory}}} if memory else {}
-    cluster.put(claims.kind("v1"), claim("c", **asked))
+    asked = claim("c")
+    (request,) = asked["spec"]["devices"]["requests"]
+    request["exactly"]["capacity"] = {"requests": {"memory": memory}} if memory else None
+    cluster.put(claims.kind("v1"), asked)
     cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))
     assert f"2 of 2 devices fit, {free} of them free" in lines(cluster)
 

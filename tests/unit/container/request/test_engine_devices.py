@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.config.load import from_toml
-from nvct.container import host_view, recorder
+from nvct.container import device_access, host_view, recorder
 from nvct.container.decide import Decision
 from nvct.container.request import origin
 from nvct.container.request.kubelet_record import CLAIMS
@@ -489,10 +489,81 @@ def test_a_mount_gives_a_device_where_no_rule_refuses_the_rest(tmp_path: Path, l
         pytest.skip("only root makes device nodes")
     engine(lab, mounts=bind(tmp_path / "gpu"))
     assert asked(lab) == ""
+    without_rules(lab)
+    assert asked(lab) == "1"
+    allowed = rules_after(lab, "allow")
+    assert allowed[0] == DENIED
+    assert rule(195, 1) in allowed
+    ignored = rules_after(lab, "ignore")
+    assert ignored[0] == DENIED
+    assert rule(195, 1) not in ignored
+
+
+@pytest.mark.parametrize("default", ["deny", "ignore"])
+def test_what_takes_a_container_out_of_its_control_group_counts(
+    default: str, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a user namespace: the host's user or crun does it."""
+    monkeypatch.setattr(device_access, "UNIFIED", str(tmp_path))
+    (tmp_path / "system/a").mkdir(parents=True)
+    (tmp_path / "users/a").mkdir(parents=True)
+
+    def why(cgroup: str, service: str = "gold") -> str:
+        engine(lab, cgroup=cgroup)
+        document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+        document["linux"]["intelRdt"] = {"closID": service}
+        document["linux"]["namespaces"].append({"type": "user"})
+        document["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+        made = checked(lab, default=default)
+        bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+        try:
+            made.into(bundle, HOST_CONFIG, None)
+        except NotPermittedError as error:
+            return error.message
+        return ""
+
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "users", 1000, 1000)
+        for group in ("/users/a", "users/a/b/1", "/users/1"):
+            assert f"the control group {tmp_path}/users of user 1000" in why(group), group
+        assert why("/system/a/1") == why("/new/1") == why("system.slice:x:1") == ""
+    assert "the class of service ../cgroup/devices" in why("/new", "../cgroup/devices")
+
+
+def without_rules(lab: Lab) -> None:
     document = json.loads(lab.config_json.read_text(encoding="utf-8"))
     document["linux"]["resources"] = {"pids": {"limit": 2048}}
     lab.config_json.write_text(json.dumps(document), encoding="utf-8")
-    assert asked(lab) == "1"
+
+
+def rules_after(lab: Lab, default: str) -> list[dict[str, Any]]:
+    """Return the device rules of a container that the runtime has made."""
+    text = lab.config_json.read_text(encoding="utf-8")
+    lab.keys["nvct.policy"] = {"default": default, "engine-devices": "checked"}
+    lab.configure()
+    lab.configure(
+        f'{lab.config_toml.read_text()}[[nvct.policy.rules]]\nusers = [7]\nthen = "deny"\n'
+    )
+    result = lab.create()
+    assert result.status == 0, result.stderr
+    made = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    lab.config_json.write_text(text, encoding="utf-8")
+    return list(made["linux"]["resources"]["devices"])
+
+
+@pytest.mark.parametrize("default", ["allow", "ignore", "deny"])
+def test_a_rule_refuses_the_rest_where_none_did(default: str, lab: Lab) -> None:
+    """Else a node that nobody sees, in a folder of root's, would be a GPU for crun."""
+    engine(lab, (10, 229))
+    without_rules(lab)
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["linux"]["devices"].append({"path": "/d", "type": "b", "major": 7, "minor": 0})
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    rules = rules_after(lab, default)
+    assert rules[0] == DENIED
+    assert {r["major"] for r in rules[1:]} == {7, 10, 195, 508}
+    assert [r["minor"] for r in rules[1:] if r["major"] == 195] == [254, 255]
 
 
 def test_a_mount_gives_a_device_where_no_control_group_refuses_it(

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that config.json lets a container use, and how it gets fewer.
+
+Hot; loaded only where config.toml has rules and says engine-devices = "checked". Numbers decide:
+a node can have any name and place. Where an engine is root, a container can use a device if a
+rule of its control group says so, because Docker's containers may make nodes; else every node
+that it sees. Contract: what cannot be understood counts as a device.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.host_view import UNIFIED, seen_nodes, way_out, way_to_processes
+from nvct.container.request import device_numbers
+from nvct.container.request.device_numbers import FIRST_CONTROL_MINOR, NVIDIA_MAJOR, is_gpu
+from nvct.errors import NotPermittedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.container.request.device_numbers import Nodes, Number
+    from nvct.container.request.origin import Origin
+    from nvct.oci.bundle import Bundle
+
+ANY, ANY_BITS = -1, (1 << 32) - 1
+DEVICES, RULES = ("linux", "devices"), ("linux", "resources", "devices")
+FILE_NODE = {"c": "c", "u": "c", "b": "b"}
+"""Types of device nodes: runtime-spec, config-linux.md."""
+LISTENER = ("linux", "seccomp", "listenerPath")
+UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
+"""Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
+GPU_MINORS = range(FIRST_CONTROL_MINOR)
+CONTROL_MINORS = (FIRST_CONTROL_MINOR, FIRST_CONTROL_MINOR + 1)
+REFUSAL = '{"allow":false,"access":"rwm"}'
+NUMBERS = '{"allow":%s,"type":"%s","major":%d%s,"access":"rwm"}'
+
+
+class Access:
+    """The NVIDIA devices that a container can use before anything is injected.
+
+    Attributes:
+        nodes: GPUs and extras, with a path for messages; control nodes are left out.
+        ways: what gives each of the nodes, in words.
+        wide: what gives more than GPUs, such as a rule for every device of the host.
+        control: the major of nvidia-uvm, whose nodes all are control nodes.
+        capabilities: the numbers that distinguish this host's MIG devices.
+        majors: of NVIDIA's drivers.
+        is_open: whether no rule is about the rest of the devices.
+        shared: what gives such devices, and others that cannot be told from them: mounted folders
+            where no control group refuses their nodes, and properties of the container's unit.
+    """
+
+    __slots__ = (
+        "_exact", "_rules", "capabilities", "control", "is_open", "majors", "nodes", "shared",
+        "ways", "wide",
+    )  # fmt: skip
+
+    def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
+        ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
+        self.majors = {NVIDIA_MAJOR, *ours.values()}
+        self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
+        self.nodes: Nodes = {}
+        self.ways: Nodes = {}
+        self.capabilities: set[Number] = set()
+        self.shared = [
+            f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
+        ]
+        if bundle.document.value(LISTENER):  # its agent gives descriptors to the container
+            self.shared.append(".".join(LISTENER))
+        is_rootless = origin.is_rootless()
+        if not is_rootless:
+            self.shared += _other_groups(bundle, origin.cgroup)
+        self.wide = list(self.shared)
+        self._rules = [read_rule(rule) for rule in bundle.objects(RULES)]
+        self.is_open = bool(origin.cgroup) and not is_rootless and not self._is_closed()
+        for node in bundle.objects(("linux", "devices")):
+            self._add(number_of(node), str(node.get("path")), f"the node {node.get('path')}")
+        if not origin.cgroup or is_rootless or self.is_open:
+            self._add_mounts(bundle)
+        self._exact = set(self.nodes)
+        has_driver = NVIDIA_MAJOR in ours.values()
+        way_to_host = way_to_processes if is_rootless else way_out
+        way = way_to_host(bundle) if has_driver else ""
+        self.wide += [way] if way else []
+        self._add_rules(has_driver=has_driver)
+
+    def _add_rules(self, *, has_driver: bool) -> None:
+        majors = self.majors - self.control
+        has_gpus = any(allow and rule_major in (ANY, NVIDIA_MAJOR) and {"r", "w"} & set(access)
+                       for allow, rule_major, _, access in self._rules)  # fmt: skip
+        candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS] if has_gpus else []
+        for _, major, minor, _ in self._rules:
+            candidates += [(m, minor) for m in (majors if major == ANY else {major})]
+        for major, minor in candidates:
+            rule_major, rule_minor = self._granted(major, minor)
+            is_whole = rule_minor == ANY and rule_major in majors - {NVIDIA_MAJOR}
+            way = f"the device rule for {_shown(rule_major)}:{_shown(rule_minor)}"
+            if is_whole or (rule_major == ANY and has_driver):
+                self.wide.append(way)
+            if rule_major in self.majors:
+                number = ("c", major, max(minor, 0))
+                path = f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}"
+                self._add(number, path, way)
+                if rule_minor != ANY:
+                    self._exact.add(number)
+
+    def _add(self, number: Number | None, path: str, way: str) -> None:
+        if number and number[0] == "c" and number[1] in self.majors - self.control:
+            for kept in device_numbers.without_control({number: path}):
+                self.nodes.setdefault(kept, path)
+                self.ways.setdefault(kept, way)
+
+    def _add_mounts(self, bundle: Bundle) -> None:
+        seen: dict[str, Nodes] = {}
+        for mount in bundle.mounts:
+            source = mount.get("source")
+            if isinstance(source, str) and source[:1] == "/":
+                device_numbers.add_mounted(
+                    seen.setdefault(source, {}), source, device_numbers.DEV_DEPTH
+                )
+        for source, path in seen_nodes(bundle):  # /dev under another name
+            device_numbers.add_mounted(seen.setdefault(source or "/", {}), path, 0)
+        for source, nodes in seen.items():
+            known = set(self.nodes)
+            for number, path in nodes.items():
+                self._add(number, path, f"the mount of {source}")
+            if set(self.nodes) - known and source not in nodes.values():
+                self.shared.append(f"the mount of {source}")
+
+    def _is_closed(self) -> bool:
+        """Report whether a rule is about all devices: without one, crun refuses nothing."""
+        return any(
+            major == minor == ANY and "r" in access and "w" in access
+            for _, major, minor, access in self._rules
+        )
+
+    def _granted(self, major: int, minor: int) -> tuple[int, int]:
+        """Return the numbers of the rule that grants a device; (0, 0) if none does.
+
+        A rule that refuses takes something from a rule for every device, and else what one of the
+        same numbers allows: runc and control groups of version 1 know no others.
+        """
+        refused: set[tuple[int, int]] = set()
+        for allow, rule_major, rule_minor, access in reversed(self._rules):
+            numbers = rule_major, rule_minor
+            if rule_major in (ANY, major) and rule_minor in (ANY, minor):
+                if allow and ("r" in access or "w" in access) and numbers not in refused:
+                    return (0, 0) if refused and numbers == (ANY, ANY) else numbers
+                if not allow and "r" in access and "w" in access:
+                    refused.add(numbers)
+                    if numbers == (ANY, ANY):
+                        break
+        return 0, 0
+
+    def keep_known(self, known: set[Number]) -> None:
+        """Drop the GPUs that the host has not, and no rule or node names."""
+        kept = {
+            number: path
+            for number, path in self.nodes.items()
+            if not is_gpu(number) or number in known or number in self._exact
+        }
+        self.nodes = kept or self.nodes
+
+
+def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
+    """Return what takes a container out of its control group, whoever is its root.
+
+    A user who owns a control group above it can do that in version 2; and crun writes the process
+    into `tasks` of the folder that closID names below /sys/fs/resctrl.
+    """
+    ways, folder = [], UNIFIED
+    rdt = bundle.document.value(("linux", "intelRdt"))
+    if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):
+        ways.append(f"the class of service {rdt['closID']}")
+    for name in filter(None, cgroup.split("/")):
+        folder = f"{folder}/{name}"
+        try:
+            owner = posix.stat(folder).st_uid
+        except (OSError, ValueError):
+            break  # the runtime makes the rest
+        if owner:
+            ways.append(f"the control group {folder} of user {owner}")
+    return ways
+
+
+class Removal:
+    """Takes devices of an engine out of config.json again."""
+
+    __slots__ = ("_access", "_kept")
+
+    def __init__(self, access: Access, kept: set[Number]) -> None:
+        self._access = access
+        self._kept = kept
+
+    def apply(self, bundle: Bundle) -> None:
+        """Remove nodes, mounts of nodes and rules, and refuse what a rule for everything gives.
+
+        Raises:
+            NotPermittedError: the devices cannot be told from others that the container gets.
+        """
+        if self._access.shared:
+            raise _inseparable(self._access.shared[0])
+        for path, goes in (
+            (DEVICES, self._is_device),
+            (("mounts",), self._is_node),
+            (RULES, self.is_rule),
+        ):
+            gone = [value for value in bundle.objects(path) if goes(value)]
+            bundle.document.replace(path, gone.__contains__, [])
+        if self._access.is_open:
+            close(bundle, self._access, self)
+        held = {number[1] for number in self._kept} | self._access.control
+        refused = []
+        if self._access.wide:  # runc makes no hole in a rule that refuses a whole major
+            refused = [NUMBERS % ("false", "c", n, "") for n in sorted(self._access.majors - held)]
+            known = {*self._access.nodes, *self._access.capabilities}
+            others = [n for n in known - self._kept if n[1] in held]
+            refused += [_rule("false", n) for n in sorted(others)]
+        kept = [_rule("true", n) for n in sorted(self._kept)]
+        bundle.document.append(RULES, refused + kept)
+
+    def _is_device(self, node: Mapping[str, object]) -> bool:
+        return self.goes(number_of(node))
+
+    def is_rule(self, rule: Mapping[str, object]) -> bool:
+        """Report whether a rule gives devices that go.
+
+        A control group cannot except a driver from a rule for all character devices.
+
+        Raises:
+            NotPermittedError: it is such a rule.
+        """
+        allow, major, minor, access = read_rule(rule)
+        if not allow or str(rule.get("type") or "a")[:1] in ("a", "b"):
+            return False
+        if major == ANY and ("r" in access or "w" in access):
+            raise _inseparable("a device rule for every major")
+        return self.goes(("c", major, max(minor, 0)))
+
+    def goes(self, number: Number | None) -> bool:
+        """Report whether a device number is of a device that goes."""
+        if number is None or number[0] != "c" or number[1] not in self._access.majors:
+            return False
+        if number in self._kept:
+            return False
+        return not self._kept or number in device_numbers.without_control({number: ""})
+
+    def _is_node(self, mount: Mapping[str, object]) -> bool:
+        nodes: Nodes = {}
+        device_numbers.add_mounted(nodes, str(mount.get("source")), 0)
+        return any(map(self.goes, nodes))
+
+
+def close(bundle: Bundle, access: Access, removal: Removal | None = None) -> None:
+    """Put a rule before the others that refuses all devices, and rules for the container's nodes.
+
+    Engines write them; without the first, crun refuses nothing.
+    """
+    goes = removal.goes if removal else lambda _: False
+    is_rule = removal.is_rule if removal else lambda _: False
+    nodes = {number_of(node) for node in bundle.objects(DEVICES)} | set(access.nodes)
+    nodes |= {("c", NVIDIA_MAJOR, minor) for minor in CONTROL_MINORS}
+    rules = [_rule("true", n) for n in sorted(filter(None, nodes)) if not goes(n)]
+    rules += [NUMBERS % ("true", "c", major, "") for major in access.control]
+    rules += [bundle.document.fragment(e) for e in bundle.document.elements(RULES)
+              if not (isinstance(e.value, dict) and is_rule(e.value))]  # fmt: skip
+    bundle.document.rewrite(RULES, [REFUSAL, *rules])
+
+
+def _rule(allow: str, number: Number) -> str:
+    letter, major, minor = number
+    return NUMBERS % (allow, letter, major, f',"minor":{minor}')
+
+
+def _inseparable(source: str) -> NotPermittedError:
+    return NotPermittedError(
+        f"the GPUs of {source} cannot be ignored alone",
+        hint="name the devices that the container needs",
+    )
+
+
+def number_of(node: Mapping[str, object]) -> Number | None:
+    """Return the device number of a member of linux.devices; None if it is no device."""
+    major, minor = _cut(node.get("major")), _cut(node.get("minor"))
+    letter = FILE_NODE.get(str(node.get("type"))[:1])
+    if letter is None or major == ANY:
+        return None
+    return letter, major, max(minor, 0)
+
+
+def _cut(number: object) -> int:
+    """Return a device number as crun takes it, which cuts it to 32 bits; ANY if there is none.
+
+    For runc and crun each negative number is any.
+    """
+    cut = number & ANY_BITS if isinstance(number, int) else ANY_BITS
+    return ANY if cut > ANY_BITS >> 1 else cut
+
+
+def read_rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
+    """Return whether a device rule allows, its major and minor, and what it is about.
+
+    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices);
+    crun looks at the first letter of a type, and takes an unknown one for character devices.
+    """
+    kind, access = str(rule.get("type") or "a")[:1], str(rule.get("access") or "rwm")
+    allow = rule.get("allow") is True
+    if kind == "b":
+        return allow, ANY, ANY, ""
+    if kind in FILE_NODE:
+        return allow, _cut(rule.get("major")), _cut(rule.get("minor")), access
+    if allow:
+        return allow, ANY, ANY, "rwm"
+    return allow, ANY, ANY, access if kind == "a" else ""
+
+
+def _shown(number: int) -> str:
+    return "*" if number == ANY else str(number)
