@@ -239,10 +239,11 @@ def test_the_release_before_stays_for_the_way_back(
 ) -> None:
     folder, _ = release
     former = shutil.copytree(folder, tmp_path / "former")
-    old = []
+    old: list[Path] = []
     for pattern in ("apt/pool/nvct_*", "rpm/nvct-[0-9]*.rpm", "images/*.tar", "helm/*.tgz"):
         path = next(former.glob(pattern))
-        old.append(shutil.copy(path, path.with_name(path.name.replace(version, "0.0.9"))))
+        old.append(path.with_name(path.name.replace(version, "0.0.9")))
+        shutil.copy(path, old[-1])
     sums = "rm SHA256SUMS*; find * -type f -exec sha256sum {} + > s; mv s SHA256SUMS"
     captured(["sh", "-c", f"{sums}; gpg -ab SHA256SUMS"], cwd=former, env=env, check=True)
 
