@@ -191,7 +191,7 @@ image: setup build/image/base.tar build/image/wheels/.ready ## build the image o
 	@$(BIN)/python packaging/image/build.py --base build/image/base.tar --bundle build/image/bundle/nvct-* \
 	  --wheels build/image/wheels --out dist
 
-SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)"
+SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)" $(if $(FORMER),--former "$(FORMER)")
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c cpio dpkg-dev gnupg
@@ -208,7 +208,7 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 ci-full: crio docker callers ci test-static ## what takes longer: CRI-O, Docker, callers, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
+	  NVCT_TESTS_PROFILE=full NVCT_TESTS_REQUIRE=release $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
 	    tests/integration/test_packages.py tests/integration/test_release.py tests/integration/test_upgrade.py \
 	    tests/unit/mig/test_random_plans.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \

@@ -124,6 +124,8 @@ def reset_gpu(node: Node, index: int) -> None:
             raise UsageError(f"GPU {index} cannot be reset: it has fallen off the bus")
         for name in state.ENDED_BY_RESET:
             fields.pop(name, None)
+        if "eccnext" in fields:
+            fields["ecc"] = fields["eccnext"]
         fields.update(energy="0", energy_at=str(int(time.time() * state.US)))
         if fields.pop("migflip", "0") == "1":
             fields["mig"] = str(1 - int(fields["mig"]))

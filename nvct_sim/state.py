@@ -176,13 +176,17 @@ COUNTERS = (
     "pcie_replays", "nvlink_tx", "nvlink_rx", "nvlink_crc_flit", "nvlink_crc_data",
     "nvlink_replays", "nvlink_recoveries", "violation_power", "violation_thermal", "energy",
 )  # fmt: skip
-MEASURED = ("power_usage", "memtemp", "smclock", "memclock", "pcie_tx", "pcie_rx")
+MEASURED = (
+    "power_usage", "memtemp", "smclock", "memclock", "pcie_tx", "pcie_rx",
+    "pciewidth", "pciegen", "linksdown",
+)  # fmt: skip
 PERCENTS = (
     "util", "memutil", "encutil", "decutil", "gr_active", "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",
 )  # fmt: skip
 FLAGS = (
-    "remap_pending", "remap_failed", "retired_pending", "ecc", "persistence", "migreset",
+    "remap_pending", "remap_failed", "retired_pending", "ecc", "eccnext", "persistence",
+    "migreset",
 )  # fmt: skip
 RECOVERY = ("none", "reset", "reboot", "drain-p2p", "drain-and-reset")
 """In the order of NVML's numbers (nvml.h, NVML_GPU_RECOVERY_ACTION_*)."""

@@ -73,6 +73,7 @@ def _remove(path: str, patterns: Sequence[str]) -> list[str]:
 async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
     """Remove what tasks wrote to a Node; return what was removed, and what may not be."""
     from nvct.agent.condition import condition
+    from nvct.agent.heal import node as healed
     from nvct.agent.kubernetes import cluster
     from nvct.agent.labels import outputs
     from nvct.agent.mig_manager import node_labels
@@ -108,6 +109,9 @@ async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
             await remove(
                 "the state of MIG", connected.merge(cluster.NODE, patch, node_labels.MANAGER)
             )
+        if patch := healed.patch(node, has_failed=False, request=""):
+            change = connected.merge(cluster.NODE, patch, healed.MANAGER)
+            await remove("what is asked for its GPUs", change)
         return sentences
     finally:
         await connected.close()

@@ -38,6 +38,7 @@ ENTRIES = (
     Entry("device_plugin", "device-plugin", "nvidia-device-plugin"),
     Entry("dra", "dra", "gpu-kubelet-plugin"),
     Entry("exporter", "exporter", "dcgm-exporter"),
+    Entry("heal", "heal"),
     Entry("labels", "labels", "gpu-feature-discovery"),
     Entry("mig_manager", "mig-manager", "nvidia-mig-manager"),
     Entry("mps", program="mps-control-daemon"),

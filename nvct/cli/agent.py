@@ -84,7 +84,8 @@ def agent(
     Tasks: condition writes a condition of this Node, config-manager chooses its config file,
     device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation (with
     both, the Node's label nvct.dev/resources chooses: classic or dra), exporter serves metrics of
-    GPUs, labels writes labels of this Node, mig-manager makes the MIG devices that a label names.
+    GPUs, heal heals GPUs that fail as far as NVCT_REMEDIATION allows, labels writes labels of this
+    Node, mig-manager makes the MIG devices that a label names.
     A task takes its settings from the environment variables of NVIDIA's program (config-manager,
     nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter, gpu-feature-discovery,
     nvidia-mig-manager), such as MIG_STRATEGY, and from the file that CONFIG_FILE names.

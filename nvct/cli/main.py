@@ -35,6 +35,7 @@ NVCT_COMMANDS = {
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.system", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
+    "heal": ("nvct.cli.heal", "heal", "Show how GPUs that fail are healed."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "runtime": (OWN, "runtime", "Configure container engines, and undo it."),

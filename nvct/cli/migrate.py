@@ -6,7 +6,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from nvct import paths
 from nvct.cli import migrate_engines as engines
 from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import format_option, need_host, show
+from nvct.cli.options import format_option, need_host, raise_first, show
 from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime import configure as runtime
 from nvct.cli.runtime import engine as runtime_engine
@@ -25,7 +25,7 @@ from nvct.cli.runtime.options import state_dir as folder_of
 from nvct.compile import live_host, published_spec
 from nvct.config import editing, load
 from nvct.doctor import fix, mends, migration
-from nvct.doctor.migration import STAYS, Item
+from nvct.doctor.migration import STAYS, Item, collected
 from nvct.doctor.model import count
 from nvct.doctor.parts import UNITS
 from nvct.engine import command
@@ -53,26 +53,20 @@ def plan(*, state_dir: str | None, form: str) -> None:
     need_host("migrate")
     journal = Journal(folder_of(state_dir))
     errors: list[NvctError] = []
-    items: list[Item] = []
-    with engines.collected(errors):
+    with collected(errors):
         page = journal.load(f"{journal.folder}/{migration.NAME}")
         if _is_cut_short(page) or engines.interrupted(journal):
             way_back = _way_back(state_dir)
             say(f"an earlier change was cut short: apply begins it anew, and {way_back}")
-    items += [item for move in engines.moves(errors) for item in move.items]
-    with engines.collected(errors):
-        for item in _other_items():
-            items.append(item)
+    items = [item for move in engines.moves(errors) for item in move.items]
+    items += _other_items(errors, dry_run=True)
     document = []
     for item in items:
         edit = FileEdit(path=item.path, before=item.before.content, after=item.after.content)
         row = {"path": item.path, "action": item.action, "why": item.why}
         document.append({**row, "diff": "".join(runtime.diff(edit))})
     show(form, document, map(str, items))
-    for error in errors[1:]:
-        say(f"{error.message} [{error.code}]")
-    if errors:
-        raise errors[0]
+    raise_first(errors)
     if all(item.action == STAYS for item in items):
         say(NOTHING)
 
@@ -113,21 +107,16 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
         errors: list[NvctError] = []
         journal = Journal(folder)
         page = Page()
-        with engines.collected(errors):
+        with collected(errors):
             page = journal.load(f"{folder}/{migration.NAME}")
         record = page.pending or page.done
         if record is None or journal.paths():
             _undo_engines(ctx, folder, reload_mode, errors)
         if record is not None:
-            with engines.collected(errors):
+            with collected(errors):
                 _transaction(folder).undo()
-            records = [each for each in (page.pending, page.done) if each]
-            _tell_systemd([entry.path for each in records for entry in each.entries])
     _say_what_is_needed("keep nvct until they have ended", by_own=True)
-    for error in errors[1:]:
-        say(f"{error.message} [{error.code}]")
-    if errors:
-        raise errors[0]
+    raise_first(errors)
     sys.exit(int(_is_cut_short(journal.load(f"{folder}/{migration.NAME}"))))
 
 
@@ -135,7 +124,7 @@ def _undo_engines(
     ctx: click.Context, folder: str, reload_mode: str, errors: list[NvctError]
 ) -> None:
     """Take back the changes of engines; name the files that nvct's path stays in."""
-    with engines.collected(errors):
+    with collected(errors):
         try:
             ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)
         except DamagedJournalError as error:
@@ -152,8 +141,10 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
     others.settle()
     for options in engines.interrupted(journal):
         nothing = Change(engine=options.engine)
-        engines.carry_out(nothing, options, runtime_engine.reader(options), journal, reload_mode)
-    moves, other_items = engines.moves(), list(_other_items())
+        engines.carry_out(options, runtime_engine.reader(options), journal, reload_mode, nothing)
+    errors: list[NvctError] = []
+    moves, other_items = engines.moves(errors), list(_other_items(errors))
+    raise_first(errors)
     states = {item.path: item.after for item in other_items if item.action != STAYS}
 
     def planned() -> Mapping[str, PathState]:
@@ -172,7 +163,6 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
             )
     items = [item for move in moves for item in move.items] + other_items
     tell(*map(str, items))
-    _tell_systemd(states)
     _say_what_is_needed("apply again once NVIDIA's packages are removed", by_own=False)
     return any(item.action != STAYS for item in items)
 
@@ -187,35 +177,39 @@ def _is_cut_short(page: Page) -> bool:
     return page.pending is not None and not all(map(migration.needed, page.pending.entries))
 
 
-def _other_items() -> Iterator[Item]:
+def _other_items(errors: list[NvctError], *, dry_run: bool = False) -> Iterator[Item]:
     """Yield config.toml, specifications, units, hook files, and links for old containers.
 
-    Raises:
-        NvctError: one cannot be read; nvct's specification cannot be made.
+    What cannot be read, and a specification that cannot be made, is added to the errors. With
+    `dry_run`, no view of the driver is made for one.
     """
-    settings = settings_in_force()
-    data = load.read(settings.path) if settings.path else None
-    if data is not None:
-        unknown = "".join(f"; {text}" for text in editing.unknown_keys(load.text(data)))
-        yield Item(path=settings.path, why=f"nvct reads it{unknown}")
-    specs = migration.incumbents_specs(settings.spec_dirs)
-    output = _output()
-    host = mends.Host(
-        roots=live_host.roots_of(settings),
-        settings=settings,
-        output=output,
-        options=["--config", settings.path] if data is not None else [],
-        say=say,
-    )
-    publish = mends.Mend(mends.PUBLISH, ())
-    yield from migration.specifications(
-        specs, output, lambda path: mends.step(publish, replace(host, output=path))
-    )
-    yield from migration.other_specs(settings.spec_dirs, specs)
-    yield from engines.not_moved()
-    yield from migration.units()
-    yield from migration.hooks(engines.own(paths.RUNTIME_HOOK_PROGRAM))
-    yield from migration.links(migration.programs_in_use(), own_folder())
+    with collected(errors):
+        settings = settings_in_force()
+        data = load.read(settings.path) if settings.path else None
+        if data is not None:
+            unknown = "".join(f"; {text}" for text in editing.unknown_keys(load.text(data)))
+            yield Item(path=settings.path, why=f"nvct reads it{unknown}")
+        specs = migration.incumbents_specs(settings.spec_dirs)
+        yield from migration.other_specs(settings.spec_dirs, specs)
+        output = _output()
+        host = mends.Host(
+            roots=live_host.roots_of(settings),
+            settings=settings,
+            output=output,
+            options=["--config", settings.path] if data is not None else [],
+            say=say,
+            dry_run=dry_run,
+        )
+        publish = mends.Mend(mends.PUBLISH, ())
+        yield from migration.specifications(
+            specs, output, lambda path: mends.step(publish, replace(host, output=path))
+        )
+    yield from engines.not_moved(errors)
+    yield from migration.units(errors)
+    with collected(errors):
+        yield from migration.hooks(engines.own(paths.RUNTIME_HOOK_PROGRAM), errors)
+    with collected(errors):
+        yield from migration.links(migration.programs_in_use(), own_folder())
 
 
 def _output() -> str:
@@ -239,10 +233,11 @@ def _transaction(folder: str) -> fix.Transaction:
         accumulates=True,
         rest=migration.rest,
         needed=migration.needed,
+        tell=_tell_systemd,
     )
 
 
-def _tell_systemd(changed: Iterable[str]) -> None:
+def _tell_systemd(changed: Sequence[str]) -> None:
     """Have systemd read units that were changed, and watch what an enabled one names."""
     folder = f"/{migration.UNITS_OF_ADMINS}"
     has_units = any(path.startswith(f"{folder}/") for path in changed)

@@ -9,24 +9,22 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 from nvct import paths
 from nvct.cli.context import say
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime.options import own_folder
 from nvct.doctor import migration
-from nvct.doctor.migration import STAYS, Item
+from nvct.doctor.migration import STAYS, Item, collected
 from nvct.engine import modules, processes, toml_file
 from nvct.engine.containerd_load import LINUX_V1
 from nvct.engine.journal import DamagedJournalError, Journal
 from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.modules import Module
 from nvct.engine.status import options_for
 from nvct.engine.undo import is_nvidia_runtime
 from nvct.engine.writing import state_of
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,40 +58,21 @@ def is_own(program: str, path: str | None = None) -> bool:
     return bool(there and own_folder()) and os.path.realpath(there) == os.path.realpath(ours)
 
 
-@contextmanager
-def collected(errors: list[NvctError]) -> Iterator[None]:
-    """Add an error of the block to a list."""
-    try:
-        yield
-    except NvctError as error:
-        errors.append(error)
-
-
-def moves(errors: list[NvctError] | None = None) -> list[Move]:
+def moves(errors: list[NvctError]) -> list[Move]:
     """Return the engines of this host that start NVIDIA's runtime.
 
-    Args:
-        errors: gets those of one engine, so that they do not hide the others.
-
-    Raises:
-        NvctError: nvct's runtime is not here; the files of one cannot be read or edited.
+    Those whose files cannot be read or edited are added to the errors.
     """
-    found = []
+    found: list[Move] = []
     for engine in runtime_engine.engines():
-        if engine.foreign or engine.root != "/":
-            continue
-        try:
-            found += _moves_of(engine)
-        except NvctError as error:
-            if engine.leave:  # its owner understands it
-                continue
-            if errors is None:
-                raise
-            errors.append(error)
+        if not engine.foreign and engine.root == "/":
+            ignored: list[NvctError] = []  # of an engine whose owner understands its files
+            with collected(ignored if engine.leave else errors):
+                found += _moves_of(engine)
     return found
 
 
-def not_moved() -> Iterator[Item]:
+def not_moved(errors: list[NvctError]) -> Iterator[Item]:
     """Yield what starts NVIDIA's runtime by an option of dockerd, or by containerd's first shim.
 
     The options are those of running daemons, and of units in /etc.
@@ -102,7 +81,9 @@ def not_moved() -> Iterator[Item]:
     runs = [(f"process {process.pid}", process.args) for process in here]
     pattern = f"/{migration.UNITS_OF_ADMINS}/docker.service"
     units = sorted(glob.glob(pattern) + glob.glob(f"{pattern}.d/*.conf"))
-    runs += [(path, tuple(state_of(path).text.split())) for path in units]
+    for path in units:
+        with collected(errors):
+            runs.append((path, tuple(state_of(path).text.split())))
     for where, args in runs:
         values = processes.options(args, "add-runtime", "default-runtime")
         programs = [text for text in values if "nvidia" in text]
@@ -111,17 +92,17 @@ def not_moved() -> Iterator[Item]:
             yield Item(path=where, why=why)
     for engine in runtime_engine.engines():
         if engine.engine == "containerd" and engine.root == "/" and not engine.foreign:
-            document = {}
             with collected([]):  # as the engine's own row says
                 document = toml_file.parse(state_of(engine.config).data, engine.config)
-            for name in ("linux", LINUX_V1):
-                plugin = toml_file.table(document, ("plugins", name), engine.config)
-                program = str(plugin.get("runtime", ""))
-                if is_nvidia_runtime(program):
-                    why = (
-                        f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
-                    )
-                    yield Item(path=engine.config, why=why)
+                yield from _first_shims(document, engine.config)
+
+
+def _first_shims(document: dict[str, Any], path: str) -> Iterator[Item]:
+    for name in ("linux", LINUX_V1):
+        program = str(toml_file.table(document, ("plugins", name), path).get("runtime", ""))
+        if is_nvidia_runtime(program):
+            why = f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
+            yield Item(path=path, why=why)
 
 
 def _moves_of(engine: Engine) -> list[Move]:
@@ -173,7 +154,7 @@ def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Itera
     try:
         for move in moves:
             if move.items[0].action != STAYS:
-                done.insert(0, (move, _configure(move.options, move.engine, journal, mode)))
+                done.insert(0, (move, carry_out(move.options, move.engine, journal, mode)))
         yield
     except BaseException:
         failed: list[NvctError] = []
@@ -184,9 +165,9 @@ def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Itera
             ]
             former = replace(change, edits=tuple(edits), notes=())
             with collected(failed):
-                carry_out(former, move.options, move.engine, journal, mode)
+                carry_out(move.options, move.engine, journal, mode, former)
         for error in failed:
-            say(f"not taken back: {error.message}; `nvct migrate back` goes on")
+            say(f"not taken back: {line('nvct', error)}; `nvct migrate back` goes on")
         raise
 
 
@@ -197,30 +178,25 @@ def interrupted(journal: Journal) -> list[EngineOptions]:
         try:
             pages.append(journal.load(path))
         except DamagedJournalError as error:
-            say(f"warning: {error.message}")
+            say(f"warning: {error.message}; {error.hint}")
     return [page.pending.options for page in pages if page.pending]
 
 
 def carry_out(
-    change: Change, options: EngineOptions, engine: Engine | None, journal: Journal, mode: str
-) -> None:
-    """Make a change that is planned already, after taking back one that was cut short."""
+    options: EngineOptions,
+    engine: Engine | None,
+    journal: Journal,
+    mode: str,
+    change: Change | None = None,
+) -> Change:
+    """Configure an engine, or make a change that takes back; first one that was cut short."""
     transaction = runtime_engine.transaction(
-        options, engine, journal, reload_mode=mode, removing=True
+        options, engine, journal, reload_mode=mode, removing=change is not None
     )
-    module = transaction.module
-    planned = SimpleNamespace(SYNTAX=module.SYNTAX, state=module.state, plan=lambda *_: change)
-    transaction.module = cast("Module", planned)
-    for note in transaction.configure(options).notes:
+    made = transaction.configure(options, change)
+    for note in made.notes:
         say(f"note: {note}")
-
-
-def _configure(options: EngineOptions, engine: Engine, journal: Journal, mode: str) -> Change:
-    transaction = runtime_engine.transaction(options, engine, journal, reload_mode=mode)
-    change = transaction.configure(options)
-    for note in change.notes:
-        say(f"note: {note}")
-    return change
+    return made
 
 
 def say_what_names_own() -> None:

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that commands share: lists of words, --format."""
+"""What commands share: options, such as lists of words and --format; several errors."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.context import say
 from nvct.cli.gostyle import Adds, Command
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,8 +135,20 @@ def drop_in_option(env: str | None = None) -> Adds:
 
 def show(form: str, document: object, lines: Iterable[str]) -> None:
     """Print a document as JSON, or its lines, which others than nvct must not have chosen."""
-    for line in [json.dumps(document, indent=2)] if form == "json" else lines:
-        click.echo(line)
+    for text in [json.dumps(document, indent=2)] if form == "json" else lines:
+        click.echo(text)
+
+
+def raise_first(errors: Sequence[NvctError]) -> None:
+    """Raise the first of several errors, after a line for each other one, even with --quiet.
+
+    Raises:
+        NvctError: there is one.
+    """
+    for error in errors[1:]:
+        click.echo(line("nvct", error), err=True)
+    if errors:
+        raise errors[0]
 
 
 def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:

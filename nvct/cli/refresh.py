@@ -103,7 +103,7 @@ def _maintain_farm(config: str, folder: str) -> None:
               help="Let RUN --device of BuildKit have the devices without --allow device.  "
               "[default: as before, else false]")  # fmt: skip
 @click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
-@click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
+@click.option("--staged", hidden=True, help="Print the files, see generate.")
 @click.pass_context
 def publish(
     ctx: click.Context,
@@ -125,6 +125,9 @@ def publish(
     Example: nvct publish --devices 1,2 --output /etc/cdi/nvidia.yaml
     """
     output = published_spec.output_path(output)
+    if withdraw and published_spec.is_of_another_generator(output):
+        say(f"{output} stays: nvct did not write it")
+        return
     if withdraw:
         removed = published_spec.withdraw(output)
         say(f"removed {output}" if removed else f"{output} does not exist")

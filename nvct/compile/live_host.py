@@ -82,7 +82,12 @@ def discover(
 
 
 def discover_or_view(
-    settings: Config, options: DiscoveryOptions, mode: str = "auto", *, elsewhere: bool = False
+    settings: Config,
+    options: DiscoveryOptions,
+    mode: str = "auto",
+    *,
+    elsewhere: bool = False,
+    may_build: bool = True,
 ) -> Inventory:
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
@@ -102,7 +107,9 @@ def discover_or_view(
         return find()
     from nvct.farm import of_host  # not loaded on hosts without a view
 
-    return of_host.discover_or_view(settings, roots_of(settings), options, find)
+    return of_host.discover_or_view(
+        settings, roots_of(settings), options, find, may_build=may_build
+    )
 
 
 def own_mode(settings: Config) -> str:

@@ -8,6 +8,7 @@ warning is there even if a later step fails.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,8 @@ class Request:
     Attributes:
         form: None means by the ending of `output`.
         driver_root, dev_root: as the command line names them; the settings have them, too.
-        staged: the folder to write to; all else is as for `output`.
+        staged: "make" or "plan": the document for stdout is a JSON object of the files by path,
+            and none is written; with "plan", no view is made either.
     """
 
     output: str = "-"
@@ -86,6 +88,11 @@ class Request:
         """Whether the user wants a mounted view and no other layout."""
         return self.layout == "farm"
 
+    @property
+    def may_build(self) -> bool:
+        """Whether a view may be made."""
+        return self.staged != "plan"
+
 
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
     """Discover this host and write its specifications; return the documents for stdout.
@@ -109,7 +116,11 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     for warning in (*warnings, *more_warnings):
         say(f"warning: {warning}")
     whole = live_host.discover_or_view(
-        settings, discovery, request.mode.lower(), elsewhere=not request.is_of_this_host
+        settings,
+        discovery,
+        request.mode.lower(),
+        elsewhere=not request.is_of_this_host,
+        may_build=request.may_build,
     )
     inventory = capability_sets.restrict(whole, needs)
     for warning in inventory.warnings:
@@ -118,7 +129,8 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     if request.no_hooks:
         inventory = _where_loaders_search(inventory, request.no_hooks)
     if may_be_farm:
-        options = replace(options, view=_view(request, settings, whole, inventory, needs))
+        view = _view(request, settings, whole, inventory, needs, say=say)
+        options = replace(options, view=view)
     spec = generate.generate(inventory, options)
     is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
     if warning := _check_hook(spec, options.hook_path, is_named=is_named):
@@ -260,17 +272,21 @@ def _view(
     whole: Inventory,
     given: Inventory,
     needs: frozenset[Capability],
+    *,
+    say: Callable[[str], None],
 ) -> generate.MountedView | None:
-    from nvct.farm import of_host  # not loaded for the classic layout
+    from nvct.farm import folder, of_host  # not loaded for the classic layout
 
     view, why = of_host.view_of_spec(
         settings, whole, given, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,
-        is_of_this_host=request.is_of_this_host,
+        is_of_this_host=request.is_of_this_host, may_build=request.may_build,
     )  # fmt: skip
     if view is None and request.must_be_farm:
         raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
+    if why == folder.NOT_YET:
+        say(f"{why}: once it is in {settings.farm_dir}, the specification has it")
     return view
 
 
@@ -299,7 +315,7 @@ def write(
     *,
     follow: bool = False,
 ) -> list[str]:
-    """Write specs to files in one folder; return the documents if `output` is stdout.
+    """Write specs to files in one folder; return what is for stdout instead.
 
     Args:
         specs: by the suffix of the file name before its extension.
@@ -309,8 +325,6 @@ def write(
         CdiSpecError: a spec cannot be expressed in the CDI version.
     """
     output, form, limit = request.output, request.form, request.cdi_version_max
-    if request.staged:
-        output = os.path.join(request.staged, os.path.basename(output))
     only = "" if "all" in request.device_id else ",".join(request.device_id)
     finished = {}
     for suffix, full in specs.items():
@@ -329,9 +343,17 @@ def write(
         say(f"warning: {output}: engines read .yaml and .json only")
     if form and form != FORMAT_OF_ENDING.get(ending, form):
         say(f"warning: {output} gets {form}, as --format says")
+    paths = {suffix: f"{stem}.{suffix}{ending}" if suffix else output for suffix in finished}
+    if request.staged:
+        usual = form or FORMAT_OF_ENDING.get(ending, "yaml")
+        return [
+            json.dumps({
+                paths[suffix]: store.dumps(spec, usual, comment, source=output).decode()
+                for suffix, (spec, comment) in finished.items()
+            })
+        ]  # fmt: skip
     for suffix, (spec, comment) in finished.items():
-        path = f"{stem}.{suffix}{ending}" if suffix else output
-        path = store.save(spec, path, form, comment, follow=follow)
+        path = store.save(spec, paths[suffix], form, comment, follow=follow)
         plural = "" if len(spec["devices"]) == 1 else "s"
         say(f"wrote {len(spec['devices'])} device{plural} to {path}")
     return []

@@ -148,6 +148,15 @@ def _refusal(path: str, description: str) -> HostError:
     )
 
 
+def is_of_another_generator(path: str) -> bool:
+    """Return whether another generator than nvct wrote a spec of this host's GPUs there."""
+    try:
+        spec = load.load_file(path)
+    except (DocumentError, OSError):
+        return False
+    return spec["kind"] == GPU_KIND and provenance.read(spec, path) is None
+
+
 def withdraw(path: str) -> bool:
     """Remove the spec; return whether it existed.
 

@@ -25,6 +25,8 @@ class Host:
     """
 
     __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
+    awaits_driver = False
+    """Whether a GPU is there whose driver may be loaded later: wide rights count already."""
 
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"

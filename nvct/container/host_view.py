@@ -51,20 +51,14 @@ class Source:
     Attributes:
         path: without links, and without a slash at its end.
         covered: what the container's mounts cover below it.
-        name: for messages.
     """
 
     __slots__ = ("covered", "is_root", "name", "options", "path")
 
     def __init__(
-        self,
-        path: str,
-        options: list[object],
-        covered: Sequence[str] = (),
-        *,
-        name: str = "",
-        is_root: bool = False,
-    ) -> None:
+        self, path: str, options: list[object], covered: Sequence[str] = (), *,
+        name: str = "", is_root: bool = False,
+    ) -> None:  # fmt: skip
         self.path = path
         self.options = options
         self.covered = covered
@@ -92,13 +86,13 @@ def way_out(bundle: Bundle) -> str:
     if CAP_SYS_ADMIN in bundle.capabilities:
         return CAP_SYS_ADMIN
     try:
-        mounts = _mounts()
+        mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
         return (
-            _way_by_hierarchy(bundle, mounts)
+            _way_by_hierarchy(bundle)
             or _way_by_own_mounts(bundle)
             or way_to_settings(sources, mounts)
-            or way_to_processes(bundle)
+            or _way_by_processes(bundle, sources, mounts)
             or _way_by_root(sources, mounts)
         )
     except (OSError, ValueError, DocumentError) as error:
@@ -122,16 +116,17 @@ def way_to_processes(bundle: Bundle) -> str:
     change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
     """
     try:
-        mounts = _mounts()
-        ways = [
-            source.showing(mount)
-            for source, mount, _ in shared(_sources(bundle, mounts), mounts)
-            if mount.fstype == "proc"
-        ]
-        ways += _foreign_processes(bundle)
-        return ways[0] if ways and _namespace(bundle, "user") != "" else ""
+        mounts = _mounts(bundle)
+        return _way_by_processes(bundle, _sources(bundle, mounts), mounts)
     except (OSError, ValueError, DocumentError) as error:
         return f"what nvct cannot read ({error})"
+
+
+def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
+    seen = shared(sources, mounts)
+    ways = [source.showing(mount) for source, mount, _ in seen if mount.fstype == "proc"]
+    ways += _foreign_processes(bundle)
+    return ways[0] if ways and _namespace(bundle, "user") != "" else ""
 
 
 def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -140,7 +135,7 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
     They are in the sources of its mounts, in its root, and in what is mounted below them.
     """
     try:
-        mounts = _mounts()
+        mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
         folders = [(source, source.path, source.covered) for source in sources]
         for source, mount, is_below in shared(sources, mounts):
@@ -219,7 +214,12 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
     return ""
 
 
-def _mounts() -> list[Mount]:
+def _mounts(bundle: Bundle | None = None) -> list[Mount]:
+    """Return this process's mounts; none if a container has no folder of the host."""
+    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+        binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
+        if not binds:
+            return []
     mounts = parse(read_bytes(f"{PROC}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape"))
     for mount in mounts:
         mount.target = mount.target.rstrip("/")
@@ -252,14 +252,14 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
     return holders
 
 
-def _way_by_hierarchy(bundle: Bundle, mounts: list[Mount]) -> str:
-    """Return how a container's own mount has control groups of others; in version 1 it has none."""
+def _way_by_hierarchy(bundle: Bundle) -> str:
+    """Return how a container's own mount has control groups of others (version 2)."""
     path = _namespace(bundle, "cgroup")
-    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in mounts)
     if path == "" or not any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts):
         return ""
     if path:
         return f"control groups of others ({path})"
+    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts())
     return "the host's control groups (--cgroupns=host)" if is_unified else ""
 
 

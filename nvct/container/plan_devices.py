@@ -120,9 +120,11 @@ class PlanDevices:
 
     def drivers(self) -> dict[str, int]:
         """Return the majors of character devices by the names of their drivers."""
+        from nvct.container.request.device_numbers import NVIDIA_MAJOR
         from nvct.linux.device_nodes import parse_proc_devices
 
-        return parse_proc_devices(self._proc(NUMBERS[0]))
+        awaited = {"nvidia": NVIDIA_MAJOR} if self._host.awaits_driver else {}
+        return awaited | parse_proc_devices(self._proc(NUMBERS[0]))
 
     def devices(self) -> list[Device]:
         """Return the GPUs and MIG devices of this host.

@@ -46,7 +46,9 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
     faults += Finding.each(Reason.AgentTaskFailed, "error", texts)
     resources = [part for task in needed for part in task["detail"] or ()]
     if needed or faults:
-        yield from faults or _resources(resources)
+        found = faults or [*_resources(resources)]
+        is_well = not any(finding.is_fault for finding in found)
+        yield from (is_well and [*_doubts(document)]) or found
     else:
         text = "another program than this agent offers devices to the kubelet"
         yield Finding(Reason.ResourceNotListed, "unknown", text)
@@ -105,6 +107,14 @@ def _devices(resources: Sequence[Json]) -> Finding:
         return Finding(Reason.DeviceWithheld, severity, text, remedy)
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
     return Finding(Reason.ResourceNotListed, "ok", f"the kubelet is offered {names}")
+
+
+def _doubts(document: Json) -> Iterator[Finding]:
+    """Yield what the preflight warns of; what it withholds is an unhealthy device."""
+    for uuid, found in ((document.get("health") or {}).get("preflight") or {}).items():
+        texts = [each["text"] for each in found.values() if each["effect"] == "warn"]
+        if texts:
+            yield Finding(Reason.PreflightWarns, "warning", f"{uuid}: {', '.join(texts)}")
 
 
 def _with_remedy(why: str) -> tuple[str, str]:

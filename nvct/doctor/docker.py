@@ -279,7 +279,19 @@ def _is_late(daemon: Daemon) -> bool:
     found = _found(daemon)
     if found is None or daemon.started is None:
         return False
-    return found.arrived > daemon.started + CLOCK_TICK_S
+    return found.arrived > daemon.started + CLOCK_TICK_S and not _knew_the_runtime(daemon)
+
+
+def _knew_the_runtime(daemon: Daemon) -> bool:
+    """Report whether dockerd started with NVIDIA's runtime: then a later hook was replaced.
+
+    That works: dockerd keeps its path. So it is after an upgrade, and after a move from NVIDIA's
+    packages to nvct's.
+    """
+    if daemon.state is None or daemon.started is None or daemon.configured is None:
+        return False
+    has_runtime = any(is_nvidia(*each) for each in daemon.state.handlers.items())
+    return has_runtime and daemon.configured < daemon.started
 
 
 def _not_restarted(daemon: Daemon) -> Finding:

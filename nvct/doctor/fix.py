@@ -38,6 +38,8 @@ Rest = Callable[[Entry, PathState], PathState | None]
 """Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
 Needed = Callable[[Entry], str]
 """Returns why a path must stay for now, "" if it need not."""
+Tell = Callable[[Sequence[str]], None]
+"""Tells others which paths were changed. If that was cut short, the next run does it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Transaction:
         accumulates: bool = False,
         rest: Rest = lambda *_: None,
         needed: Needed = lambda _: "",
+        tell: Tell = lambda _: None,
     ) -> None:
         self.page_path = f"{folder}/{name}"
         self.roots = roots
@@ -69,6 +72,7 @@ class Transaction:
         self.accumulates = accumulates
         self.rest = rest
         self.needed = needed
+        self.tell = tell
         self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
         self.paths = PathChanges(
             self.journal,
@@ -103,8 +107,8 @@ class Transaction:
         with self.paths.locked():
             page = self._page()
             left = self._take_back_pending(page)
-            record = page.pending and self._rest(page.pending, left)
-            self._save(Page(done=page.done, pending=record))
+            if page.pending:
+                self._finish(page.pending, page.done, left)
 
     def carry_out(self, steps: Sequence[Step]) -> bool:
         """Carry out all steps; return False if one failed, and all were taken back.
@@ -124,6 +128,7 @@ class Transaction:
                     if isinstance(error, NvctError):
                         return False
                     raise
+            self.tell([entry.path for entry in entries])
             if done and self.accumulates:
                 entries = _merged(done.entries, entries)
             self._save(Page(done=self._record(entries) if entries else done))
@@ -150,7 +155,7 @@ class Transaction:
             done = page.done if page.pending else None
             self._save(Page(done=done, pending=record))  # if killed, the next run goes on
             left = self._take_back(record)
-            self._save(Page(done=done, pending=self._rest(record, left)))
+            self._finish(record, done, left)
             return not left
 
     # Steps.
@@ -180,8 +185,12 @@ class Transaction:
         self.say(f"{step.name} failed: {text}")
         self.say("what this run changed is taken back" if entries else "nothing was changed")
         record = self._record(entries)
-        left = self._take_back(record)
-        self._save(Page(done=done, pending=self._rest(record, left)))
+        self._finish(record, done, self._take_back(record))
+
+    def _finish(self, record: Record, done: Record | None, left: Sequence[Entry]) -> None:
+        """Save what is left of a record that was taken back."""
+        self.tell([entry.path for entry in record.entries])
+        self._save(Page(done=done, pending=replace(record, entries=tuple(left)) if left else None))
 
     def _take_back_pending(self, page: Page) -> list[Entry]:
         if page.pending is None:
@@ -240,10 +249,6 @@ class Transaction:
 
     def _record(self, entries: Sequence[Entry]) -> Record:
         return Record(boot=self._boot(), entries=tuple(entries))
-
-    @staticmethod
-    def _rest(record: Record, left: Sequence[Entry]) -> Record | None:
-        return replace(record, entries=tuple(left)) if left else None
 
     def _boot(self) -> str:
         return procfs.read_text(f"{self.roots.proc}/sys/kernel/random/boot_id") or ""

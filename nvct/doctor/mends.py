@@ -7,10 +7,10 @@ Contract: nothing here changes the host. A mend is a list of paths and what they
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,14 +20,12 @@ from nvct.doctor.fix import Say, Step
 from nvct.doctor.model import Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.journal import OTHERS_WRITE
-from nvct.engine.model import text_of
 from nvct.engine.writing import ABSENT, LINK_LIMIT, PathState, state_of
 from nvct.errors import HostError
 from nvct.host import dev_char, device_nodes
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.launcher import cold
-from nvct.linux.files import read_bytes
 
 States = dict[str, PathState]
 
@@ -46,7 +44,7 @@ COMMANDS = {
 ORDER = (NODES, PUBLISH, LINKS)
 """Nodes come first, because specifications name them."""
 SPEC_MODE = 0o644
-WRITTEN = ("wrote ", "Generated CDI spec ")
+WRITTEN = "Generated CDI spec "
 """Begins what `nvct publish` says of a file that the transaction writes, a moment later."""
 
 
@@ -70,6 +68,7 @@ class Host:
     output: str
     options: Sequence[str]
     say: Say
+    dry_run: bool = False
 
 
 def plan(parts: Sequence[Part]) -> list[Mend]:
@@ -154,22 +153,20 @@ def _link_folder(host: Host) -> str:
 
 
 def _specification(host: Host) -> States:
-    """Have `nvct publish` write to a folder of its own; return what it wrote."""
+    """Return what `nvct publish` would write."""
     output = published_spec.output_path(os.path.abspath(host.output))
-    with tempfile.TemporaryDirectory(prefix="nvct-doctor-") as folder:
-        words = [*PUBLISH, f"--output={output}", f"--staged={folder}"]
-        argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
-        done = subprocess.run(argv, check=False, capture_output=True, text=True)
-        for line in done.stderr.splitlines():
-            if not line.startswith(WRITTEN):
-                host.say(line.replace(folder, os.path.dirname(output)))
-        if done.returncode:
-            raise HostError(f"it ended with exit status {done.returncode}")
-        written = {name: read_bytes(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
-    if not written:
+    words = [*PUBLISH, f"--output={output}", f"--staged={'plan' if host.dry_run else 'make'}"]
+    argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    for line in done.stderr.splitlines():
+        if not line.startswith(WRITTEN):
+            host.say(line)
+    if done.returncode:
+        raise HostError(f"it ended with exit status {done.returncode}")
+    if not done.stdout:
         return {_target(output): ABSENT}
-    paths = {_target(f"{os.path.dirname(output)}/{name}"): name for name in written}
-    return {path: _file(path, written[name]) for path, name in paths.items()}
+    texts = {_target(path): text for path, text in json.loads(done.stdout).items()}
+    return {path: _file(path, text) for path, text in texts.items()}
 
 
 def _target(path: str) -> str:
@@ -191,8 +188,8 @@ def _target(path: str) -> str:
     return path
 
 
-def _file(path: str, data: bytes) -> PathState:
+def _file(path: str, text: str) -> PathState:
     """Return a specification's state; a file that is there keeps its owner."""
     before = state_of(path)
     uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
-    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text_of(data))
+    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text)

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from nvct.cdi.check.conflicts import EffectiveSpec
@@ -60,6 +61,15 @@ class Item:
 
     def __str__(self) -> str:
         return f"{self.path} {self.action}: {self.why}"
+
+
+@contextmanager
+def collected(errors: list[NvctError]) -> Iterator[None]:
+    """Add an error of the block to a list, so that it does not hide what follows."""
+    try:
+        yield
+    except NvctError as error:
+        errors.append(error)
 
 
 def becomes(path: str, after: PathState, why: str) -> Item:
@@ -173,49 +183,56 @@ def own_unit(name: str, root: str = "/") -> str:
     return next((path for path in paths if OWN in state_of(path).data), "")
 
 
-def units(root: str = "/") -> Iterator[Item]:
+def units(errors: list[NvctError], root: str = "/") -> Iterator[Item]:
     """Yield the units that NVIDIA's packages left in /etc, and the links that enable them."""
+    folder = os.path.join(root, UNITS_OF_ADMINS)
     for name in UNITS:
-        folder = os.path.join(root, UNITS_OF_ADMINS)
-        path, own = f"{folder}/{name}", own_unit(name, root)
-        state = state_of(path)
-        if not state.is_file or OWN in state.data:  # a link to /dev/null is an admin's choice
-            continue
-        why = f"it hides {own}" if own else "it runs nvidia-ctk; nvct's packages have such a unit"
-        yield becomes(path, ABSENT, why)
-        for link in sorted(glob.glob(f"{glob.escape(folder)}/*.wants/{name}")):
-            current = state_of(link)
-            if stat.S_ISLNK(current.mode) and os.path.basename(current.text) == name:
-                after = replace(current, text=own) if own else ABSENT
-                yield becomes(link, after, "it enables the unit")
-    for path in sorted(glob.glob(os.path.join(glob.escape(root), UNITS_OF_ADMINS, "*.service"))):
-        data = state_of(path).data
-        if os.path.basename(path) not in UNITS and b"nvidia-ctk cdi generate" in data:
-            yield Item(path=path, why="it is an admin's; what it generates, nvct's unit does, too")
+        with collected(errors):
+            path, own = f"{folder}/{name}", own_unit(name, root)
+            state = state_of(path)
+            if not state.is_file or OWN in state.data:  # a link to /dev/null is an admin's choice
+                continue
+            runs = "it runs nvidia-ctk; nvct's packages have such a unit"
+            yield becomes(path, ABSENT, f"it hides {own}" if own else runs)
+            for link in sorted(glob.glob(f"{glob.escape(folder)}/*.wants/{name}")):
+                current = state_of(link)
+                if stat.S_ISLNK(current.mode) and os.path.basename(current.text) == name:
+                    after = replace(current, text=own) if own else ABSENT
+                    yield becomes(link, after, "it enables the unit")
+    for path in sorted(glob.glob(f"{glob.escape(folder)}/*.service")):
+        with collected(errors):
+            data = state_of(path).data
+            if os.path.basename(path) not in UNITS and b"nvidia-ctk cdi generate" in data:
+                why = "it is an admin's; what it generates, nvct's unit does, too"
+                yield Item(path=path, why=why)
 
 
-def hooks(program: str, root: str = "/") -> Iterator[Item]:
-    """Yield the hook files of Podman and CRI-O that name another hook program than nvct's.
-
-    Raises:
-        NvctError: one cannot be read or edited.
-    """
+def hooks(program: str, errors: list[NvctError], root: str = "/") -> Iterator[Item]:
+    """Yield the hook files of Podman and CRI-O that name NVIDIA's hook program or nvct's."""
     for folder in incumbent.HOOKS:
         for path in sorted(glob.glob(os.path.join(glob.escape(root), folder, "*.json"))):
             named = incumbent.hook_program(path)
-            if os.path.basename(named) not in (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS):
-                continue
-            if not os.access(program, os.X_OK):
-                yield Item(path=path, why=f"{program} is not there: the package nvct has it")
-            elif os.path.realpath(named) == os.path.realpath(program):
-                yield Item(path=path, why=f"{named} is nvct's already")
-            elif not os.access(os.path.dirname(path), os.W_OK):
-                yield Item(path=path, why=f"its folder is read-only; it names {named}")
-            else:
-                path = writing.target(path)
-                state = state_of(path)
-                data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
-                yield becomes(path, state.with_content(data), f"{named} becomes {program}")
+            if os.path.basename(named) in (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS):
+                with collected(errors):
+                    yield _hook(path, named, program)
+
+
+def _hook(path: str, named: str, program: str) -> Item:
+    """Return the item of a hook file: it gets nvct's program if it names another one.
+
+    Raises:
+        NvctError: it cannot be edited.
+    """
+    if not os.access(program, os.X_OK):
+        return Item(path=path, why=f"{program} is not there: the package nvct has it")
+    if os.path.realpath(named) == os.path.realpath(program):
+        return Item(path=path, why=f"{named} is nvct's already")
+    if not os.access(os.path.dirname(path), os.W_OK):
+        return Item(path=path, why=f"its folder is read-only; it names {named}")
+    path = writing.target(path)
+    state = state_of(path)
+    data = json_file.edit(state.data, [(HOOK_KEY, program)], path)
+    return becomes(path, state.with_content(data), f"{named} becomes {program}")
 
 
 def programs_in_use(root: str = "/") -> dict[str, list[str]]:

@@ -144,6 +144,10 @@ class Reason(Enum):
         "Are devices offered that work?",
         "the health in the agent's /status: a change of MIG, and a GPU's probation after an error",
         "Wait: they are offered again when the change or the probation is over.")
+    PreflightWarns = (
+        "Is each GPU as fast as it can be?",
+        "the findings of the preflight in the agent's /status (docs/health.md)",
+        "Correct what is named; the preflight looks again twice a minute.")
     DriverBeingReplaced = (
         "Is the driver in place?",
         "the state of NVML in the agent's /status",

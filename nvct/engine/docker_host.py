@@ -64,6 +64,7 @@ class Daemon:
     programs: Mapping[str, Program]  # of HOOKS, those on that PATH now, or on the usual one
     state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
+    configured: float | None = None  # when that file was written; None if there is none
     apart: bool = False  # whether it has its own processes: no client here talks to it
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
     specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
@@ -167,11 +168,19 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
         programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
         state=state,
         problem=problem,
+        configured=_written(Files(root).at(engine.config)),
         apart=apart,
         running=reported,
         spec_dirs=spec_dirs,
         specs=_specs(spec_dirs, root),
     )
+
+
+def _written(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def _root(process: Process, files: Files, proc: str) -> str:

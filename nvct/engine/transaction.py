@@ -57,8 +57,8 @@ class Transaction:
         self.control = control
         self.paths = PathChanges(journal, files, follow=True)
 
-    def configure(self, options: EngineOptions) -> Change:
-        """Write the options into the engine's files.
+    def configure(self, options: EngineOptions, change: Change | None = None) -> Change:
+        """Write the options into the engine's files; make `change` instead, if there is one.
 
         Raises:
             DocumentError: a file, or the journal, cannot be understood.
@@ -69,7 +69,7 @@ class Transaction:
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)
             notes = settled.notes
-            change = self.module.plan(options, self.files)
+            change = change or self.module.plan(options, self.files)
             if change.edits:
                 self._check_shared(path, change)
                 state = self.module.state(options, self.files)

@@ -29,11 +29,11 @@ NEW_MODE = 0o644
 FOLDER_MODE = 0o755  # as nvidia-ctk creates them
 HINTS = {
     errno.ENOENT: "its folder, or what a link there leads to, is missing",
-    errno.EROFS: "it is on a read-only file system: name a writable file with --config",
+    errno.EROFS: "it is on a read-only file system: nvct runtime configure --config names another",
     errno.EBUSY: "it is a mount point of its own: mount its folder instead",
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the quota is used up",
-    errno.EACCES: "run it as root, or name a file of your own with --config",
+    errno.EACCES: "run it as root; nvct runtime configure --config names a file of your own",
 }
 
 

@@ -27,6 +27,8 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
+NOT_YET = "the view of this driver is not made yet"
+"""Why there is none where nothing may be built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Farm:
     path: str
     processes: str = "/proc"
     kernel: Kernel = KERNEL
+    may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
         """Make the folder, mode 0755 whatever the umask.
@@ -43,6 +46,11 @@ class Farm:
         Raises:
             HostError: it cannot be made, or other users may write to it.
         """
+        if not self.may_build:
+            if not os.path.lexists(self.path):
+                raise HostError(NOT_YET)
+            self.check()
+            return
         self._check_parents()
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
@@ -105,7 +113,13 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views."""
+        """Return the lock for building and removing views.
+
+        Raises:
+            HostError: nothing may be built now.
+        """
+        if not self.may_build:
+            raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
 
     def names(self) -> list[str]:

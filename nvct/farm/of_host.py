@@ -36,13 +36,18 @@ NEEDED = ("create-symlinks", "update-ldcache")
 """Hooks that the shim executes itself for a view; if one is disabled, the layout is classic."""
 
 
-def farm_of(settings: Config) -> Farm:
+def farm_of(settings: Config, *, may_build: bool = True) -> Farm:
     """Return the farm of config.toml's farm-dir."""
-    return Farm(path=settings.farm_dir.rstrip("/"))
+    return Farm(path=settings.farm_dir.rstrip("/"), may_build=may_build)
 
 
 def discover_or_view(
-    settings: Config, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
+    settings: Config,
+    roots: Roots,
+    options: DiscoveryOptions,
+    discover: Callable[[], Inventory],
+    *,
+    may_build: bool = True,
 ) -> Inventory:
     """Return the result of discovery, or the loaded driver's view if the disk has another driver.
 
@@ -50,7 +55,7 @@ def discover_or_view(
         HostError: discovery fails.
     """
     return after_upgrade.discover_or_view(
-        farm_of(settings), roots, _named(settings, roots, options), discover
+        farm_of(settings, may_build=may_build), roots, _named(settings, roots, options), discover
     )
 
 
@@ -133,6 +138,7 @@ def view_of_spec(
     hooks: Collection[str],
     must_be_farm: bool,
     is_of_this_host: bool,
+    may_build: bool = True,
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
 
@@ -151,11 +157,11 @@ def view_of_spec(
         return None, "the driver is not the one of config.toml"
     try:
         allowed = METHODS if must_be_farm else LEAN
-        farm = farm_of(settings)
+        farm = farm_of(settings, may_build=may_build)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
         is_unwritable = isinstance(error.__cause__, OSError)
-        if not must_be_farm and is_unwritable and _has_view():
+        if may_build and not must_be_farm and is_unwritable and _has_view():
             raise
         return None, error.message
     return _mounted(table.of_view(manifest, given), given, capabilities), ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
@@ -62,6 +63,15 @@ RECOVERY = {
 """NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
 
 
+XID, LOST = re.compile(r"\bXID (\d+)"), "the GPU is lost"
+
+
+def xid_of(reason: str) -> int:
+    """Return the XID that a sentence about a GPU tells of, 0 if it tells of none."""
+    found = XID.search(reason)
+    return int(found[1]) if found else 0
+
+
 def hanging(reason: str) -> str:
     """Return the sentence about a GPU that does not answer."""
     return f"the GPU does not answer: {reason}"
@@ -70,7 +80,7 @@ def hanging(reason: str) -> str:
 def of_condition(gpu: GpuCondition) -> Iterator[Fault]:
     """Yield the faults that NVML's values of a GPU tell of."""
     if gpu.code == GPU_IS_LOST:
-        yield Fault(action="reboot", reason=f"the GPU is lost ({gpu.error})")
+        yield Fault(action="reboot", reason=f"{LOST} ({gpu.error})")
     elif gpu.error:
         yield Fault(action="reset", reason=f"NVML refuses the GPU ({gpu.error})")
     recovery = RECOVERY.get(int(gpu.values.get("recovery_action", 0)))

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from nvct.container import recorder
 from nvct.container.plan.store import Store
+from nvct.errors import shortened
 from nvct.paths import AGENT_DIR
 
 Outcome: TypeAlias = Literal["given", "refused", "changed"]
@@ -37,7 +38,8 @@ class Recorder:
             texts: `asked`, `result` and `notes`; `error`, `code` and `hint` of a refusal.
         """
         now = time.monotonic()
-        fields = {"outcome": outcome, **{name: text for name, text in texts.items() if text}}
+        cut = {name: shortened(text, recorder.ASKED) for name, text in texts.items() if text}
+        fields = {"outcome": outcome, **cut}  # they are kept, and a pod's author writes some
         since, before = self._last.get((task, about), (0.0, {}))
         if before == fields and outcome != "given" and now - since < AGAIN_S:
             return

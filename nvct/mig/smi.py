@@ -12,7 +12,7 @@ from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.kernel import trusted_file
 from nvct.mig.apply import Machine
-from nvct.mig.holders import holders, own_processes
+from nvct.mig.holders import Holder
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
@@ -84,7 +84,7 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
         HostError: a process has a GPU open, or nvidia-smi fails.
     """
     every = machine.session.mig().gpus
-    gpus = [_find(every, name) for name in dict.fromkeys(names)]
+    gpus = find_gpus(every, names)
     with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
         machine.session.close()
         _wait_for_holders(machine, gpus, wait_s)
@@ -92,19 +92,27 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
     return gpus
 
 
-def _find(gpus: Sequence[MigGpu], name: str) -> MigGpu:
-    for gpu in gpus:
-        if name in (str(gpu.index), gpu.uuid):
-            return gpu
-    raise UsageError(f"there is no GPU {name!r}", hint="name its index or UUID: nvidia-smi -L")
+def find_gpus(gpus: Sequence[MigGpu], names: Sequence[str]) -> list[MigGpu]:
+    """Return GPUs by index or UUID; UsageError if there is no such one."""
+    found = {key: gpu for gpu in gpus for key in (str(gpu.index), gpu.uuid)}
+    for name in names:
+        if name not in found:
+            hint = "name its index or UUID: nvidia-smi -L"
+            raise UsageError(f"there is no GPU {name!r}", hint=hint)
+    return [found[name] for name in dict.fromkeys(names)]
 
 
 def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
     end = time.monotonic() + wait_s
-    while found := holders(machine.roots, gpus, ignore=own_processes(machine.roots)):
+    while found := machine.holders(gpus):
         if time.monotonic() >= end:
-            raise HostError(
-                f"a GPU is in use: {found[0]}",
-                hint="end the processes that `nvct mig holders` prints, then reset the GPU",
-            )
+            raise in_use(found)
         time.sleep(LOOK_S)
+
+
+def in_use(found: Sequence[Holder]) -> HostError:
+    """Return the error of a reset while processes have the GPU open."""
+    return HostError(
+        f"a GPU is in use: {found[0]}",
+        hint="end the processes that `nvct mig holders` prints, then reset the GPU",
+    )

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from nvct.errors import NvctError
+from nvct.container.recorder import ASKED
+from nvct.errors import NvctError, shortened
 from nvct.host import gpu_record
 from nvct.host.gpu_record import Holding, Record
 from nvct.host.recorder import Outcome, Recorder
@@ -49,14 +50,16 @@ class Accounts:
         self._problem = ""
         self._recorder: Recorder | None = None
         self._write()
+        self._sweep()
 
-    def close(self) -> None:
-        """Give up the lock: the record is of the past."""
-        while self._claims:
-            self._drop(next(iter(self._claims)))
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+    def _sweep(self) -> None:
+        """Remove the claims of a plugin that was killed."""
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name.startswith(CLAIM):
+                    with suppress(OSError, NvctError):  # another plugin holds it
+                        fd = gpu_record.hold(self._folder, name, alone=True)
+                        gpu_record.drop(fd, name, self._folder)
 
     def claim(self, container: api.Container) -> bool:
         """Report whether this plugin is to give a container its devices.
@@ -84,7 +87,8 @@ class Accounts:
 
     def begin(self, container: api.Container, **texts: str) -> None:
         """Keep what is known of a create, `asked` and `notes`, until it is done."""
-        self._creating.setdefault(container.id, {}).update(texts)
+        cut = {name: shortened(text, ASKED) for name, text in texts.items()}
+        self._creating.setdefault(container.id, {}).update(cut)
         if len(self._creating) > CREATING:
             del self._creating[next(iter(self._creating))]
 

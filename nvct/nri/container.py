@@ -87,7 +87,9 @@ def bundle(
             "env": [text for text in env if has_env or text.startswith(VARIABLES)],
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
-        "annotations": {**container.annotations, **(names if pod.namespace else {})},
+        "annotations": {
+            **container.annotations, **added.annotations, **(names if pod.namespace else {}),
+        },
         "mounts": [
             _mount(mount) for mount in mounts
             if (mount.type in SHOWN_TYPES if judged else _may_ask(mount))

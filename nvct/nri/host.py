@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of this host as the plugin knows them: CDI specifications and procfs, never NVML.
 
-Plans are compiled in memory, and again once a fingerprint does not match; nothing is written.
+Plans are compiled in memory, and again once a fingerprint does not match; nothing is written. That
+takes seconds if a specification has thousands of devices, so a thread does it, and who cannot wait
+gets an error.
 A MIG device is known only if a specification has it, such as that of `nvct publish`. In its pod,
 the plugin does not see the host's files but those of CDI, nodes and procfs; the runtime does.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from threading import Thread
 
 from nvct.cdi.read import load, registry
 from nvct.cdi.types import Spec
@@ -18,14 +21,21 @@ from nvct.config.model import Config
 from nvct.container.host import Host
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
-from nvct.container.request.device_numbers import NVIDIA_MAJOR, devices_of
+from nvct.container.request.device_numbers import NVIDIA_MAJOR, Device, devices_of
+from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.host.gpu import pci
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.request.device_numbers import Number
 
+READ_S, FIRST_S = 1.0, 60.0
+"""A create waits so long for specifications: an engine ends a plugin that takes two seconds. And
+the plugin, before it connects."""
+SPEC_LIMIT = 1 << 20
+"""Of a specification: while YAML of that size is parsed, no other thread runs for some 0.5 s."""
 OWN_S = 1.0
 """A GPU that comes or goes is seen after this time: a create asks for the GPUs five times."""
 NOWHERE = "/nonexistent"
@@ -37,7 +47,10 @@ UUIDS = ("GPU-", "MIG-")
 class KnownHost(Host):
     """Access to the plans of this host."""
 
-    __slots__ = ("_files", "_known", "_plans", "_settings", "_until")
+    __slots__ = (
+        "_files", "_known", "_late", "_of_gpus", "_plans", "_problem", "_reading", "_settings",
+        "_until", "awaits_driver",
+    )  # fmt: skip
 
     def __init__(self, settings: Config, config_path: str) -> None:
         env = {CONFIG_ENV: config_path}
@@ -46,15 +59,25 @@ class KnownHost(Host):
         self._plans: dict[str, model.Plan] = {}
         self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
         self._known = plans.Known()
-        self._until = 0.0
+        self._of_gpus: set[str] = set()
+        self._reading = Thread()
+        self._problem: Exception | None = None
+        self._until = self._late = 0.0
+        self.awaits_driver = pci.count(live_host.roots_of(settings)) > 0
+
+    def prepare(self) -> None:
+        """Compile the plans before somebody waits for them."""
+        if self.stored("registry") is None:
+            self._read(FIRST_S)
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan; see `Host.plan`."""
         plan = None if fresh else self.stored(name)
-        if plan is None:
-            plan = self._registry() if name == "registry" else self._own()
-            self._plans[name] = plan
-            self._until = 0.0 if name == "registry" else time.monotonic() + OWN_S
+        if plan is None and name == "registry":
+            plan = self._compiled()
+        elif plan is None:
+            plan = self._plans[name] = self._own()
+            self._until = time.monotonic() + OWN_S
         return plan
 
     def stored(self, name: str) -> model.Plan | None:
@@ -97,6 +120,41 @@ class KnownHost(Host):
             if not any(own < other for other in among)
         }
 
+    def _compiled(self) -> model.Plan:
+        """Return what the CDI folders have.
+
+        Raises:
+            HostError: it takes longer to read, and goes on.
+        """
+        self._read(READ_S)
+        if self._reading.is_alive():
+            raise HostError(
+                f"the CDI specifications take longer than {READ_S:.0f} s to read",
+                hint="nvct goes on with it: try again",
+            )
+        if self._problem is not None:
+            raise self._problem
+        return self._plans["registry"]
+
+    def _read(self, wait_s: float) -> None:
+        """Have the CDI folders read; wait for it, if it has just begun."""
+        if not self._reading.is_alive():
+            self._problem, self._late = None, time.monotonic() + wait_s
+            self._reading = Thread(target=self._compile, daemon=True)
+            self._reading.start()
+        self._reading.join(max(0.0, self._late - time.monotonic()))
+
+    def _compile(self) -> None:
+        try:
+            plan = self._registry()
+            devices = [Device(plan, name) for name in plan["devices"] if CLAIM not in name]
+            self._of_gpus = {
+                device.names[0] for device in devices if device.kind == GPU_KIND or device.gpus
+            }
+            self._plans["registry"], self._until = plan, 0.0
+        except Exception as error:  # for who waits
+            self._problem = error
+
     def _registry(self) -> model.Plan:
         """Return what the CDI folders have; a file that has not changed is not read again."""
         folders = self._settings.spec_dirs
@@ -109,7 +167,7 @@ class KnownHost(Host):
         def read(path: str) -> Spec:
             fact, spec = self._files.get(path, (None, None))
             if spec is None or path not in now or fact != now[path]:
-                spec = load.load_file(path, owned=True)
+                spec = load.load_file(path, owned=True, limit=SPEC_LIMIT)
             if path in now:
                 files[path] = now[path], spec
             return spec
@@ -129,7 +187,8 @@ class KnownHost(Host):
             if gpu.minor is not None and gpu.uuid
         ]  # fmt: skip
         plan: model.Plan = {**named, "devices": {
-            name: device for name, device in named["devices"].items() if CLAIM not in name
+            name: device for name, device in named["devices"].items()
+            if name in self._of_gpus
         }}  # fmt: skip
         if GPU_KIND not in named["kinds"]:
             spec: Spec = {"cdiVersion": "0.5.0", "kind": GPU_KIND, "devices": []}

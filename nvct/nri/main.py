@@ -7,6 +7,7 @@ it has started, it holds no capability and can gain none. It never calls NVML.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -52,10 +53,11 @@ LOST = (
 
 
 def say(text: str) -> None:
-    """Write a line to the log; a pod may have written what is in it."""
+    """Write a line to the log; a pod may have written what is in it, or have filled its disk."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
+        sys.stderr.flush()
 
 
 class Settings:
@@ -89,6 +91,7 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
     Raises:
         NvctError: the engine refuses the plugin, or does not speak the protocol.
     """
+    plugin.prepare()
     with connect() as sock:
         connection = Connection(sock, plugin.methods, plugin.answered)
         request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
@@ -112,42 +115,35 @@ def _connect(path: str) -> socket.socket:
     return sock
 
 
+def _words(_: click.Context, __: click.Parameter, values: Sequence[str]) -> list[str]:
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("--nri-socket", envvar="NRI_SOCKET", default=SOCKET, show_default=True,
               help="The engine's socket for plugins.")  # fmt: skip
 @click.option("--nri-plugin-index", envvar="NRI_PLUGIN_INDEX", default=10, show_default=True,
               type=click.IntRange(0, 99), help="The place among the plugins.")  # fmt: skip
-@click.option("--nri-namespace", envvar="NRI_NAMESPACE", default="",
+@click.option("--nri-namespace", "namespace", envvar="NRI_NAMESPACE", default="",
               help="nvct's own namespace: its pods may have management devices.")  # fmt: skip
 @click.option("--nri-management-cdi-device-namespaces", "management", multiple=True,
-              envvar="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES",
+              envvar="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", callback=_words,
               help="Further namespaces whose pods may; with commas.")  # fmt: skip
-@click.option("--nri-env", envvar="NRI_ENV", is_flag=True,
+@click.option("--nri-env", "takes_variable", envvar="NRI_ENV", is_flag=True,
               help="A pod may ask by NVIDIA_VISIBLE_DEVICES; an image may, too.")  # fmt: skip
 @click.option("--given-by-kubelet", "rule", envvar="NRI_GIVEN_BY_KUBELET", default="off",
               show_default=True, type=click.Choice(["off", "audit", "enforce"]),
               help=RULES_HELP)  # fmt: skip
 @click.option("--exempt-namespaces", "exempt", multiple=True, envvar=EXEMPT_ENV,
-              default=["kube-system"], show_default=True,
+              default=["kube-system"], show_default=True, callback=_words,
               help="Namespaces without that rule; with commas.")  # fmt: skip
-@click.option("--kubelet-dir", envvar="KUBELET_DIR", default=KUBELET, show_default=True,
-              help="The kubelet's folder.")  # fmt: skip
+@click.option("--kubelet-dir", "kubelet", envvar="KUBELET_DIR", default=KUBELET,
+              show_default=True, help="The kubelet's folder.")  # fmt: skip
 @click.option("--record-dir", "record", envvar="NRI_RECORD_DIR", default=NRI_DIR,
               show_default=True,
               help="The record of who has which GPU; nvct ps reads the default.")  # fmt: skip
-def program(
-    *,
-    nri_socket: str,
-    nri_plugin_index: int,
-    nri_namespace: str,
-    management: Sequence[str],
-    nri_env: bool,
-    rule: str,
-    exempt: Sequence[str],
-    kubelet_dir: str,
-    record: str,
-) -> None:
+def program(*, nri_socket: str, nri_plugin_index: int, **more: object) -> None:
     """Give GPUs to pods by NRI, and refuse those that a pod must not have.
 
     A pod asks by an annotation: nvidia.cdi.k8s.io/pod, nvidia.cdi.k8s.io/container.NAME or
@@ -156,17 +152,11 @@ def program(
 
     Example: nvct-nri --given-by-kubelet audit
     """
-    options = Options(
-        namespace=nri_namespace,
-        management=_words(management),
-        takes_variable=nri_env,
-        rule=rule,  # type: ignore[arg-type]  # a choice
-        exempt=[] if os.environ.get(EXEMPT_ENV) == "" else _words(exempt),
-        kubelet=kubelet_dir,
-        sockets=os.path.dirname(os.path.abspath(nri_socket)),
-        record=record,
-    )
-    _check_kubelet(rule, kubelet_dir)
+    if os.environ.get(EXEMPT_ENV) == "":
+        more["exempt"] = []
+    sockets = os.path.dirname(os.path.abspath(nri_socket))
+    options = Options(sockets=sockets, **more)  # type: ignore[arg-type]  # as declared above
+    _check_kubelet(options.rule, options.kubelet)
     signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
@@ -190,7 +180,7 @@ def check(options: Sequence[str]) -> None:
         values = program.make_context(f"{NAME}-nri", [*options]).params
     except click.ClickException as error:
         raise UsageError(f"{NAME}-nri: {error.format_message()}") from error
-    _check_kubelet(values["rule"], values["kubelet_dir"])
+    _check_kubelet(values["rule"], values["kubelet"])
 
 
 def _check_kubelet(rule: str, folder: str) -> None:
@@ -251,10 +241,6 @@ def _socket_of_engine(text: str) -> int:
     except (ValueError, OSError, OverflowError):
         pass
     raise UsageError(f"{SOCKET_FD_ENV}={text!r} is no socket", hint="engines set it")
-
-
-def _words(values: Sequence[str]) -> list[str]:
-    return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
 def main() -> NoReturn:

@@ -3,8 +3,9 @@
 
 NRI has the paths of the host, of which the plugin sees only some. A path may be another name of a
 closed place: a link, a bind mount, a driver's root. What the kubelet has mounted for a pod has a
-path that says nothing. There, the file system and the path in it count. Contract: one reading of
-the plugin's mounts for a container, and bounded work.
+path that says nothing. There, the file system and the path in it count. What the kubelet and the
+engine make for each pod needs no look at the plugin's mounts, of which a pod can make many.
+Contract: at most one reading of them for a container, and bounded work.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from nvct.container import host_view
 from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES, Source
-from nvct.errors import DocumentError, HostError
-from nvct.linux.files import read_bytes
+from nvct.errors import HostError
 from nvct.linux.mountinfo import Mount, unescape
 from nvct.nri import nri_pb2 as api
 from nvct.oci.bundle import clean
@@ -29,8 +31,7 @@ from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR
 JUDGED_S = 0.5
 """The longest time for a container's mounts: an engine ends a plugin that takes two seconds."""
 PATH_MAX = 4096
-MOUNTS, LIMIT = "/proc/self/mountinfo", 4 << 20
-"""Some 20,000 mounts, which take 40 MiB in memory for a moment."""
+MOUNTS = "/proc/self/mountinfo"
 DEV, RUN, VAR_RUN = "/dev", "/run", "/var/run"
 """VAR_RUN is a link to RUN, most often."""
 OF_THE_NODE = (
@@ -48,10 +49,16 @@ OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins", "plugins_reg
 DRIVER_ROOT = "/run/nvidia/driver"
 """The root of a driver container, which has the host's files too."""
 OF_A_SANDBOX = re.compile(
-    r"/(run|run/k3s|run/k0s|var/snap/microk8s/common/run)/containerd"
-    r"/io\.containerd\.grpc\.v1\.cri/sandboxes/[0-9a-f]{64}/(shm|hostname|hosts|resolv\.conf)"
+    r"/.*/(io\.containerd\.grpc\.v1\.cri/sandboxes/(?P<cri>[0-9a-f]{64})"
+    r"|overlay-containers/(?P<crio>[0-9a-f]{64})/userdata)"
+    r"/(shm|hostname|hosts|resolv\.conf|\.containerenv)"
 )
-"""What containerd mounts into each container of a pod from its folder of state."""
+"""What containerd and CRI-O make for each pod. No author of a pod knows its number before."""
+OF_A_POD = re.compile(
+    r"etc-hosts|containers/[^/]+/[^/]+"
+    r"|volumes/kubernetes\.io~(configmap|downward-api|empty-dir|projected|secret)/[^/]+"
+)
+"""What the kubelet makes in a pod's folder, and nobody mounts from elsewhere."""
 MOUNTED = re.compile(
     r"(?s).*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+"
 )
@@ -81,27 +88,6 @@ class Place(NamedTuple):
     system: tuple[int, int]
     kind: str
     path: str
-
-
-class Table:
-    """The mounts that the plugin sees, by their targets; a later one covers an earlier one."""
-
-    def __init__(self, text: str) -> None:
-        lines = (line for line in text.split("\n") if line)
-        self._lines = {unescape((*line.split(" ", 5), *[""] * 5)[4]): line for line in lines}
-        self._depth = max((target.count("/") for target in self._lines), default=0) + 1
-
-    def place(self, path: str) -> Place | None:
-        """Return where a path is, None if no mount is seen."""
-        path = path.rstrip("/")
-        target = "/".join(path.split("/", self._depth)[: self._depth])
-        while (line := self._lines.get(target or "/")) is None:
-            if not target:
-                return None
-            target = target.rpartition("/")[0]
-        mount = Mount(line)
-        within = mount.root.rstrip("/") + path.removeprefix(target)
-        return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
 
 
 class Judged(NamedTuple):
@@ -135,7 +121,7 @@ class Node:
         closed = *OF_THE_NODE, *further, *(f"{kubelet}/{name}" for name in OF_THE_KUBELET)
         places = list(dict.fromkeys(map(self._named, closed)))
         self._real = {place: os.path.realpath(place) for place in (kubelet, *places)}
-        view = self.view()
+        view = self.view([])
         self._aliases += [(name, p) for p in self._real for name in self._others(p, view)]
         self._closed = tuple(f"{p}/" for p in places if p not in (DEV, f"{kubelet}/pods"))
         self._holders: set[str] = set()
@@ -143,15 +129,30 @@ class Node:
             parts = name.split("/")
             self._holders.update("/".join(parts[:end]) + "/" for end in range(1, len(parts) + 1))
 
-    def view(self) -> View:
-        """Return what the plugin sees."""
-        return View(self._real.values(), self._mountinfo)
+    def view(self, paths: Iterable[str], until: float = inf) -> View:
+        """Return what the plugin sees of paths."""
+        return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
+
+    def _seen(self, path: str) -> str:
+        """Return a path, which may be below the kubelet's folder, without a link to that."""
+        path = self._named(path)
+        if path.startswith(f"{self._kubelet}/"):
+            return self._real[self._kubelet] + path.removeprefix(self._kubelet)
+        return path
+
+    def _is_own(self, path: str, pod: api.PodSandbox) -> bool:
+        """Report whether the kubelet or the engine has made what is at a path for this pod."""
+        folder = f"{self._pods}{pod.uid}/"
+        if path.startswith(folder):
+            return bool(pod.uid and OF_A_POD.fullmatch(path.removeprefix(folder)))
+        found = OF_A_SANDBOX.fullmatch(path)
+        return found is not None and pod.id in found.group("cri", "crio")
 
     def _others(self, place: str, view: View) -> Iterator[str]:
         """Yield other names of a place: a link's target, and by the file system that has it."""
         names = [self._real[place]]
         with contextlib.suppress(HostError):  # then nothing is judged later
-            found = view.table.place(names[0])
+            found = view.place(names[0])
             names += view.names(found) if found else ()
         for name in map(self._named, names):
             if name != place:
@@ -174,8 +175,7 @@ class Node:
             parts = path.removeprefix(self._pods).split("/")
             return len(parts) < 4 and parts[1:] != ["etc-hosts"]
         folder = f"{path.rstrip('/')}/"
-        is_closed = folder in self._holders or folder.startswith(self._closed)
-        return is_closed and not OF_A_SANDBOX.fullmatch(path)
+        return folder in self._holders or folder.startswith(self._closed)
 
     def source(self, path: str, view: View) -> str:
         """Return what a source is on the host, if that gives devices or is the kernel's.
@@ -183,11 +183,8 @@ class Node:
         Returns:
             "/" if what the kubelet has mounted is not seen here; else the path.
         """
-        path = self._named(path)
-        seen = path
-        if path.startswith(f"{self._kubelet}/"):
-            seen = self._real[self._kubelet] + path.removeprefix(self._kubelet)
-        found, mounted = view.table.place(seen), MOUNTED.match(seen)
+        path, seen = self._named(path), self._seen(path)
+        found, mounted = view.place(seen), MOUNTED.match(seen)
         if found is None or (mounted and not found.target.startswith(mounted.group())):
             return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
@@ -200,57 +197,106 @@ class Node:
                 return name
         return path
 
-    def judge(self, mounts: Iterable[api.Mount]) -> Judged:
+    def judge(self, pod: api.PodSandbox, mounts: Iterable[api.Mount]) -> Judged:
         """Return what mounts show; what cannot be judged, or not in time, gives every device."""
         until = time.monotonic() + JUDGED_S
-        view = self.view()
-        sources: dict[tuple[str, tuple[str, ...]], str] = {}
+        sought: dict[tuple[str, tuple[str, ...]], str] = {}
         for mount in mounts:
             path = _source(mount)
-            key = path, tuple(word for word in HELD if word in mount.options)
-            if not path or key in sources:
-                continue
-            if time.monotonic() > until:
-                return Judged([], f"mounts that take longer than {JUDGED_S} s to judge")
-            try:
-                source = sources[key] = self.source(path, view)
-            except HostError as error:
-                return Judged([], f"mounts that nvct cannot judge ({error.message})")
-            if self.gives(source) or _has_settings(source, key[1]):
-                return Judged([], f"the mount of {mount.source}")
-        return Judged([*sources.values()], "")
+            if path and not self._is_own(path, pod):
+                key = path, tuple(word for word in HELD if word in mount.options)
+                sought.setdefault(key, mount.source)
+        view = self.view((path for path, _ in sought), until)
+        sources = []
+        try:
+            for (path, held), shown in sought.items():
+                view.check_time()
+                source = self.source(path, view)
+                if self.gives(source) or _has_settings(source, held):
+                    return Judged([], f"the mount of {shown}")
+                sources.append(source)
+        except HostError as error:
+            return Judged([], f"mounts that nvct cannot judge ({error.message})")
+        return Judged(sources, "")
 
 
 class View:
     """What the plugin sees of the host's mounts, read once and only if it is asked for.
 
     Args:
-        seen: folders of the host that the plugin has under their own names, if it has them.
+        folders: of the host, which the plugin has under their own names, if it has them.
+        paths: further ones that are asked for.
+        until: the monotonic time after which it is too late.
+        mountinfo: replaces what is read.
     """
 
-    def __init__(self, seen: Iterable[str], text: str | None = None) -> None:
-        self._folders, self._text = tuple(seen), text
+    def __init__(
+        self,
+        folders: Collection[str],
+        paths: Iterable[str],
+        until: float,
+        mountinfo: str | None = None,
+    ) -> None:
+        self._folders, self._until, self._mountinfo = folders, until, mountinfo
+        self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
 
-    @cached_property
-    def table(self) -> Table:
-        """The mounts.
+    def check_time(self) -> None:
+        """Check that it is not too late.
 
         Raises:
-            HostError: they cannot be read.
+            HostError: it is.
         """
-        if self._text is not None:
-            return Table(self._text)
+        if time.monotonic() > self._until:
+            raise HostError(f"it takes longer than {JUDGED_S} s")
+
+    @cached_property
+    def _mounts(self) -> dict[str, str]:
+        """The mounts in which the paths are, by targets; a later one covers an earlier one."""
+        mounts: dict[str, str] = {}
+        for line in self._lines() if self._mountinfo is None else self._mountinfo.split("\n"):
+            target = unescape((*line.split(" ", 5), *[""] * 5)[4])
+            folder = f"{target.rstrip('/')}/"
+            at = bisect_left(self._sought, folder)
+            if at < len(self._sought) and self._sought[at].startswith(folder):
+                mounts[target] = line
+        return mounts
+
+    @cached_property
+    def _depth(self) -> int:
+        return max((target.count("/") for target in self._mounts), default=0) + 1
+
+    def _lines(self) -> Iterator[str]:
         try:
-            return Table(read_bytes(MOUNTS, LIMIT).decode("utf-8", "surrogateescape"))
-        except (OSError, DocumentError) as error:
+            with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+                for number, line in enumerate(file):
+                    if number % 512 == 0:
+                        self.check_time()
+                    yield line.rstrip("\n")
+        except OSError as error:
             raise HostError(f"{MOUNTS} cannot be read: {error}") from error
+
+    def place(self, path: str) -> Place | None:
+        """Return where a path is, None if no mount is seen.
+
+        Raises:
+            HostError: the mounts cannot be read.
+        """
+        path = path.rstrip("/")
+        target = "/".join(path.split("/", self._depth)[: self._depth])
+        while (line := self._mounts.get(target or "/")) is None:
+            if not target:
+                return None
+            target = target.rpartition("/")[0]
+        mount = Mount(line)
+        within = mount.root.rstrip("/") + path.removeprefix(target)
+        return Place(target or "/", (mount.major, mount.minor), mount.fstype, within or "/")
 
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
         roots = []
         for folder in self._folders:
-            place = self.table.place(folder)
+            place = self.place(folder)
             if place is not None:
                 on_host, within = folder.split("/"), place.path.rstrip("/").split("/")
                 while len(within) > 1 and len(on_host) > 1 and on_host[-1] == within[-1]:

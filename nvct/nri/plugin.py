@@ -12,11 +12,12 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal
+from functools import cache, partial
+from typing import Literal
 
 from nvct.config.model import CHECKED, Config
 from nvct.container import engine_devices, plan_devices
+from nvct.container.request.conditions import matches
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import adjustments, container, requests
 from nvct.nri import nri_pb2 as api
@@ -43,17 +44,7 @@ Rule = Literal["off", "audit", "enforce"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the plugin does.
-
-    Attributes:
-        namespace: of nvct's own pods.
-        management: further namespaces whose pods may have management devices.
-        takes_variable: whether NVIDIA_VISIBLE_DEVICES of a pod counts.
-        rule: whether a pod has exactly what the kubelet gave it.
-        exempt: namespaces that the rule does not hold for.
-        sockets: the folder of the engine's socket for plugins.
-        record: the folder that says who has which GPU.
-    """
+    """The options of `nvct-nri`; `sockets` is the folder of the engine's socket for plugins."""
 
     namespace: str = ""
     management: Sequence[str] = ()
@@ -94,6 +85,7 @@ class Plugin:
     _config: Config | None = field(default=None, init=False)
     _node: Node = field(init=False)
     _accounts: Accounts = field(init=False)
+    _rules: tuple[str, ...] = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
     _refused: list[tuple[api.PodSandbox, api.Container, NvctError]] = field(
@@ -101,6 +93,13 @@ class Plugin:
     )
 
     def __post_init__(self) -> None:
+        rules = (
+            {"name": "given by the kubelet", "given-by-kubelet": self.options.kubelet,
+             "then": "allow"},
+            {"name": "pods have what the kubelet gives", "then": "deny",
+             "reason": "ask for the GPU in the pod's resources"},
+        )  # fmt: skip
+        self._rules = tuple(map(json.dumps, rules))
         self._accounts = Accounts(self.options.record, self._names, self.say)
 
     @property
@@ -111,13 +110,17 @@ class Plugin:
             "Synchronize": self.synchronize,
             "CreateContainer": self.create,
             "ValidateContainerAdjustment": self.validate,
-            "PostCreateContainer": self.made,
-            "PostStartContainer": self.started,
-            "StopContainer": self.ended,
-            "RemoveContainer": self.ended,
-            "StateChange": self.changed,
+            "PostCreateContainer": partial(self.told, POST_CREATED),
+            "PostStartContainer": partial(self.told, POST_STARTED),
+            "StopContainer": partial(self.told, STOPPED),
+            "RemoveContainer": partial(self.told, REMOVED),
+            "StateChange": partial(self.told, None),
             "Shutdown": lambda _: b"",
         }
+
+    def prepare(self) -> None:
+        """Read what answers need, before an engine waits for one."""
+        self._in_force()[2].prepare()
 
     def configure(self, payload: bytes) -> bytes:
         """Answer Configure: the events that this engine knows and the plugin wants."""
@@ -144,11 +147,8 @@ class Plugin:
         if not more:
             pods, running = self._pods, self._running
             self._pods, self._running = {}, []
-            self._accounts.replace(
-                (pods[each.pod_sandbox_id], each)
-                for each in running
-                if each.pod_sandbox_id in pods
-            )
+            known = (each for each in running if each.pod_sandbox_id in pods)
+            self._accounts.replace((pods[each.pod_sandbox_id], each) for each in known)
         if not more and not self.is_known:
             self.is_known = True
             verdict = "asks for a verdict" if self.validates else "asks for no verdict"
@@ -193,30 +193,22 @@ class Plugin:
             answer.reject, answer.reason = True, sentence(error)
         return answer.SerializeToString()
 
-    def made(self, payload: bytes) -> bytes:
-        """Answer PostCreateContainer."""
-        request = api.CreateContainerRequest.FromString(payload)
-        self._accounts.add(request.pod, request.container)
-        return b""
+    def told(self, event: int | None, payload: bytes) -> bytes:
+        """Answer what needs no answer; None is StateChange, by which most engines tell all events.
 
-    def started(self, payload: bytes) -> bytes:
-        """Answer PostStartContainer."""
-        self._accounts.start(api.CreateContainerRequest.FromString(payload).container)
-        return b""
-
-    def ended(self, payload: bytes) -> bytes:
-        """Answer StopContainer, which engines also call when a container ends, and Remove."""
-        self._accounts.remove(api.CreateContainerRequest.FromString(payload).container)
-        return b""
-
-    def changed(self, payload: bytes) -> bytes:
-        """Answer StateChange, by which most engines tell what has no answer."""
-        change = api.StateChangeEvent.FromString(payload)
-        if change.event == POST_CREATED:
+        An engine tells STOPPED also of a container that has ended by itself.
+        """
+        change: api.CreateContainerRequest | api.StateChangeEvent
+        if event is None:
+            change = api.StateChangeEvent.FromString(payload)
+            event = change.event
+        else:
+            change = api.CreateContainerRequest.FromString(payload)
+        if event == POST_CREATED:
             self._accounts.add(change.pod, change.container)
-        elif change.event == POST_STARTED:
+        elif event == POST_STARTED:
             self._accounts.start(change.container)
-        elif change.event in (STOPPED, REMOVED):
+        elif event in (STOPPED, REMOVED):
             self._accounts.remove(change.container)
         return b""
 
@@ -282,7 +274,10 @@ class Plugin:
         settings, trouble, host = self._in_force()
         has_rules = bool(settings.policy) or trouble is not None
         is_checked = settings.engine_devices == CHECKED and has_rules
-        if not is_checked and self.options.rule == "off":
+        exempt = [self.options.namespace, *self.options.exempt]
+        is_exempt = any(matches(pod.namespace, pattern) for pattern in exempt if pattern)
+        rule = "off" if is_exempt else self.options.rule
+        if not is_checked and rule == "off":
             return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
@@ -290,7 +285,8 @@ class Plugin:
         def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            result = self._node.judge((*made.mounts, *adjust.mounts, *adjustments.mounts(edits)))
+            mounts = *made.mounts, *adjust.mounts, *adjustments.mounts(edits)
+            result = self._node.judge(pod, mounts)
             return container.bundle(pod, made, adjust, edits, result), result.way
 
         def check(policy: Config, trouble: NvctError | None) -> None:
@@ -305,33 +301,22 @@ class Plugin:
 
         if is_checked:
             check(settings, trouble)
-        if self.options.rule == "off":
+        if rule == "off":
             return
         try:
-            check(settings.replaced(policy=self._rules()), None)
+            check(settings.replaced(policy=self._rules), None)
         except NvctError as error:  # also a name of a device that is not known
-            if self.options.rule == "enforce":
+            if rule == "enforce":
                 raise
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
             self._accounts.audit(made, error)
-
-    def _rules(self) -> tuple[str, ...]:
-        """Return the rule that a pod has exactly what the kubelet gave it."""
-        exempt = [*filter(None, (self.options.namespace, *self.options.exempt))]
-        rules: list[dict[str, Any]] = [
-            {"name": "exempt namespaces", "namespaces": exempt, "then": "allow"},
-            {"name": "given by the kubelet", "given-by-kubelet": self.options.kubelet,
-             "then": "allow"},
-            {"name": "pods have what the kubelet gives", "then": "deny",
-             "reason": "ask for the GPU in the pod's resources"},
-        ]  # fmt: skip
-        return tuple(json.dumps(rule) for rule in rules)
 
     def _in_force(self) -> tuple[Config, NvctError | None, KnownHost]:
         settings, trouble = self.settings()
         if self._host is None or settings is not self._config:
             self._config, self._host = settings, KnownHost(settings, self.config_path)
-            further = self.options.sockets, self.options.record, self.config_path
+            further = [self.options.sockets, self.options.record, self.config_path]
+            further += settings.spec_dirs
             roots = settings.driver_root, settings.dev_root or "/"
             self._node = Node(self.options.kubelet, further, roots)
         return settings, trouble, self._host

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from socket import socket
 
 from google.protobuf.message import DecodeError
@@ -147,7 +148,8 @@ class Connection:
         except NvctError as error:
             return api.Answer(status=api.Status(code=UNKNOWN, message=sentence(error)))
         except Exception as error:  # a bug fails one create, and not all by an end of the plugin
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             told = sentence(unexpected(error))
             return api.Answer(status=api.Status(code=UNKNOWN, message=told))
 

@@ -48,7 +48,7 @@ NAMES = (
 SHIPPED = FOLDER / "built.zip"
 """An archive, so that packaging tools do not list NVIDIA's libraries as provided by a package."""
 MODE = 0o755  # a program and a library, as packages install them
-TIMEOUT_S = 120
+TIMEOUT_S = 900  # emulated, as packages for arm64 may be made, it takes minutes
 
 
 class Built(NamedTuple):

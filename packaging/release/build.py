@@ -96,14 +96,17 @@ def main() -> None:
     if not given.helm:
         raise SystemExit("release: name the program helm by --helm")
     version = version_of(SOURCES / "nvct/version.py")
-    built = files_of(given.dist, version)
+    built = {**files_of(given.dist, version), "helm": []}
+    former = former_files(given.former, key) if given.former else []
     notes = notes_of(version)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".release-", dir=given.out.parent) as work:
         root = Path(work, "release")
         when = archive.epoch(SOURCES)
         for folder, paths in built.items():
-            put(root / folder, paths, when)
+            names = {path.name for path in paths}
+            stay = [p for p in former if p.parent == given.former / folder and p.name not in names]
+            put(root / folder, paths + stay, when)
         (root / "notes.md").write_text(notes, "utf-8")
         (root / "nvct.asc").write_text(run("gpg", "--batch", "--armor", "--export", key), "utf-8")
         (root / "nvct.repo").write_text(RPM_SOURCE.format(url=url), "utf-8")
@@ -124,9 +127,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--url", required=True, help="where the folder will be served")
     parser.add_argument("--helm", help="the program")
     parser.add_argument("--dist", type=Path, default=SOURCES / "dist", help="folder to read")
-    parser.add_argument("--out", type=Path, default=SOURCES / "build/release", help="the folder")
+    parser.add_argument("--former", type=Path, help="the release before, whose files stay")
+    parser.add_argument("--out", type=Path, default=Path("build/release"), help="the folder")
     parser.add_argument("--check", action="store_true", help="end before dist is read")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.out = given.out.resolve()  # programs run elsewhere
+    return given
 
 
 def version_of(module: Path) -> str:
@@ -167,6 +173,22 @@ def files_of(dist: Path, version: str) -> dict[str, list[Path]]:
                 raise SystemExit(f"release: {dist} has no {pattern}: run make {target}")
             built.setdefault(folder, []).extend(paths)
     return built
+
+
+def former_files(former: Path, key: str) -> list[Path]:
+    """Return the files of the release before that stay, so that one can go back.
+
+    Raises:
+        SystemExit: it is no release, or somebody else than the key has signed or changed it.
+    """
+    if not (former / SUMS).is_file():
+        raise SystemExit(f"release: {former} is no release: it has no {SUMS}")
+    verify = ("gpg", "--batch", "--status-fd", "1", "--verify", f"{SUMS}.asc", SUMS)
+    if not re.search(rf" VALIDSIG .*{key}$", run(*verify, at=former), re.MULTILINE):
+        raise SystemExit(f"release: {former} is signed by another key")
+    run("sha256sum", "--check", "--strict", "--quiet", SUMS, at=former)
+    paths = [former / line.split("  ")[1] for line in (former / SUMS).read_text().splitlines()]
+    return [path for path in paths if path.suffix in UNPACK or path.parent.name == "images"]
 
 
 def notes_of(version: str) -> str:

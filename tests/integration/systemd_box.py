@@ -6,13 +6,17 @@ namespaces, with one kind of cgroups. The tree is a Debian with systemd, which i
 copy-on-write layer.
 """
 
+import json
 import os
 import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from nvct.errors import ContainerNotPossibleError
+from nvct_sim.replay import CONFIG
 from tests.support import debian_root
 from tests.support.processes import captured
 
@@ -70,23 +74,29 @@ enter sh /lab/after
 
 
 def tree(release: str = "bookworm", *more: str) -> Path:
-    """Return a Debian, or Ubuntu, that boots, with more packages.
-
-    Raises:
-        ContainerNotPossibleError: there is none, or nothing to boot it with.
-    """
+    """Return a Debian, or Ubuntu, that boots, with more packages; skip the test if there is none."""
     if os.geteuid():
-        raise ContainerNotPossibleError("only root boots a machine")
+        pytest.skip("only root boots a machine")
     if not (os.environ.get(NSPAWN_ENV) or shutil.which("systemd-nspawn")):
-        raise ContainerNotPossibleError("no systemd-nspawn", hint="install systemd-container")
-    return debian_root.root(release, "systemd-sysv", "dbus", "udev", *more)
+        pytest.skip("no systemd-nspawn; install systemd-container")
+    try:
+        return debian_root.root(release, "systemd-sysv", "dbus", "udev", *more)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+
+
+def config(cdi: str) -> str:
+    """Return a config.toml for the simulated node at /lab/node; `cdi` is the specifications' folder."""
+    places = {"driver": "/lab/node/driver", "tree": "/lab/node", "proc": "/lab/node/proc",
+              "sys": "/lab/node/sys", "cdi": cdi}  # fmt: skip
+    return CONFIG.format(**{name: json.dumps(place) for name, place in places.items()})
 
 
 def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> list[str]:
     """Boot the tree, run a shell script in it, and return the lines that it said.
 
-    The script finds `lab` at /lab and the checkout at /host. A first line "SKIP: ..." says why
-    nothing was booted. `after` is a second script, for which the machine is booted again.
+    The script finds `lab` at /lab and the checkout at /host. The test is skipped if systemd does
+    not boot. `after` is a second script, for which the machine is booted again.
     """
     (lab / "inside").write_text(inside, encoding="utf-8")
     if after:
@@ -101,7 +111,10 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
         done = _captured(lab, tree, cgroups, env)
     finally:
         _remove_groups()
-    return (done.stdout + done.stderr).splitlines()
+    lines = (done.stdout + done.stderr).splitlines()
+    if lines and lines[0].startswith("SKIP: "):
+        pytest.skip(lines[0].removeprefix("SKIP: "))
+    return lines
 
 
 def _captured(

@@ -160,10 +160,15 @@ def log(cluster: Cluster, pod: str) -> str:
 
 def state(cluster: Cluster, pod: str) -> str:
     """Return what explains a failure: a pod's log and events, and the kubelet's last lines."""
-    events = cluster.api.events(pod)
-    kubelet = (Path(cluster.box.work) / "kubelet.log").read_text(errors="replace")
-    lines = [line for line in kubelet.splitlines() if "evice" in line or "lugin" in line]
-    return "\n".join([log(cluster, pod), *events, *lines[-20:]])
+    return "\n".join([log(cluster, pod), *cluster.api.events(pod), kubelet_log(cluster)])
+
+
+def kubelet_log(cluster: Cluster) -> str:
+    """Return the kubelet's last lines about devices and plugins."""
+    text = (Path(cluster.box.work) / "kubelet.log").read_text(errors="replace")
+    return "\n".join(
+        [line for line in text.splitlines() if "evice" in line or "lugin" in line][-20:]
+    )
 
 
 def simulated(cluster: Cluster) -> tree.Node:

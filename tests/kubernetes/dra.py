@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,8 @@ class Driver:
         name: str = "",
         folder: str = "",
         gpus: int = GPUS,
+        *,
+        options: Sequence[str] = (),
     ) -> None:
         """Start nothing yet.
 
@@ -83,6 +85,7 @@ class Driver:
             name: of another Node, whose kubelet is a test's; "" for the node's own.
             folder: of that kubelet; "" for the node's own.
             gpus: how many devices it offers at first.
+            options: more of its command line.
         """
         self.node = node
         self.gpus = gpus
@@ -93,7 +96,7 @@ class Driver:
             "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "gpu-kubelet-plugin",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
-            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
+            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand", *options,
         ]  # fmt: skip
         if folder:
             self._words += [
@@ -223,12 +226,15 @@ def claim(
     device_class: str = "gpu.nvidia.com",
     *,
     sharing: dict[str, Any] | None = None,
+    capacity: dict[str, str] | None = None,
 ) -> None:
     """Create a claim; without an expression, for GPUs of the node with a kubelet."""
     selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
     request: dict[str, Any] = {
         "deviceClassName": device_class, "count": count, "selectors": [selector]
     }  # fmt: skip
+    if capacity:
+        request["capacity"] = {"requests": capacity}
     wanted: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": request}]}
     if sharing:
         parameters = {"apiVersion": VERSION, "kind": GPU_CONFIG, "sharing": sharing}

@@ -71,8 +71,19 @@ def manifest(values: Mapping[str, Any]) -> str:
 
 
 def rendered(values: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the objects by kind and name."""
-    objects = objects_of(manifest(values))
+    """Return the objects by kind and name. Some are hooks, too: the uninstallation makes them again."""
+    release = _release(values)
+    by_name = _by_name(release["manifest"])
+    hooks = _by_name("\n---\n".join(hook["manifest"] for hook in release["hooks"]))
+    for key in by_name.keys() & hooks.keys():
+        again = hooks[key]
+        del again["metadata"]["annotations"]
+        assert again == by_name[key]
+    return by_name | {key: hook for key, hook in hooks.items() if key not in by_name}
+
+
+def _by_name(text: str) -> dict[tuple[str, str], dict[str, Any]]:
+    objects = objects_of(text)
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     assert len(by_name) == len(objects)
     return by_name

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from nvct.agent.heal import brakes
+from nvct.agent.heal import node as heal_node
+from nvct.agent.heal import settings as heal_settings
+from nvct.agent.health import settings as health_settings
 from nvct.agent.mig_manager.settings import resolve
 from nvct.cli.install import install
 from nvct.version import __version__
@@ -117,6 +121,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
             "extraVolumeMounts": [{"name": "labels", "mountPath": "/etc/nvct/labels"}],
         },
     },
+    "remediation": {"health": {"remediation": "reset", "remediationNodes": 3}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -471,6 +476,57 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
     assert "NVCT_MIG_CONFIG_FILE" not in env
 
 
+def test_the_preflight_is_a_value_that_the_agent_reads() -> None:
+    text = "pcie-width=warn, persistence=ignore"
+    given = env_of(agent_of(pod_of(rendered({"health": {"preflight": text}}))))
+    assert given["HEALTH_PREFLIGHT"] == text
+    assert health_settings.from_environment(given).preflight
+    assert "HEALTH_PREFLIGHT" not in env_of(agent_of(pod_of(rendered({}))))
+
+
+HEALS: dict[str, Any] = {"health": {"remediation": "reboot-request", "remediationGroup": True}}
+
+
+def test_healing_is_a_task_with_rights_of_its_own_and_off_it_is_nothing() -> None:
+    def rights(**health: Any) -> set[audit.Right]:
+        return set(audit.granted(manifest({"health": health, **NO_MIG})))
+
+    def env(**health: Any) -> dict[str, str]:
+        return env_of(agent_of(pod_of(rendered({"health": health}))))
+
+    assert manifest({"health": {"remediation": "none"}}) == manifest({})
+    for name in ("evict", "reset", "reboot-request"):
+        added = rights(remediation=name) - rights()
+        nodes = {("nvct", "create", "rebootnodes")} if name == "reboot-request" else set()
+        evicts = {("nvct", "get", "pods"), ("nvct", "create", "pods/eviction")}
+        assert {each for each in added if each[2] != "leases"} == evicts | nodes
+    assert not {each for each in rights(remediation="quarantine") - rights() if "pods" in each[2]}
+    given = env(**HEALS["health"])
+    assert "heal" in given["NVCT_AGENT_TASKS"].split(",")
+    known, _ = heal_settings.resolve((), given)
+    assert (known.level, known.group) == ("reboot-request", True)
+    pod = pod_of(rendered(HEALS))
+    assert {"key": heal_node.TAINT, "operator": "Exists"} in pod["tolerations"]
+
+
+def test_healing_has_its_brakes() -> None:
+    objects = rendered(MATRIX["remediation"])
+    leases = [name for kind, name in objects if kind == "Lease"]
+    assert sorted(leases) == ["nvct-heal-0", "nvct-heal-1", "nvct-heal-2", brakes.STOP]
+    (rule,) = objects["Role", "nvct-heal"]["rules"]
+    assert (sorted(rule["resourceNames"]), rule["verbs"]) == (sorted(leases), ["get", "patch"])
+    env = env_of(agent_of(pod_of(objects)))
+    assert brakes.limits(env) == brakes.Limits(nodes=3)
+    assert set(brakes.VARIABLES.values()) <= env.keys()
+
+
+@pytest.mark.parametrize("level", ["none", "quarantine"])
+def test_where_no_pod_is_evicted_there_are_no_brakes(level: str) -> None:
+    values = {"health": {"remediation": level}}
+    assert not [kind for kind, _ in rendered(values) if kind == "Lease"]
+    assert ("nvct", "patch", "leases") not in audit.granted(manifest(values))
+
+
 def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     objects = rendered(MATRIX["dra"])
     agent = agent_of(pod_of(objects))
@@ -495,6 +551,14 @@ def test_a_label_of_the_node_can_choose_between_device_plugin_and_dra() -> None:
     assert ("nvct", "watch", "nodes") not in audit.granted(manifest(MATRIX["dra"]))
     only = {"dra": chosen["dra"], "devicePlugin": {"enabled": False}}
     assert "NVCT_RESOURCES" not in env_of(agent_of(pod_of(rendered(only))))
+
+
+@pytest.mark.parametrize("shares", ["", "uniform", "mixed"])
+def test_claims_can_have_parts_of_a_gpus_memory(shares: str) -> None:
+    env = env_of(agent_of(pod_of(rendered({"dra": {"enabled": True, "shares": shares}}))))
+    assert env.get("MEMORY_SHARES", "") == shares
+    said = f"dra.shares={shares} has no effect without dra.enabled=true."
+    assert (said in notes({"dra": {"shares": shares}})) == bool(shares)
 
 
 def test_a_choice_of_dra_that_is_off_is_said_to_have_no_effect() -> None:
@@ -558,6 +622,7 @@ def test_the_page_has_the_rights_of_all_tasks() -> None:
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
                        {"migManager": {"evictPods": True}}, MATRIX["dra"],
+                       {"health": {"remediation": "reboot-request"}},
                        MATRIX["pod-labels"])
         for right in audit.granted(manifest(values))
     }  # fmt: skip
@@ -636,6 +701,10 @@ def test_a_value_without_effect_is_named_in_sections_of_sections() -> None:
         (
             {"condition": {"enable": False}},
             "at '/condition': additional properties 'enable' not allowed",
+        ),
+        (
+            {"health": {"preflight": "pcie-width=reset"}},
+            "at '/health/preflight': 'pcie-width=reset' does not match",
         ),
         ({"tolkit": {}}, "at '': additional properties 'tolkit' not allowed"),
         ({"toolkit": {"env": [{"name": "A B", "value": ""}]}}, "at '/toolkit/env/0/name'"),

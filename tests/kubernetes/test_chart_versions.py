@@ -55,6 +55,16 @@ def test_evictions_without_a_limit_are_refused(version: str) -> None:
     assert template("1.30.0", values).returncode == 0
 
 
+@pytest.mark.parametrize("level", ["quarantine", "evict", "reset", "reboot-request"])
+def test_healing_without_a_limit_is_refused(level: str) -> None:
+    values = {"cdi": {"enabled": False}, "health": {"remediation": level}}
+    done = template("1.29.15", values)
+    assert done.returncode != 0
+    sentence = f"health.remediation={level} needs Kubernetes 1.30 or later; this is v1.29.15"
+    assert sentence in done.stderr
+    assert template("1.30.0", values).returncode == 0
+
+
 def objects_of_test(version: str, dra: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the objects of `helm test`, the pod last."""
     done = template(version, {"dra": {"enabled": True, **dra}})

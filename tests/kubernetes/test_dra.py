@@ -14,12 +14,14 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.mps.place import DEFAULT_ROOT
+from nvct_sim import node_changes
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import NODE, Cluster
-from tests.kubernetes.device_plugin import GPUS, LIST, asks, smi
+from tests.kubernetes.device_plugin import GPUS, LIST, asks, simulated, smi
 from tests.kubernetes.dra import (
+    API,
     ATTRIBUTES,
     CLAIMS,
     FAR,
@@ -152,6 +154,46 @@ def test_an_init_container_has_the_requests_that_kubernetes_maps_it_to(
         init, _, main = run(node.api, name, both).log.partition("\n\n")
         seen[name] = len(UUID.findall(init)), len(UUID.findall(main))
     assert seen == {"by-limit": (2, 2), "by-claim": (1, 2)}, driver.log()
+
+
+def test_a_claim_has_the_first_alternative_that_a_node_has(node: Cluster, driver: Driver) -> None:
+    alternatives = [
+        {"name": name, "deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {
+            "expression": expression
+        }}]}
+        for name, expression in (("huge", HUGE), ("large", LARGE), ("any", "true"))
+    ]  # fmt: skip
+    spec = {"devices": {"requests": [{"name": "gpu", "firstAvailable": alternatives}]}}
+    node.api.create(CLAIMS, {"metadata": {"name": "first-of"}, "spec": spec})
+    with pod(node, "first-of", asks_for_claims("first-of", script=f"{LIST}; sleep 600")):
+        assert wait(lambda: UUID.findall(log_of(node, "first-of")), TIMEOUT_S), driver.log()
+        found = node.api.find(f"{CLAIMS}/first-of")
+        assert found is not None
+        (result,) = found["status"]["allocation"]["devices"]["results"]
+        assert result["request"] == "gpu/large"
+        assert UUID.findall(log_of(node, "first-of")) == [devices(node)[result["device"]]]
+
+
+def test_the_xid_of_an_application_is_a_taint_that_keeps_nobody_away(
+    node: Cluster, driver: Driver
+) -> None:
+    def taints(name: str) -> list[tuple[str, str, str]]:
+        found = node.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{NODE}")
+        assert found is not None
+        return [
+            (one["key"], one.get("value", ""), one["effect"])
+            for each in found["items"]
+            for device in each["spec"].get("devices", ())
+            for one in device.get("taints", ())
+            if device["name"] == name
+        ]
+
+    node_changes.apply(simulated(node), "xid", ["3", "31"])
+    key = "gpu.nvidia.com/xid"
+    assert wait(lambda: taints("gpu-3") == [(key, "31", "None")], TIMEOUT_S), taints("gpu-3")
+    claim(node, "after-xid", f"{ATTRIBUTES}.uuid == '{devices(node)['gpu-3']}'")
+    after = run(node.api, "after-xid", asks_for_claims("after-xid"))
+    assert UUID.findall(after.log) == [devices(node)["gpu-3"]], driver.log()
 
 
 def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubelet(

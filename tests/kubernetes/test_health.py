@@ -86,21 +86,23 @@ FETCH = (
 class Lab:
     """A cluster whose node has an agent."""
 
+    tasks = "device-plugin,condition"
+
     def __init__(self, cluster: Cluster, kubeconfig: str) -> None:
         self.cluster = cluster
         self.machine = simulated(cluster)
         self.kubeconfig = kubeconfig
         self.starts = 0
 
-    def start(self, gpus: int) -> None:
+    def start(self, gpus: int, **more: str) -> None:
         """Start the agent, and wait until the kubelet has so many GPUs."""
         settings = {
             "KUBECONFIG": self.kubeconfig, "NODE_NAME": NODE, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT,
             "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "MIG_STRATEGY": "mixed",
-            "HEALTH_PROBATION": str(PROBATION_S),
+            "HEALTH_PROBATION": str(PROBATION_S), **more,
         }  # fmt: skip
         words = [f"{key}={value}" for key, value in settings.items()]
-        agent = [f"{PROGRAMS}/nvct", "agent", "--tasks=device-plugin,condition"]
+        agent = [f"{PROGRAMS}/nvct", "agent", f"--tasks={self.tasks}"]
         self.starts += 1
         self.process = self.cluster.box.start(
             ["env", *words, *agent, f"--listen=127.0.0.1:{PORT}"], self.log_name()
@@ -110,6 +112,11 @@ class Lab:
 
     def kill(self, number: str) -> None:
         self.cluster.box.call("pkill", number, "-f", "nvct.agent")
+
+    def end(self) -> None:
+        self.kill("-TERM")
+        with contextlib.suppress(Exception):
+            self.process.wait(TIMEOUT_S)
 
     def log_name(self) -> str:
         return f"health-{self.starts}.log"
@@ -170,9 +177,7 @@ def lab(cluster: Cluster) -> Iterator[Lab]:
     try:
         yield made
     finally:
-        made.kill("-TERM")
-        with contextlib.suppress(Exception):
-            made.process.wait(TIMEOUT_S)
+        made.end()
 
 
 def test_an_application_takes_no_gpu_away_and_its_pod_is_told(lab: Lab) -> None:

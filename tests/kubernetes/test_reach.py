@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes import reach
-from tests.kubernetes.rendering import manifest, objects_of
+from tests.kubernetes.rendering import rendered
 from tests.kubernetes.test_chart_values import MATRIX
 
 pytestmark = pytest.mark.slow
@@ -22,6 +22,7 @@ DIFFERING: Mapping[str, Mapping[str, Any]] = {
     "devicePlugin.config.name": MATRIX["config"],
     "dcgmExporter.config.create": MATRIX["counters"],
     "dra.enabled": {"dra": {"enabled": True}},
+    "health.remediation": {"health": {"remediation": "reset"}},
     "migManager.config.name": {"migManager": {"config": {"name": "mig-parted"}}},
     "migManager.evictPods": {"migManager": {"evictPods": True}},
     "nri.enabled": {"nri": {"enabled": True}},
@@ -30,7 +31,7 @@ DIFFERING: Mapping[str, Mapping[str, Any]] = {
 
 
 def rows(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    return reach.rows(objects_of(manifest(values)))
+    return reach.rows(list(rendered(values).values()))
 
 
 def written() -> str:
@@ -57,7 +58,7 @@ def test_the_document_has_what_each_container_reaches(request: pytest.FixtureReq
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str, Any]) -> None:
-    objects = objects_of(manifest(values))
+    objects = list(rendered(values).values())
     for placed in reach.containers(objects):
         gains = reach.GAINS[reach.name_of(placed)]
         assert gains.startswith(reach.ROOT) is reach.is_root(placed), reach.name_of(placed)
@@ -65,7 +66,7 @@ def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str,
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 def test_only_who_is_root_anyway_writes_cdi_specifications(values: Mapping[str, Any]) -> None:
-    objects = objects_of(manifest(values))
+    objects = list(rendered(values).values())
     names = {
         reach.name_of(each)
         for each in reach.containers(objects)

@@ -5,6 +5,7 @@ Each test prints the seconds until the kubelet's own list is right and, apart, u
 shows it. The bounds are for a busy machine.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.endpoint import Endpoint
+from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
+from nvct.agent.device_plugin.settings import FOLDER, Settings
+from nvct.agent.kubelet import service
 from nvct_sim import node_changes
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
@@ -30,6 +34,8 @@ pytestmark = [
 ]
 SOON_S = 20.0
 """Bound of what takes less than 2 s on a machine that is not busy."""
+ENDED_S = 3.0
+"""After the end of a stream, until the kubelet certainly knows."""
 HANG_S = 600
 """Ended by the test."""
 HANGS = ("hang", "hang-hard")
@@ -75,10 +81,7 @@ def test_a_restarted_engine(node: Cluster, watch: Watch) -> None:
 
 
 def test_a_surge_upgrade(node: Cluster) -> None:
-    """The end of the older stream may make the kubelet drop the newer plugin (kubernetes#121994).
-
-    It does not if the older plugin yields before the newer one is registered.
-    """
+    """The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994)."""
     with contextlib.ExitStack() as stack:
         older = stack.enter_context(plugin(node, name="older"))
         watch = stack.enter_context(Watch(node))
@@ -94,6 +97,56 @@ def test_a_surge_upgrade(node: Cluster) -> None:
         )
         print("dropped, and registered again:", ENDED in log(node, newer))
         _gives_all(node)
+
+
+async def test_the_kubelet_forgets_a_plugin_to_which_it_connects_as_an_older_one_ends(
+    node: Cluster,
+) -> None:
+    """Why nvct makes each registration twice; once this fails, a kubelet has mended it."""
+
+    async def shows(count: int) -> bool:
+        return await asyncio.to_thread(wait, lambda: kubelet(node) == count, TIMEOUT_S)
+
+    folder = str(node.box.root / FOLDER.lstrip("/"))
+    socket = f"{folder}/kubelet.sock"
+    assert await shows(0)
+    for registrations, left in ((1, 3), (2, 0)):
+        older, newer = _endpoint(folder, "older.sock", 2), _endpoint(folder, "newer.sock", 3)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(newer.stop)
+            await older.start(None)
+            stack.push_async_callback(older.stop)
+            await service.register(socket, GPU, "older.sock")
+            assert await shows(2)
+            # The kubelet connects until there is a socket, ten seconds at most.
+            connecting = asyncio.create_task(service.register(socket, GPU, "newer.sock"))
+            await asyncio.sleep(0.5)
+            await older.stop()
+            assert await shows(0)
+            await newer.start(None)
+            await connecting
+            for _ in range(1, registrations):
+                await service.register(socket, GPU, "newer.sock")
+            assert await shows(3)
+        await asyncio.sleep(ENDED_S)
+        assert kubelet(node) == left
+        await asyncio.to_thread(_restart_kubelet, node, Path(socket))
+        assert await shows(0), "what docs/migrate.md recommends"
+
+
+def _restart_kubelet(node: Cluster, socket: Path) -> None:
+    before = socket.stat().st_mtime
+    node.restart_kubelet()
+    assert wait(lambda: _is_newer(socket, before), TIMEOUT_S)
+
+
+def _endpoint(folder: str, name: str, count: int) -> Endpoint:
+    devices = {str(n): Device(id=str(n), uuid="", gpu="", index=str(n)) for n in range(count)}
+    resource = Resource(name=GPU, devices=devices)
+    content = Content(resource=resource, settings=Settings(), node=Node())
+    made = Endpoint(content, folder, lambda: None, Counts())
+    made.paths = (f"{folder}/{name}",)
+    return made
 
 
 @pytest.mark.parametrize("kind", HANGS)
@@ -131,6 +184,23 @@ def test_one_gpu_that_hangs(node: Cluster) -> None:
         assert watch.least(ended) == GPUS - 1
         assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
         _gives_all(node)
+
+
+def test_a_slow_gpu_is_not_offered_until_a_reset_has_mended_it(node: Cluster) -> None:
+    machine = simulated(node)
+    node_changes.apply(machine, "gpu", ["5", "eccnext=0", "remap_pending=1"])
+    words = ("--health-preflight=ecc-pending=withhold", "--health-probation=1")
+    with plugin(node, *words), Watch(node) as watch:
+        began = time.time()
+        watch.until(GPUS - 1, "the plugin has started", began)
+        assert "preflight: a part of the memory is replaced at the next reset, ECC is" in log(
+            node, device_plugin.PLUGIN
+        )
+        node_changes.apply(machine, "reset", ["5"])
+        ended = time.time()
+        assert watch.until(GPUS, "the GPU was reset", ended) < SOON_S
+        _gives_all(node)
+    node_changes.apply(machine, "gpu", ["5", "ecc=1", "eccnext=1"])
 
 
 def test_a_driver_that_goes_and_comes_back(node: Cluster, watch: Watch) -> None:

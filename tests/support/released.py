@@ -19,12 +19,15 @@ import pytest
 
 from nvct.version import __version__ as version
 from tests.kubernetes.rendering import find_helm
+from tests.support.once import made_once
 from tests.support.processes import captured
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
 NAMES_OF_RPMS = (*NAMES[1:], "nvct-bundle")
 KEY = "nvct tests"
+URL = "http://release.invalid"
+"""Of the release that `made` makes."""
 PLAIN = (f"nvct-{version}-x86_64.oci.tar", f"nvct-{version}-x86_64.spdx.json")
 CONTROL = "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: nvct\nDescription: none\n"
 SPEC = "Name: nvct\nVersion: {version}\nRelease: 1\nSummary: none\nLicense: none\nBuildArch: noarch\n%description\n%files\n"
@@ -78,6 +81,18 @@ def keyring() -> Iterator[dict[str, str]]:
         captured(["gpgconf", "--kill", "all"], env=env)
 
 
+def made(factory: pytest.TempPathFactory) -> Path:
+    """Return what `make release` makes of this checkout; once for a run of pytest."""
+    return made_once(factory, "release", _make) / "www"
+
+
+def _make(out: Path) -> None:
+    words = (f"KEY={KEY}", f"URL={URL}", f"OUT={os.path.relpath(out / 'www', REPOSITORY)}")
+    with keyring() as env:
+        done = captured(["make", "release", *words], cwd=REPOSITORY, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def packages(folder: Path) -> None:
     """Write small packages and files with the names that the targets of make give them."""
     folder.mkdir()
@@ -121,13 +136,14 @@ def packages(folder: Path) -> None:
 
 def assembled(
     dist: Path, out: Path, env: dict[str, str], url: str = "http://127.0.0.1:1", *,
-    key: str = KEY, helm: str | None = None,
+    key: str = KEY, helm: str | None = None, former: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Assemble a release of what is in dist."""
+    """Assemble a release of what is in dist, in a folder that is named as make names it: relative."""
     return captured(
         [
-            sys.executable, REPOSITORY / "packaging/release/build.py", "--dist", dist, "--out", out,
-            "--key", key, "--url", url, "--helm", helm or find_helm(),
+            sys.executable, REPOSITORY / "packaging/release/build.py", "--dist", dist,
+            "--out", os.path.relpath(out), "--key", key, "--url", url, "--helm", helm or find_helm(),
+            *(("--former", former) if former else ()),
         ],
         env=env,
     )  # fmt: skip

@@ -234,6 +234,35 @@ def test_two_assemblies_differ_in_signatures_alone(
     assert one["notes.md"].decode().startswith(f"# nvct {version}\n\nThe first version.")
 
 
+def test_the_release_before_stays_for_the_way_back(
+    release: tuple[Path, str], tmp_path: Path, dist: Path, env: dict[str, str]
+) -> None:
+    folder, _ = release
+    former = shutil.copytree(folder, tmp_path / "former")
+    old = []
+    for pattern in ("apt/pool/nvct_*", "rpm/nvct-[0-9]*.rpm", "images/*.tar", "helm/*.tgz"):
+        path = next(former.glob(pattern))
+        old.append(shutil.copy(path, path.with_name(path.name.replace(version, "0.0.9"))))
+    sums = "rm SHA256SUMS*; find * -type f -exec sha256sum {} + > s; mv s SHA256SUMS"
+    captured(["sh", "-c", f"{sums}; gpg -ab SHA256SUMS"], cwd=former, env=env, check=True)
+
+    done = released.assembled(dist, tmp_path / "next", env, former=former)
+    assert done.returncode == 0, done.stderr
+    assert {str(path.relative_to(former)) for path in old} <= tree(tmp_path / "next").keys()
+    packages = next((tmp_path / "next").glob("apt/dists/*/main/*/Packages")).read_text()
+    assert f"Filename: pool/{old[0].name}" in packages
+    assert "nvct-0.0.9.tgz" in (tmp_path / "next/helm/index.yaml").read_text()
+
+    with released.keyring() as other:
+        done = released.assembled(dist, tmp_path / "no", other, former=former)
+    assert done.stderr.startswith("release: gpg failed: "), done.stderr
+    changed(old[1])
+    for wrong, sentence in ((former, "sha256sum failed"), (tmp_path, f"{tmp_path} is no release")):
+        done = released.assembled(dist, tmp_path / "no", env, former=wrong)
+        assert done.stderr.startswith(f"release: {sentence}"), done.stderr
+    assert not (tmp_path / "no").exists()
+
+
 def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, dist: Path, env: dict[str, str]
 ) -> None:

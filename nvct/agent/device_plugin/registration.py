@@ -8,6 +8,11 @@ A registration is lost when the kubelet's socket is another one, when ours is go
 kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an older stream makes
 it drop the newer plugin of that resource (kubernetes#121994). It is lost, too, when the kubelet
 has no device of it though it has read the list (see `served.watch_kubelet`).
+
+If an older stream ends while the kubelet connects to the newer plugin, the kubelet forgets that
+one, and does not end its stream: it offers the devices for ever, also after the plugin has gone,
+or refuses every pod (seen on Kubernetes 1.36). No plugin notices. So an older instance serves on
+for a moment, and each registration is made twice.
 """
 
 from __future__ import annotations
@@ -46,6 +51,10 @@ FREE_S = 40.0
 socket again after a restart of the kubelet, up to 30 s later."""
 ENDING_S = 3.0
 """How long an owner that is ending may take."""
+GIVES_WAY_S = 2.0
+"""How long an instance serves on after a newer one has its socket, which registers meanwhile."""
+AGAIN_S = 5.0
+"""From a registration until it is made once more."""
 POLL_S = 0.1
 OWNER_S = 2.0
 """How often another program's socket is looked at."""
@@ -133,6 +142,7 @@ class Registration:
         try:
             while True:
                 if self.endpoint.is_taken() and await self._gives_way():
+                    await asyncio.sleep(GIVES_WAY_S)
                     return
                 if await self._serve() and await self._register():
                     since = time.monotonic()
@@ -199,7 +209,8 @@ class Registration:
         if not self._kubelet:
             self._log.info("Skipping registration with Kubelet")
             return True
-        self._become("registering", "")
+        if self._state != "listed":
+            self._become("registering", "")
         self._kubelet_identity = identity(self._kubelet)
         if self._kubelet_identity is None:
             self._become("lost", f"there is no {self._kubelet}: the kubelet does not run")
@@ -226,11 +237,12 @@ class Registration:
         return True
 
     async def _until_lost(self) -> None:
-        while True:
-            reason = self._loss()
-            if reason:
-                break
-            await self._woken()
+        again = time.monotonic() + AGAIN_S if self._kubelet else None
+        while not (reason := self._loss()):
+            if not await self._woken(again):
+                again = None
+                if not await self._register():
+                    return
         self._counts.losses[self.name] += 1
         self._become("lost", reason)
 

@@ -30,6 +30,7 @@ SPEC_FOLDER = "/var/run/cdi"
 RECOVERY = ("auto", "never")
 """Whether a device can become healthy again."""
 RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", "XID_TABLE"
+PREFLIGHT_ENV = "HEALTH_PREFLIGHT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,10 @@ class Settings:
     health_probation: str = option(
         "", "Seconds without an error before a device is offered again; default: 60",
         env=PROBATION_ENV,
+    )  # fmt: skip
+    health_preflight: str = option(
+        "none", "Checks of each GPU before it is offered: none, default, or CHECK=EFFECT,...",
+        env=PREFLIGHT_ENV,
     )  # fmt: skip
     xid_table: str = option(
         "", "A file of what XIDs ask for, which has precedence over nvct's own", env=TABLE_ENV

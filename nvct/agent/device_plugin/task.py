@@ -68,10 +68,12 @@ def make(context: Context) -> DevicePlugin:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
 
     def health(known: Settings) -> HealthEngine:
-        recovery, probation = known.health_recovery, known.health_probation
         return context.health(
-            health_settings.resolve(recovery, probation, known.xid_table, context.env)
-        )
+            health_settings.resolve(
+                known.health_recovery, known.health_probation, known.xid_table, context.env,
+                known.health_preflight,
+            )
+        )  # fmt: skip
 
     async def ask_engine(known: Settings) -> Engine | str:
         return await list_strategy.ask(context, discovery(known), known)

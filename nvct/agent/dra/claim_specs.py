@@ -7,12 +7,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
+from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.journal import Entry, Prepared
+from nvct.agent.dra.settings import Settings
+from nvct.agent.dra.slices import attribute
 from nvct.agent.host_side import Host
-from nvct.agent.machine.place import Place
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.machine.place import Place, Signature
 from nvct.agent.nvml.host_verbs import (
     CLAIM_CLASS,
     DRIVER_CLASS,
@@ -23,16 +29,11 @@ from nvct.agent.nvml.host_verbs import (
     KeepClaims,
     Published,
     RemoveClaim,
+    RequestMetadata,
     device_name,
+    metadata_name,
 )
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # NVML's worker imports this module, and must not load gRPC
-    from nvct.agent.dra.journal import Entry, Prepared
-    from nvct.agent.dra.settings import Settings
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.agent.machine.place import Signature
 
 FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
@@ -53,6 +54,7 @@ class ClaimSpecs:
             roots=discovery.roots, settings=settings.specs, folder=settings.cdi_root,
             mps_root=settings.mps_root, stat_node=discovery.stat_node,
         )  # fmt: skip
+        self._node = settings.node
         self._files = Host(discovery.nvml, lambda: place)
 
     async def look(self) -> None:
@@ -68,15 +70,26 @@ class ClaimSpecs:
         self.is_known = True
         return warnings
 
-    async def write(self, claim: Prepared) -> None:
-        """Write the specification of a claim; a claim without devices has none."""
+    async def write(self, claim: Prepared, known: Mapping[str, Device]) -> None:
+        """Write the specification of a claim; a claim without devices has none.
+
+        Args:
+            known: the devices of the node by name, whose attributes its containers may read.
+        """
         devices = tuple(
             ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
             for entry in claim.entries
         )
         if devices:
-            mps = claim.daemon is not None
-            await self._files.ask(ClaimSpec(uid=claim.uid, devices=devices, mps=mps), NoneType)
+            share = claim.share
+            call = ClaimSpec(
+                uid=claim.uid, devices=devices, mps=claim.daemon is not None,
+                shared_gpu=share.gpu if share else "",
+                memory_mib=share.share_mib if share else 0, cores=share.cores if share else 0,
+                metadata=_metadata(claim, known, self._node) if claim.has_metadata else (),
+                name=claim.name, pod_claim=claim.pod_claim,
+            )  # fmt: skip
+            await self._files.ask(call, NoneType)
 
     async def remove(self, uid: str) -> None:
         """Remove the specification of a claim, if there is one."""
@@ -92,4 +105,37 @@ def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
     names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
         names.append(f"{claim.uid}{OF_MPS}")
+    if claim.has_metadata:
+        names += [metadata_name(claim.uid, request) for request in entry.requests]
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
+
+
+def _metadata(
+    claim: Prepared, known: Mapping[str, Device], node: str
+) -> tuple[RequestMetadata, ...]:
+    """Return what containers can read about the devices of each request of a claim.
+
+    The form is that of k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1, 0.36.
+    """
+    found = []
+    for request in dict.fromkeys(name for entry in claim.entries for name in entry.requests):
+        entries = [entry for entry in claim.entries if request in entry.requests]
+        taken = [name for entry in entries for name in entry.alternatives]
+        devices: list[object] = []
+        for entry in entries:
+            device = known.get(entry.device)
+            attributes = {"uuid": entry.uuid, **(device.attributes if device else {})}
+            values = {name: attribute(value) for name, value in attributes.items()}
+            about = {"driver": DRIVER, "pool": node, "name": entry.device, "attributes": values}
+            devices.append(about)
+        name = next((name for name in taken if name.startswith(f"{request}/")), request)
+        document = {
+            "apiVersion": "metadata.resource.k8s.io/v1alpha1", "kind": "DeviceMetadata",
+            "metadata": {
+                "name": claim.name, "namespace": claim.namespace, "uid": claim.uid, "generation": 1
+            },
+            **({"podClaimName": claim.pod_claim} if claim.pod_claim else {}),
+            "requests": [{"name": name, "devices": devices}],
+        }  # fmt: skip
+        found.append(RequestMetadata(request=request, document=f"{json.dumps(document)}\n"))
+    return tuple(found)

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device
 from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.slices import GROUP
+from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import Kind, Object
 from nvct.agent.nvml.host_verbs import UID
 from nvct.errors import HostError, RequestError
@@ -34,12 +35,15 @@ class Allocated(NamedTuple):
         requests: names of the claim's requests that it is for.
         is_admin: whether the claim only observes it, and others may have it.
         alternatives: as `requests`, with the alternative that was taken: REQUEST/ALTERNATIVE.
+        consumed: how much memory in bytes each has, and of the threads in percent; None for a
+            device that the scheduler gives to one claim alone.
     """
 
     device: str
     requests: tuple[str, ...]
     is_admin: bool = False
     alternatives: tuple[str, ...] = ()
+    consumed: tuple[tuple[int, int] | None, ...] = (None,)
 
 
 class Doubts:
@@ -108,19 +112,39 @@ def is_allocated(claim: Object) -> bool:
     return bool(claim.get("status", {}).get("allocation"))
 
 
+def pod_claim(claim: Object) -> str:
+    """Return how the pod calls a claim that is made of a template, "" for another claim."""
+    annotations = claim["metadata"].get("annotations") or {}
+    return str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+
+
 def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
     """Return the devices of this driver on a node that a claim has, in the claim's order."""
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: dict[tuple[str, bool], list[Object]] = {}
     for result in devices.get("results", ()):
         if (result.get("driver"), result.get("pool")) == (DRIVER, node):
             key = result["device"], bool(result.get("adminAccess"))
-            found.setdefault(key, []).append(result["request"])
+            found.setdefault(key, []).append(result)
     return tuple(
-        # A container names the request; which of its alternatives was taken does not matter to it.
-        Allocated(device, tuple(dict.fromkeys(map(_request, names))), is_admin, tuple(names))
-        for (device, is_admin), names in found.items()
+        _allocated(device, is_admin, results) for (device, is_admin), results in found.items()
     )
+
+
+def _allocated(device: str, is_admin: bool, results: Iterable[Object]) -> Allocated:  # noqa: FBT001
+    names = tuple(result["request"] for result in results)
+    # A container names the request; which of its alternatives was taken does not matter to it.
+    requests = tuple(dict.fromkeys(map(_request, names)))
+    consumed = tuple(dict.fromkeys(_consumed(result) for result in results))
+    return Allocated(device, requests, is_admin, names, consumed)
+
+
+def _consumed(result: Object) -> tuple[int, int] | None:
+    found = result.get("consumedCapacity") or {}
+    if MEMORY not in found:
+        return None
+    memory, cores = (int(quantity.parse(found.get(name, "0")) or 0) for name in (MEMORY, CORES))
+    return memory, cores
 
 
 def entries(
@@ -130,6 +154,7 @@ def entries(
 
     Raises:
         HostError: the node has no such device, and the claim did not have it.
+        RequestError: it has shares of different sizes of one device.
     """
     had = {(entry.device, entry.is_admin): entry for entry in before.entries} if before else {}
     return tuple(_entry(one, known.get(one.device), node, had) for one in devices)
@@ -146,10 +171,41 @@ def _entry(
             f"Node {node} has no device {allocated.device} now",
             hint="see `nvct agent --status`, in the agent's pod or on the node",
         )
+    if len(allocated.consumed) > 1:
+        raise RequestError(
+            f"the claim has shares of different sizes of {device.name}; a client has one limit",
+            hint="ask for each by a claim of its own",
+        )
+    memory, cores = allocated.consumed[0] or (0, 0)
+    if allocated.is_admin or memory >= device.capacity.get(MEMORY, 0):
+        memory = cores = 0
     return Entry(
         device=device.name, uuid=device.uuid, gpu=device.gpu,
         requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
+        share_mib=memory // MIB, cores=cores,
+        alternatives=tuple(name for name in allocated.alternatives if "/" in name),
     )  # fmt: skip
+
+
+def excluded(claim: Prepared, other: Prepared) -> HostError:
+    """Return why a claim cannot have a device while another one has it."""
+    device, share, held = claim.excluded_by(other), claim.share, other.share
+    if share and held:
+        return HostError(
+            f"{device} has shares of {held.share_mib}Mi for claim {other.full_name}, and this "
+            f"claim asks for {share.share_mib}Mi",
+            hint="the claim is prepared when the pods of the other shares have ended",
+        )
+    if held:
+        return HostError(
+            f"{device} is shared by memory for claim {other.full_name}, and this claim asks for "
+            "no memory",
+            hint="ask for the capacity memory, or for a GPU that no claim has",
+        )
+    return HostError(
+        f"{device} is prepared for claim {other.full_name}",
+        hint="the pod of that claim may still end",
+    )
 
 
 def _request(name: str) -> str:

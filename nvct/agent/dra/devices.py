@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from nvct.agent.labels.gpus import family
 from nvct.agent.machine.inventory import Inventory
+from nvct.agent.mps.daemons import has_limits
 from nvct.host.model import Gpu
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
@@ -22,8 +23,11 @@ Attributes: TypeAlias = Mapping[str, Value]
 
 DRIVER = "gpu.nvidia.com"
 MIB = 1 << 20
+MEMORY, CORES = "memory", "cores"
+"""Capacities of which claims can have a part; cores are the threads of a GPU in percent."""
 TEXT_LIMIT = 64
 """Characters of an attribute's value (ResourceSlice of resource.k8s.io)."""
+NUMA_NODE = "resource.kubernetes.io/numaNode"
 PCI_BUS_ID, PCIE_ROOT = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot"
 
 
@@ -60,6 +64,9 @@ class Device:
         counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
         instance: the ids of GPU instance and compute instance of a MIG device that exists.
         unhealthy: why pods cannot have it now, "" if they can.
+        xid: the last one that an application has caused on it, 0 if none has.
+        share_mib: the sizes of shares of its memory: a number in MiB, 0 for any, None if one
+            claim has it alone.
     """
 
     name: str
@@ -67,11 +74,13 @@ class Device:
     gpu: str
     attributes: Attributes
     capacity: Mapping[str, int]
+    share_mib: int | None = None
     place: Place | None = None
     counter_set: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)
     instance: tuple[int, int] | None = None
     unhealthy: str = ""
+    xid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,22 +96,44 @@ class Offer:
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def with_health(
-        self, problem: Callable[[str, tuple[int, int] | None], str], *, drops: bool
+        self,
+        problem: Callable[[str, tuple[int, int] | None], str],
+        xid: Callable[[str, tuple[int, int] | None], int] = lambda *_: 0,
+        *,
+        drops: bool,
     ) -> Offer:
         """Return the same devices with their problems.
 
         Args:
             problem: returns why pods cannot have a device, "" if they can; by the UUID of its GPU,
                 and the ids of instances.
-            drops: leave out the devices that have one.
+            xid: returns the last XID of an application on it, 0 if there was none.
+            drops: leave out the devices that have a problem.
         """
-        marked = tuple(  # each second: a copy of all takes ten times as long
-            device if (why := problem(device.gpu, device.instance)) == device.unhealthy
-            else replace(device, unhealthy=why)
-            for device in self.devices
-        )  # fmt: skip
-        kept = tuple(device for device in marked if not device.unhealthy) if drops else marked
+        marked = []
+        for device in self.devices:  # each second: a copy of all takes ten times as long
+            health = problem(device.gpu, device.instance), xid(device.gpu, device.instance)
+            is_same = health == (device.unhealthy, device.xid)
+            marked.append(
+                device if is_same else replace(device, unhealthy=health[0], xid=health[1])
+            )
+        kept = tuple(device for device in marked if not (drops and device.unhealthy))
         return self if kept == self.devices else replace(self, devices=kept)
+
+    def with_shares(self, sizes: Mapping[str, int]) -> Offer:
+        """Return the same devices, of which claims can have a part of the memory.
+
+        Those are whole GPUs on which MPS has limits. The sizes in MiB are those of GPUs where one
+        is chosen, by UUID.
+        """
+        can = {gpu for gpu, text in compute(self.devices).items() if can_limit(text)}
+        shared = tuple(
+            replace(device, share_mib=sizes.get(device.gpu, 0))
+            if device.gpu in can and device.uuid == device.gpu and device.capacity.get(MEMORY)
+            else device
+            for device in self.devices
+        )
+        return replace(self, devices=shared)
 
     def of_gpus(self, gpus: Collection[str]) -> Offer:
         """Return the part of some GPUs, by their UUIDs."""
@@ -184,7 +215,7 @@ def _gpu(gpu: Gpu, machine: Machine, domain: str) -> Device:
         uuid=gpu.uuid,
         gpu=gpu.uuid,
         attributes={"type": "gpu", "uuid": gpu.uuid, **common(gpu, machine, domain)},
-        capacity={} if memory is None else {"memory": memory * MIB},
+        capacity={} if memory is None else {MEMORY: memory * MIB},
     )
 
 
@@ -203,6 +234,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
         "addressingMode": properties.addressing if properties else None,
         "ecc": known.ecc if known else None,
         "numaNode": inventory.numa.get(gpu.uuid),
+        NUMA_NODE: inventory.numa.get(gpu.uuid),
         "nvlinkDomain": domain,
         PCI_BUS_ID: gpu.bus_id,
         PCIE_ROOT: machine.pcie_roots.get(gpu.uuid),
@@ -228,6 +260,12 @@ def version(text: str) -> Version | None:
         return None
     numbers = [int(part) for part in parts]
     return Version(".".join(map(str, [*numbers, 0, 0][:3])))
+
+
+def can_limit(compute: str) -> bool:
+    """Return whether MPS can limit clients on a GPU of a CUDA compute capability."""
+    major, _, rest = compute.partition(".")
+    return has_limits((int(major), int(rest.partition(".")[0])))
 
 
 def compute(devices: Iterable[Device]) -> dict[str, str]:

@@ -4,8 +4,8 @@
 Contract: read and written as a whole under a lock, because two instances of the driver may run
 during an update. Written atomically. Everything else (CDI specifications) is derived from it.
 
-The MIG devices of a GPU have a lock of their own, because to make one takes long. Who needs both
-locks takes the GPU's first.
+What several claims have of a GPU, its MIG devices and the MPS control daemon of its shares, has a
+lock of its own, because to make one takes long. Who needs both locks takes the GPU's first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from nvct.agent.dra.devices import Place
@@ -51,6 +51,9 @@ class Entry:
     Attributes:
         is_admin: whether others may have it too.
         place: of a MIG device that was made for the claim, whose UUID is then "".
+        share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
+            has the GPU alone, and if nothing limits its threads.
+        alternatives: of requests that were taken, REQUEST/ALTERNATIVE.
     """
 
     device: str
@@ -59,6 +62,9 @@ class Entry:
     requests: tuple[str, ...]
     is_admin: bool = False
     place: Place | None = None
+    share_mib: int = 0
+    cores: int = 0
+    alternatives: tuple[str, ...] = field(default=(), compare=False)
 
     def excludes(self, other: Entry) -> bool:
         """Return whether no two claims can have these two devices at the same time."""
@@ -70,13 +76,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim; `daemon` is None if it does not share by MPS."""
+    """A prepared claim; `daemon` is None if it does not share by MPS.
+
+    A claim with a share of a GPU's memory has the daemon of all that share this GPU.
+
+    Attributes:
+        has_metadata: whether its containers get files about its devices.
+        pod_claim: how the pod calls it, if it is of a template.
+    """
 
     namespace: str
     name: str
     uid: str
     entries: tuple[Entry, ...]
     daemon: Daemon | None = None
+    has_metadata: bool = field(default=False, compare=False)
+    pod_claim: str = field(default="", compare=False)
 
     @property
     def full_name(self) -> str:
@@ -85,6 +100,8 @@ class Prepared:
 
     def excluded_by(self, other: Prepared) -> str:
         """Return what both claims have and one alone may have, "" if there is nothing."""
+        if self.share and other.share and self.daemon == other.daemon:
+            return ""
         for entry in self._own:
             for held in other._own:
                 if entry.excludes(held):
@@ -92,9 +109,20 @@ class Prepared:
         return ""
 
     @property
+    def share(self) -> Entry | None:
+        """Return its share of a GPU's memory, None if it has devices alone."""
+        return next((entry for entry in self._own if entry.share_mib), None)
+
+    @property
     def places(self) -> list[tuple[str, Place]]:
         """Return the MIG devices that are made for the claim: UUID of the GPU and place."""
         return [(entry.gpu, entry.place) for entry in self._own if entry.place]
+
+    @property
+    def locked_gpus(self) -> set[str]:
+        """Return the GPUs of which something is made or ended for it and other claims."""
+        share = self.share
+        return {gpu for gpu, _ in self.places} | ({share.gpu} if share else set())
 
     @property
     def has_places(self) -> bool:
@@ -137,7 +165,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
-        """Let nobody else make or destroy MIG devices on GPUs meanwhile."""
+        """Let nobody else make or end what claims have of GPUs meanwhile."""
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(gpus):  # in one order, so that no two wait for each other
                 await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))
@@ -211,6 +239,8 @@ class Journal:
             return {
                 claim["uid"]: Prepared(
                     **{key: claim[key] for key in ("namespace", "name", "uid")},
+                    has_metadata=bool(claim.get("has_metadata")),
+                    pod_claim=str(claim.get("pod_claim") or ""),
                     entries=tuple(_entry(entry) for entry in claim["entries"]),
                     daemon=daemons.from_json(claim["daemon"]) if claim.get("daemon") else None,
                 )
@@ -251,4 +281,5 @@ def gpus_of(claim: Prepared) -> set[str]:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     place = fields.get("place")
     known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
-    return Entry(**{**fields, **known})
+    alternatives = tuple(fields.get("alternatives") or ())
+    return Entry(**{**fields, **known, "alternatives": alternatives})

@@ -57,14 +57,18 @@ class ClaimDaemons:
         self.problems[name] = ""
 
     async def release(self, daemon: Daemon) -> None:
-        """Want a daemon no more, and wait until it has ended; NvctError if that is too late."""
+        """Want a daemon no more, and wait until it has ended, or another claim wants it.
+
+        Raises:
+            NvctError: that is too late.
+        """
         name = daemon.resource
         # A keeper stops what it knows: one that was started a moment ago may not know it yet.
         await self._ask({**self._wanted, name: daemon})
         self._wanted.pop(name, None)
         self.problems.pop(name, None)
         end = time.monotonic() + LIMIT_S
-        while name in await self._ask(self._wanted):
+        while name in await self._ask(self._wanted) and name not in self._wanted:
             if time.monotonic() > end:
                 raise HostError(
                     f"MPS control daemon {name} has not ended within {LIMIT_S:g} s",

@@ -53,6 +53,9 @@ class Preparer:
         holders: returns the pod that has each device of a device plugin, by the UUID.
         named: returns NAMESPACE/NAME of the claims that the kubelet names for its pods.
         mode: which task offers the GPUs; None if there is no other task that does.
+        is_mixed: whether shares of one GPU's memory may have different sizes.
+        has_metadata: whether containers get files about their devices.
+        share_sizes: the size in MiB of the shares of a GPU by its UUID, where there is one.
         prepared: how often a claim was prepared; `failures`: how often that failed.
     """
 
@@ -65,6 +68,8 @@ class Preparer:
         self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
         self.named: Callable[[], Collection[str]] = tuple
         self.mode: ResourcesMode | None = None
+        self.is_mixed = self.has_metadata = False
+        self.share_sizes: Mapping[str, int] = {}
         self.prepared = 0
         self.failures = 0
         self.took_s = 0.0
@@ -157,7 +162,7 @@ class Preparer:
                     missing.append(claim)
                     continue
                 with self._logged():
-                    await self._specs.write(with_uuids(claim, there))
+                    await self._specs.write(with_uuids(claim, there), self.devices)
         for claim in missing:
             async with self._alone(claim.uid):
                 with self._logged(), contextlib.suppress(UnpreparedError):
@@ -181,7 +186,14 @@ class Preparer:
             if self.mps is not None:
                 kept = (claim for claim in known.values() if claim.uid not in self._ending)
                 self.mps.want(claim.daemon for claim in kept if claim.daemon)
-            yield known
+            try:
+                yield known
+            finally:
+                self.share_sizes = {
+                    claim.share.gpu: claim.share.share_mib
+                    for claim in known.values()
+                    if claim.share and claim.daemon and claim.daemon.limits
+                }
 
     @contextlib.asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
@@ -194,13 +206,15 @@ class Preparer:
         claims.check(ref)
         wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
-            before = self._journal.load().get(ref.uid)
+            # Not only read: after a restart, the keeper has to know the daemons of all claims.
+            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked for") as known:
+                before = known.get(ref.uid)
             claim = wanted or before
             if claim is None:
                 raise HostError(f"the API server does not tell what claim {ref.name} has")
-            if claim == before:
-                await self._make(claim)
-                return claim
+            if before is not None and claim == before:
+                await self._make(before)
+                return before
             if before is not None:
                 await self._let_go(ref.uid)
             with self._reserved(claim):
@@ -231,10 +245,7 @@ class Preparer:
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
         """Unprepare a claim that is gone and has a device of another one."""
         if not await self._is_gone(other):
-            raise HostError(
-                f"{claim.excluded_by(other)} is prepared for claim {other.full_name}",
-                hint="the pod of that claim may still end",
-            )
+            raise claims.excluded(claim, other)
         async with self._alone(other.uid):
             await self._let_go(other.uid, if_gone=True)
 
@@ -247,7 +258,9 @@ class Preparer:
         if claim.daemon is not None:
             if self.mps is None:
                 raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
-            await self.mps.ensure(claim.daemon)
+            why = f"the MPS control daemon of claim {claim.full_name} is started"
+            async with self._journal.gpus_locked([claim.share.gpu] if claim.share else (), why):
+                await self.mps.ensure(claim.daemon)
         return await self._write(claim)
 
     async def _write(self, claim: Prepared) -> Prepared:
@@ -256,7 +269,7 @@ class Preparer:
         filled = await self._filled(claim, why) if claim.has_places else claim
         async with self._locked(why) as known:
             check_kept(claim, known)
-            await self._specs.write(filled)
+            await self._specs.write(filled, self.devices)
         return filled
 
     async def _filled(self, claim: Prepared, why: str) -> Prepared:
@@ -316,9 +329,14 @@ class Preparer:
             for one, entry in zip(devices, entries, strict=True)
             for name in (() if one.is_admin else one.alternatives)
         ]
+        daemon = sharing.daemon(
+            configs, ref.uid, used, compute(self.devices.values()), is_mixed=self.is_mixed
+        )
+        if before and before.share and before.entries == entries:
+            daemon = before.daemon  # of the sizes that were chosen when it was prepared
         return Prepared(
-            namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
-            daemon=sharing.daemon(configs, ref.uid, used, compute(self.devices.values())),
+            namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries, daemon=daemon,
+            has_metadata=self.has_metadata, pod_claim=claims.pod_claim(found),
         )  # fmt: skip
 
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
@@ -337,9 +355,9 @@ class Preparer:
                 return True
             self._ending.add(uid)
         try:
-            if claim.daemon is not None and self.mps is not None:
-                await self.mps.release(claim.daemon)
-            async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
+            async with self._journal.gpus_locked(claim.locked_gpus, why):
+                if claim.daemon is not None and self.mps is not None and not self._shares(claim):
+                    await self.mps.release(claim.daemon)
                 for gpu, place in claim.places:
                     if self.instances is not None:
                         await self.instances.destroy(gpu, place)
@@ -354,3 +372,10 @@ class Preparer:
                 await self.instances.uuids()
         self._log.decided(TASK, "changed", claim.full_name, result="its devices are free again")
         return True
+
+    def _shares(self, claim: Prepared) -> bool:
+        """Return whether a claim that ends shares its daemon with one that stays."""
+        return claim.share is not None and any(
+            other.daemon == claim.daemon and uid not in self._ending
+            for uid, other in self._journal.load().items()
+        )

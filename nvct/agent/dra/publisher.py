@@ -38,6 +38,8 @@ class Publisher:
         is_current: whether the API server has the slices of the devices.
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
+        lacks_shares: whether it knows no devices that several claims have.
+        lacks_marks: whether it knows no taints without an effect.
 
     Args:
         is_alone: reports whether no other driver of this name serves the kubelet.
@@ -52,6 +54,8 @@ class Publisher:
         self.is_current = False
         self.lacks_counters = False
         self.lacks_taints = False
+        self.lacks_shares = False
+        self.lacks_marks = False
         self._cluster = cluster
         self._node = node
         self._log = log
@@ -142,6 +146,11 @@ class Publisher:
             applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
         except ClusterError as error:
             self.lacks_counters |= has_counters and error.status == INVALID
+            self.lacks_marks |= error.status == INVALID and any(
+                taint["effect"] == slices.NO_EFFECT
+                for device in manifest["spec"].get("devices", ())
+                for taint in device.get("taints", ())
+            )
             raise
         if has_counters and "sharedCounters" not in applied["spec"]:
             self.lacks_counters = True
@@ -149,11 +158,14 @@ class Publisher:
                 "the API server knows no shared counters: MIG devices are not made on demand",
                 hint="Kubernetes 1.36 or later, or the feature gate DRAPartitionableDevices",
             )
-        has_taints, keeps_them = (
-            any("taints" in device for device in one["spec"].get("devices", ()))
-            for one in (manifest, applied)
-        )
-        self.lacks_taints |= has_taints and not keeps_them
+        self.lacks_taints |= _is_dropped("taints", manifest, applied)
+        if _is_dropped("allowMultipleAllocations", manifest, applied):
+            self.lacks_shares = True
+            raise ClusterError(
+                "the API server knows no devices that several claims have: the memory of GPUs is "
+                "not shared",
+                hint="Kubernetes 1.36 or later, or the feature gate DRAConsumableCapacity",
+            )
         return applied
 
     async def find_version(self) -> str:
@@ -165,6 +177,7 @@ class Publisher:
                 await self._cluster.list(slices.kind(version), fields=self._fields())
                 self.version = version
                 self.lacks_taints |= version != slices.VERSIONS[0]
+                self.lacks_shares |= version != slices.VERSIONS[0]
                 return version
             except ClusterError as error:
                 if error.status != NOT_FOUND:
@@ -201,6 +214,15 @@ class Publisher:
 
     def _fields(self) -> dict[str, str]:
         return {"spec.nodeName": self._node, "spec.driver": DRIVER}
+
+
+def _is_dropped(field: str, manifest: Object, applied: Object) -> bool:
+    """Return whether the API server knows a field of devices not, and has left it out."""
+    has, keeps = (
+        any(field in device for device in one["spec"].get("devices", ()))
+        for one in (manifest, applied)
+    )
+    return has and not keeps
 
 
 def name_of(found: Object) -> str:

@@ -102,6 +102,25 @@ def body(device: Object) -> Object:
     return content
 
 
+def has_room(device: Object, parts: Sequence[str], asked: str) -> bool:
+    """Return whether a device that several claims can have has memory for one more.
+
+    Args:
+        parts: of the memory that claims have.
+        asked: for; "" is what the device gives by default, which is all of ours.
+    """
+    content = body(device)
+    memory = content.get("capacity", {}).get("memory") or {}
+    policy = memory.get("requestPolicy") or {}
+    whole = quantity.parse(str(memory.get("value"))) or 0
+    wanted = quantity.parse(str(asked or policy.get("default"))) or whole
+    sizes = [quantity.parse(str(size)) or 0 for size in policy.get("validValues") or ()]
+    if sizes:  # the scheduler takes the next larger one
+        wanted = min((size for size in sizes if size >= wanted), default=whole + 1)
+    used = sum(quantity.parse(part) or 0 for part in parts)
+    return bool(content.get("allowMultipleAllocations")) and used + wanted <= whole
+
+
 def _holds(term: str, driver: str, device: Object) -> bool | None:
     if term in ("true", "false"):
         return term == "true"

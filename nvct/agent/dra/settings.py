@@ -19,6 +19,8 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root", "mps_root")
 EXISTING, ON_DEMAND = "existing", "on-demand"
 """MIG devices that exist; or those that a GPU could have, made when a claim is prepared."""
+UNIFORM, MIXED = "uniform", "mixed"
+"""The sizes of the shares of one GPU's memory."""
 NO_EFFECT = "No effect"
 
 
@@ -73,6 +75,15 @@ class Settings:
     mps_root: str = option(
         DEFAULT_ROOT, "The folder of MPS on the host, for claims that share by MPS"
     )
+    memory_shares: str = option(
+        "",
+        "Let claims have a part of a GPU's memory, by MPS: of one size a GPU, or of mixed sizes, "
+        "whose limits programs can evade; default: they cannot",
+        choices=("", UNIFORM, MIXED),
+    )
+    device_metadata: bool = option(
+        False, "Give containers files with the attributes of their devices (KEP-5304)"
+    )
     config_file: str = option(
         "", "A config file of the device plugin, v1; resources.exclude has an effect"
     )
@@ -87,7 +98,7 @@ class Settings:
     http_endpoint: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
     metrics_path: str = option("", f"{NO_EFFECT}: same")
     additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: XIDs set no taint")
-    consumable_shares: str = option("", f"{NO_EFFECT}: a GPU is one device")
+    consumable_shares: str = option("", f"{NO_EFFECT}: see --memory-shares")
     default_config: str = option("", f"{NO_EFFECT}: every GPU is offered")
     feature_gates: str = option("", f"{NO_EFFECT}: there are none")
     kube_api_qps: str = option("", f"{NO_EFFECT}: there are few requests")

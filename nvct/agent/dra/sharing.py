@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, MIB
+from nvct.agent.dra.devices import DRIVER, MIB, can_limit
 from nvct.agent.dra.journal import Entry
 from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import Object
-from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
+from nvct.agent.mps.daemons import CLAIMS, Daemon, check, of_shares
 from nvct.errors import RequestError
 
 THREADS = "defaultActiveThreadPercentage"
 MEMORY = "defaultPinnedDeviceMemoryLimit"
 OF_DEVICES = "defaultPerDevicePinnedMemoryLimit"
+MULTI_USER = "multiUser"
 VERSION = "resource.nvidia.com/v1beta1"
 GPU_CONFIG, MIG_CONFIG = "GpuConfig", "MigDeviceConfig"
 KINDS = {
@@ -73,18 +74,30 @@ def daemon(
     uid: str,
     used: Iterable[tuple[str, Entry]],
     compute: Mapping[str, str] | None = None,
+    *,
+    is_mixed: bool = False,
 ) -> Daemon | None:
     """Return the MPS control daemon that a claim asks for, None if it asks for none.
 
     Args:
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
+        is_mixed: whether shares of one GPU's memory may have different sizes.
     """
+    used = list(used)
     shared = [
         (config.limits, entry)
         for request, entry in used
         if (config := _config_of(found, request, entry)) and config.limits is not None
     ]
+    if any(entry.share_mib for _, entry in used):
+        if shared:
+            raise RequestError(
+                "the claim has an MPS configuration, and a share of a GPU's memory, which has the "
+                "daemon of that GPU",
+                hint="leave out one of them",
+            )
+        return _of_share({entry for _, entry in used}, is_mixed=is_mixed)
     if not shared:
         return None
     if any(entry.place is not None for _, entry in shared):
@@ -99,33 +112,59 @@ def daemon(
             hint="ask for these devices by several claims",
         )
     uuids = tuple(sorted({entry.uuid for _, entry in shared}))
-    if limits != NO_LIMITS:
+    if limits._replace(multi_user=False) != NO_LIMITS:
         _check_limits({entry.gpu for _, entry in shared}, compute or {})
     if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
         raise RequestError(
             "an MPS control daemon serves one MIG device, or whole GPUs",
             hint="ask for each MIG device by a claim of its own",
         )
-    made = Daemon(
-        resource=f"{CLAIMS}{uid}", uuids=uuids,
-        limits=limits.of(uuids), percentage=limits.percentage,
+    return _checked_daemon(
+        Daemon(
+            resource=f"{CLAIMS}{uid}", uuids=uuids,
+            limits=limits.of(uuids), percentage=limits.percentage, multi_user=limits.multi_user,
+        )
     )  # fmt: skip
+
+
+def _checked_daemon(daemon: Daemon) -> Daemon:
     try:
-        check(made)
+        check(daemon)
     except ValueError as error:
-        raise RequestError(f"MPS cannot serve claim {uid} with {', '.join(uuids)}") from error
-    return made
+        raise RequestError(
+            f"MPS cannot serve {daemon.resource} with {', '.join(daemon.uuids)}"
+        ) from error
+    return daemon
+
+
+def _of_share(entries: Collection[Entry], *, is_mixed: bool) -> Daemon:
+    """Return the daemon of a GPU of whose memory a claim has a share.
+
+    Its default limit holds for each client, whatever that sets. So there is none with sizes that
+    are mixed: a client's variable would only make it smaller.
+    """
+    if len(entries) > 1:
+        names = ", ".join(sorted(entry.device for entry in entries))
+        raise RequestError(
+            f"the claim has a share of a GPU's memory beside other devices: {names}; a container "
+            "has one MPS control daemon",
+            hint="ask for each by a claim of its own, and use it in a container of its own",
+        )
+    (entry,) = entries
+    limits = {} if is_mixed else {"0": entry.share_mib}
+    return _checked_daemon(
+        Daemon(resource=of_shares(entry.gpu), uuids=(entry.gpu,), limits=limits, multi_user=True)
+    )
 
 
 def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
     """Refuse limits of a GPU that has none."""
     for uuid in sorted(gpus):
-        major, _, rest = compute.get(uuid, "0.0").partition(".")
-        minor = rest.partition(".")[0]
-        if not has_limits((int(major), int(minor))):
+        known = compute.get(uuid, "0.0")
+        if not can_limit(known):
             raise RequestError(
-                f"{uuid} has no limits of MPS clients: its compute capability {major}.{minor} is "
-                "before Volta's",
+                f"{uuid} has no limits of MPS clients: its compute capability "
+                f"{known.removesuffix('.0')} is before Volta's",
                 hint="leave the limits out, or select cudaComputeCapability 7.0.0 or later",
             )
 
@@ -197,11 +236,13 @@ class Limits(NamedTuple):
         percentage: of a GPU's threads; 0 sets nothing.
         memory_mib: of each device; 0 sets nothing.
         of_devices: of single devices by UUID or number, instead of `memory_mib`.
+        multi_user: whether clients of several users run at the same time.
     """
 
     percentage: int
     memory_mib: int
     of_devices: Mapping[str, int]
+    multi_user: bool = False
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
         """Return the memory in MiB by the place of the device."""
@@ -223,7 +264,10 @@ NO_LIMITS = Limits(0, 0, {})
 
 def limits_of(table: object) -> Limits:
     """Return the limits of an `mpsConfig`."""
-    config = _checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
+    config = _checked(table, (THREADS, MEMORY, OF_DEVICES, MULTI_USER), "sharing.mpsConfig")
+    multi_user = config.get(MULTI_USER) or False
+    if not isinstance(multi_user, bool):
+        raise RequestError(f"{MULTI_USER} is true or false, not {multi_user!r}")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
         raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
@@ -237,6 +281,7 @@ def limits_of(table: object) -> Limits:
         percentage=percentage or 0,
         memory_mib=0 if memory is None else _mib(memory, MEMORY),
         of_devices={name: _mib(value, f"{OF_DEVICES}.{name}") for name, value in devices.items()},
+        multi_user=multi_user,
     )
 
 

@@ -12,8 +12,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, Device, Offer, Value, Version
+from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device, Offer, Value, Version
 from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.agent.mps.daemons import CLIENTS
+from nvct.host import faults
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -24,8 +26,10 @@ SLICE_SETS = 8
 """The largest number of sets of counters of a slice, which then has no devices."""
 SLICES = 100
 """More slices than a node can have; those of other programs have longer endings."""
-UNHEALTHY = f"{DRIVER}/unhealthy"
-"""The taint of a device that new pods cannot have; those that have it keep it."""
+XID, LOST, UNHEALTHY = f"{DRIVER}/xid", f"{DRIVER}/gpu-lost", f"{DRIVER}/unhealthy"
+"""Taints of a device that new pods cannot have; those that have it keep it. The first ones are
+NVIDIA's; an XID that an application has caused keeps nobody from the device."""
+NO_EFFECT = "None"
 NAME_LIMIT = 253
 UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -159,19 +163,52 @@ def _numbers(numbers: Mapping[str, int]) -> Object:
 
 def _device(device: Device, version: str) -> Object:
     body: Object = {
-        "attributes": {name: _attribute(value) for name, value in device.attributes.items()},
+        "attributes": {name: attribute(value) for name, value in device.attributes.items()},
         "capacity": _numbers(device.capacity),
     }
+    if device.share_mib is not None:
+        body["allowMultipleAllocations"] = True
+        body["capacity"].update(_shares(device.capacity[MEMORY], device.share_mib))
     if device.counters:
         taken = {"counterSet": device.counter_set, "counters": _numbers(device.counters)}
         body["consumesCounters"] = [taken]
-    if device.unhealthy and version != "v1beta1":
-        body["taints"] = [{"key": UNHEALTHY, "effect": "NoSchedule"}]
+    if version != "v1beta1":
+        body["taints"] = _taints(device)
     body = {key: value for key, value in body.items() if value}
     return {"name": device.name, **({"basic": body} if version == "v1beta1" else body)}
 
 
-def _attribute(value: Value) -> Object:
+def _taints(device: Device) -> list[Object]:
+    if not device.unhealthy:
+        xid = {"key": XID, "value": str(device.xid), "effect": NO_EFFECT}
+        return [xid] if device.xid else []
+    if xid_number := faults.xid_of(device.unhealthy):
+        return [{"key": XID, "value": str(xid_number), "effect": "NoSchedule"}]
+    is_lost = device.unhealthy.startswith(faults.LOST)
+    return [{"key": LOST if is_lost else UNHEALTHY, "effect": "NoSchedule"}]
+
+
+def _shares(memory: int, share_mib: int) -> Object:
+    """Return the capacities of which claims can have a part.
+
+    Who asks for no memory gets all of it, so nobody has a GPU beside shares of it. More shares
+    than MPS has clients are not given.
+    """
+    policy: Object = {"default": quantity(memory)}
+    if share_mib:
+        policy["validValues"] = [quantity(share_mib * MIB), quantity(memory)]
+    else:
+        least = -(-memory // (CLIENTS * MIB)) * MIB
+        policy["validRange"] = {"min": quantity(least), "step": "1Mi"}
+    percent = {"default": "0", "validRange": {"min": "0", "step": "1"}}
+    return {
+        MEMORY: {"value": quantity(memory), "requestPolicy": policy},
+        CORES: {"value": "100", "requestPolicy": percent},
+    }
+
+
+def attribute(value: Value) -> Object:
+    """Return the value of an attribute as the API has it."""
     if isinstance(value, Version):
         return {"version": value.text}
     if isinstance(value, bool):

@@ -17,15 +17,26 @@ from collections.abc import Iterable, Mapping
 from nvct.agent.device_plugin.settings import DRA_VENDOR
 from nvct.agent.mps import daemons
 from nvct.agent.mps.daemons import CLAIMS
-from nvct.agent.nvml.host_verbs import CLAIM_CLASS, DRIVER_CLASS, OF_MPS, ClaimSpec, device_name
+from nvct.agent.nvml.host_verbs import (
+    CLAIM_CLASS,
+    DRIVER_CLASS,
+    OF_MPS,
+    ClaimSpec,
+    RequestMetadata,
+    device_name,
+    metadata_name,
+)
 from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
-from nvct.cdi.types import ContainerEdits, Device, Spec
+from nvct.cdi.types import ContainerEdits, Device, Mount, Spec
 from nvct.errors import HostError
+from nvct.linux.files import write_atomic
 from nvct.oci.jsontext import Json
 
 OPTIONS = ("nosuid", "nodev", "bind")
-"""Of the mounts for MPS."""
+METADATA, FILE = "nvct-metadata", "gpu.nvidia.com-metadata.json"
+IN_CONTAINERS = "/var/run/kubernetes.io/dra-device-attributes"
+"""Where containers look for metadata (k8s.io/dynamic-resource-allocation/api/metadata, 0.36)."""
 
 
 def edits_of(spec: Spec) -> dict[str, Json]:
@@ -67,7 +78,8 @@ def write_claim(
         ],
     }
     if claim.mps:
-        spec["devices"].append(_mps(claim.uid, mps_root))
+        spec["devices"].append(_mps(claim, mps_root))
+    spec["devices"] += [_metadata(claim, one, folder) for one in claim.metadata]
     store.save(spec, _path(folder, claim.uid), "json")
 
 
@@ -75,25 +87,54 @@ def remove(uid: str, folder: str) -> None:
     """Remove the specification of a claim, if there is one."""
     path = _path(folder, uid)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        for each in (path, *_metadata_files(folder, uid)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(each)
     except OSError as error:
         raise HostError(f"{path} cannot be removed: {error.strerror}") from error
 
 
 def remove_others(uids: Iterable[str], folder: str) -> None:
     """Remove the specifications of all claims but some."""
-    kept = {_path(folder, uid) for uid in uids}
-    for path in glob.glob(_path(glob.escape(folder), "*")):
-        if path not in kept:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+    known = set(uids)
+    kept = {_path(folder, uid) for uid in known}
+    gone = [path for path in glob.glob(_path(glob.escape(folder), "*")) if path not in kept]
+    files = _metadata_files(folder, "*")
+    gone += [path for path in files if os.path.basename(path).partition("_")[0] not in known]
+    for path in gone:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
-def _mps(uid: str, mps_root: str) -> Device:
-    resource = f"{CLAIMS}{uid}"
+def _metadata(claim: ClaimSpec, metadata: RequestMetadata, folder: str) -> Device:
+    """Write the metadata of a request, in a folder that CDI does not read; return its device."""
+    path = f"{folder}/{METADATA}/{claim.uid}_{metadata.request}.json"
+    try:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        write_atomic(path, metadata.document.encode(), mode=0o644)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+    kind = f"resourceclaimtemplates/{claim.pod_claim}" if claim.pod_claim else ""
+    of_claim = kind or f"resourceclaims/{claim.name}"
+    inside = f"{IN_CONTAINERS}/{of_claim}/{metadata.request}/{FILE}"
+    mount: Mount = {"hostPath": path, "containerPath": inside, "options": ["ro", *OPTIONS]}
+    return {
+        "name": metadata_name(claim.uid, metadata.request), "containerEdits": {"mounts": [mount]}
+    }  # fmt: skip
+
+
+def _metadata_files(folder: str, uid: str) -> list[str]:
+    return glob.glob(f"{glob.escape(folder)}/{METADATA}/{uid}_*.json")
+
+
+def _mps(claim: ClaimSpec, mps_root: str) -> Device:
+    gpu = claim.shared_gpu
+    resource = daemons.of_shares(gpu) if gpu else f"{CLAIMS}{claim.uid}"
+    variables = [daemons.variable(resource)]
+    if gpu:
+        variables += daemons.share_variables(claim.memory_mib, claim.cores).items()
     edits: ContainerEdits = {
-        "env": ["=".join(daemons.variable(resource))],
+        "env": ["=".join(variable) for variable in variables],
         "mounts": [
             {
                 "hostPath": mount.host_path,
@@ -103,7 +144,7 @@ def _mps(uid: str, mps_root: str) -> Device:
             for mount in daemons.mounts(resource, mps_root)
         ],
     }
-    return {"name": f"{uid}{OF_MPS}", "containerEdits": edits}
+    return {"name": f"{claim.uid}{OF_MPS}", "containerEdits": edits}
 
 
 def _path(folder: str, uid: str) -> str:

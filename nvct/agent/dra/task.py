@@ -31,7 +31,7 @@ from nvct.agent.dra.mig_devices import offer
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
-from nvct.agent.dra.settings import ON_DEMAND, Settings
+from nvct.agent.dra.settings import MIXED, ON_DEMAND, Settings
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
@@ -100,6 +100,8 @@ class DraDriver(Task):
         self._classic = Classic(settings.pod_resources)
         self._preparer.holders = self._classic.holders
         self._preparer.named = lambda: self._classic.claims
+        self._preparer.is_mixed = settings.memory_shares == MIXED
+        self._preparer.has_metadata = settings.device_metadata
         self._load = load
         self._mode = self._preparer.mode = mode
         if mode is not None:
@@ -312,8 +314,15 @@ class DraDriver(Task):
 
     def _offer(self) -> None:
         if self._made is not None and self._publisher is not None:
-            drops = self._publisher.lacks_taints
-            self._publisher.offer(self._offered.with_health(self._health.problem, drops=drops))
+            drops, health = self._publisher.lacks_taints, self._health
+            offered = self._offered.with_health(
+                health.problem, health.application_xid, drops=drops
+            )
+            if self._publisher.lacks_marks:
+                offered = self._offered.with_health(health.problem, drops=drops)
+            if self._settings.memory_shares and not self._publisher.lacks_shares:
+                offered = offered.with_shares(self._preparer.share_sizes)
+            self._publisher.offer(offered)
 
     def _read_settings(self) -> None:
         try:

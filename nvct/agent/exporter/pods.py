@@ -17,23 +17,24 @@ be another user's, who could show any file of root's in metrics.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from os import stat_result
-from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter.series import Pods
-from nvct.agent.kubelet.pod_resources import Holding, PodResources
+from nvct.agent.kubelet.pod_resources import (
+    DRA_DRIVER,
+    Claimed,
+    Holding,
+    PodResources,
+    claimed,
+    journal_beside,
+)
 from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.sample_model import NvmlSamples
-from nvct.kernel.shared_folder import SharedFolder
-from nvct.linux.files import read_bytes, split
-
-Claimed: TypeAlias = tuple[str, str, str]
-"""Namespace and name of a claim, and the device's name in its pool."""
+from nvct.linux.files import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 """Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
 REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d*)")
-DRA_DRIVER = "gpu.nvidia.com"
-JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
-JOURNAL_LIMIT = 16 << 20
-"""Bytes, as those of `nvct.agent.dra.journal`."""
-"""In the kubelet's folder."""
 WHOLE = -1
 NEW = ("container", "namespace", "pod")
 OLD = ("container_name", "pod_namespace", "pod_name")
@@ -83,7 +79,7 @@ class PodDevices:
         self._slices = slices
         self._kubelet = PodResources(socket)
         self._holdings: tuple[Holding, ...] = ()
-        self._journal = os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
+        self._journal = journal_beside(socket)
         self._claimed: dict[Claimed, str] = {}
         self.problem = "the kubelet was not asked yet"
 
@@ -207,24 +203,6 @@ def _of_claim(holding: Holding, uuid: str, samples: NvmlSamples) -> dict[str, st
     for mig in (mig for gpu in samples.gpus for mig in gpu.mig if mig.uuid == uuid):
         labels |= {"dra_mig_profile": mig.profile, "dra_mig_device_uuid": uuid}
     return labels
-
-
-def claimed(journal: str) -> dict[Claimed, str]:
-    """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
-
-    A journal that is malformed is the driver's to tell.
-    """
-    try:
-        folder, name = split(journal)
-        with SharedFolder.open(folder) as opened:
-            claims = json.loads(opened.read(name, JOURNAL_LIMIT))["claims"]
-        return {
-            (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
-            for claim in claims
-            for entry in claim["entries"]
-        }
-    except (OSError, NvctError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
 
 
 def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:

@@ -46,6 +46,13 @@ class Key(NamedTuple):
             return self.gpu == gpu
         return self.gi in (WHOLE, instance[0]) and self.ci in (WHOLE, instance[1])
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels of its metrics."""
+        ids = {"GPU_I_ID": self.gi, "GPU_CI_ID": self.ci}
+        texts = {name: "" if number == WHOLE else str(number) for name, number in ids.items()}
+        return {"UUID": self.gpu, **texts}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLook:
@@ -77,6 +84,7 @@ class Board:
     rules: Rules
     states: dict[Key, Health] = field(default_factory=dict)
     instances: dict[str, Mapping[Instance, str]] = field(default_factory=dict)
+    _application_xids: dict[Key, int] = field(default_factory=dict)
 
     def of(self, gpu: str, instance: Instance | None = None) -> Health:
         """Return the health of a device: the worst of all that concern it."""
@@ -89,7 +97,7 @@ class Board:
 
     def devices_of(self, event: XidEvent) -> tuple[str, ...]:
         """Return the UUIDs of the devices that an XID concerns."""
-        return tuple(uuid for key in self._concerned(event) for uuid in self._devices(key))
+        return tuple(uuid for key in self._concerned(event) for uuid in self.devices(key))
 
     def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
         """Note a look at GPUs, by UUID."""
@@ -120,6 +128,40 @@ class Board:
         """Consider a GPU instance healthy: it is another one with the same id."""
         return self._step([key for key in self._instances(gpu) if key.gi == gi], Forget(), now)
 
+    def note_application_xid(self, event: XidEvent) -> None:
+        """Note an XID that an application has caused."""
+        self._application_xids.update(dict.fromkeys(self._concerned(event), event.xid))
+
+    def application_xid(self, gpu: str, instance: Instance | None) -> int:
+        """Return the last XID of an application on a device since the agent's start, 0 if none."""
+        xids = [x for key, x in self._application_xids.items() if key.concerns(gpu, instance)]
+        return xids[-1] if xids else 0
+
+    def rows(self) -> list[tuple[int, dict[str, str]]]:
+        """Return the samples of the metric: 1 for the state that a device is in, else 0."""
+        return [
+            (int(health.state == state), {**key.labels, "state": state})
+            for key, health in self.states.items()
+            for state in machine.STATES
+        ]
+
+    def describe(self, now: float) -> list[Json]:
+        """Return the devices that are not healthy, as /status shows them."""
+        return [
+            {
+                "uuid": key.gpu,
+                "gi": key.gi,
+                "ci": key.ci,
+                "state": health.state,
+                "action": health.action,
+                "reason": health.reason,
+                "seconds": round(now - health.since, 1),
+                "returns": len(health.returns),
+            }
+            for key, health in self.states.items()
+            if health.state != "healthy"
+        ]
+
     def to_dict(self) -> dict[str, Json]:
         """Return the states as JSON data."""
         states = self.states.items()
@@ -138,6 +180,12 @@ class Board:
         """Return whether the device of an event is known, if it is an instance."""
         known = self.instances.get(event.uuid, {})
         return event.gi == WHOLE or any(gi == event.gi for gi, _ in known)
+
+    def devices(self, key: Key) -> tuple[str, ...]:
+        """Return the UUIDs of a device, and of the MIG devices on it."""
+        on_gpu = self.instances.get(key.gpu, {}).items()
+        uuids = tuple(uuid for ids, uuid in on_gpu if key.concerns(key.gpu, ids))
+        return uuids if key.gi != WHOLE else (key.gpu, *uuids)
 
     def _concerned(self, event: XidEvent) -> list[Key]:
         if not event.uuid:
@@ -163,14 +211,9 @@ class Board:
             after = machine.step(before, event, now, self.rules)
             self.states[key] = after
             if (before.state, before.action) != (after.state, after.action):
-                devices = self._devices(key)
+                devices = self.devices(key)
                 changes.append(Change(key=key, before=before, after=after, devices=devices))
         return changes
-
-    def _devices(self, key: Key) -> tuple[str, ...]:
-        on_gpu = self.instances.get(key.gpu, {}).items()
-        uuids = tuple(uuid for ids, uuid in on_gpu if key.concerns(key.gpu, ids))
-        return uuids if key.gi != WHOLE else (key.gpu, *uuids)
 
 
 def _of_instance(look: Look) -> Look:
@@ -183,17 +226,21 @@ def _badness(health: Health) -> tuple[int, int]:
     return order.index(health.state), ACTIONS.index(health.action) if health.action else -1
 
 
-def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True) -> GpuLook:
+def look(
+    gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True, was_reset: bool = False
+) -> GpuLook:
     """Return what a look at a GPU has found.
 
     Args:
         before: values of the look before, {} if there was none.
         counts: whether faults count; False where all checks are switched off.
+        was_reset: whether it is known that the GPU was reset since.
     """
     found = Look(
         faults=tuple(faults.of_condition(gpu)) if counts else (),
         asks=gpu.values.get("recovery_action", 0) != 0 or gpu.code == RESET_REQUIRED,
-        was_reset=any(
+        was_reset=was_reset
+        or any(
             name in gpu.values and gpu.values[name] < before.get(name, 0) * part
             for name, part in RESET_BY_RESET.items()
         ),

@@ -16,8 +16,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from nvct import typed
@@ -25,7 +25,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import tick
 from nvct.agent.health import board, notices
 from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
-from nvct.agent.health.machine import STATES
+from nvct.agent.health.machine import Health
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
@@ -68,14 +68,6 @@ class User:
     changed: Changed
 
 
-@dataclass()
-class Counts:
-    """Counters by device, since the start of the program."""
-
-    failures: Counter[Key] = field(default_factory=Counter)
-    returns: Counter[Key] = field(default_factory=Counter)
-
-
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
@@ -88,12 +80,16 @@ class HealthEngine:
         self._log = log
         self._store = store
         self._board = Board(settings.rules)
+        self._preflight = settings.preflight_after(None)
         self._values: dict[str, dict[str, float]] = {}
         self._saved: set[str] = set()
         self._problems: dict[str, str] = {}
         self._hanging: dict[str, str] = {}
+        self._withheld: dict[str, str] = {}
+        self._were_reset: set[str] = set()
         self._notices = Notices()
-        self._counts = Counts()
+        self._failures: Counter[Key] = Counter()  # since the start of the program
+        self._returns: Counter[Key] = Counter()
         self._users: list[User] = []
         self._turn = asyncio.Lock()
         self._watch = 0
@@ -104,6 +100,7 @@ class HealthEngine:
         """Use other settings from now on."""
         self._settings = settings
         self._board.rules = settings.rules
+        self._preflight = settings.preflight_after(self._preflight)
 
     @property
     def nvml_problem(self) -> str:
@@ -117,33 +114,49 @@ class HealthEngine:
         health = self._board.of(gpu, instance)
         if not health.is_offered:
             return notices.sentence(health)
-        return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+        if gpu in self._hanging:
+            return faults.hanging(self._hanging[gpu])
+        withheld = self._withheld.get(gpu, "")
+        return withheld or (self._preflight.problem(gpu) if self._preflight else "")
+
+    def application_xid(self, gpu: str, instance: Instance | None = None) -> int:
+        """Return the last XID of an application on a device since the agent's start, 0 if none."""
+        return self._board.application_xid(gpu, instance)
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
         """Return whether pods cannot have a device, and will without anybody's help."""
         is_asked = not self.nvml_problem and gpu not in self._hanging
         return is_asked and self._board.of(gpu, instance).state == "probation"
 
+    def of_gpus(self) -> dict[str, Health]:
+        """Return the health of each GPU that was seen, by UUID."""
+        return {key.gpu: health for key, health in self._board.states.items() if key.gi == WHOLE}
+
+    def withhold(self, reasons: Mapping[str, str]) -> None:
+        """Offer no pod these GPUs, by UUID, whatever their health is, until the next call."""
+        if reasons != self._withheld:
+            self._withheld = dict(reasons)
+            self._tell(())
+
+    def note_reset(self, gpus: Iterable[str]) -> None:
+        """Note that GPUs were reset: a GPU before Volta has no counter that shows it."""
+        self._were_reset.update(gpus)
+        self._look_at = 0.0
+
+    def note(self, gpu: str, reason: str, message: str, *, is_warning: bool) -> None:
+        """Add a notice about a GPU, which becomes a line of the log and an Event."""
+        (self._log.warning if is_warning else self._log.info)(message)
+        devices = self._board.devices(Key(gpu))
+        self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
+        self._save()
+
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""
-        now = time.monotonic()
         return {
-            "devices": [
-                {
-                    "uuid": key.gpu,
-                    "gi": key.gi,
-                    "ci": key.ci,
-                    "state": health.state,
-                    "action": health.action,
-                    "reason": health.reason,
-                    "seconds": round(now - health.since, 1),
-                    "returns": len(health.returns),
-                }
-                for key, health in self._board.states.items()
-                if health.state != "healthy"
-            ],
+            "devices": self._board.describe(time.monotonic()),
             "notices": [notice.describe() for notice in self._notices.all],
             "problem": self._store.problem if self._store else "",
+            **({"preflight": self._preflight.describe()} if self._preflight else {}),
         }
 
     def metrics(self) -> Iterator[Family]:
@@ -151,21 +164,21 @@ class HealthEngine:
         help_text = (
             "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
-        rows = [
-            (int(health.state == state), {**_labels(key), "state": state})
-            for key, health in self._board.states.items()
-            for state in STATES
-        ]
-        yield family(f"{PREFIX}_state", help_text, rows)
+        yield family(f"{PREFIX}_state", help_text, self._board.rows())
         for name, help_text, counted in (
-            ("failures", "How often a device became unhealthy.", self._counts.failures),
-            ("returns", "How often a device became healthy again.", self._counts.returns),
+            ("failures", "How often a device became unhealthy.", self._failures),
+            ("returns", "How often a device became healthy again.", self._returns),
         ):
-            counts = [(counted[key], _labels(key)) for key in self._board.states]
+            counts = [(counted[key], key.labels) for key in self._board.states]
             yield family(f"{PREFIX}_{name}_total", help_text, counts)
+        if self._preflight:
+            yield from self._preflight.metrics()
 
     def forget(self) -> None:
         """Consider every device healthy; an error that is still there is found again."""
+        if self._preflight:
+            self._preflight.forget()
+        self._look_at = 0.0
         self._note(self._board.forget(time.monotonic()))
 
     def broken_instances(self) -> set[tuple[str, int]]:
@@ -203,11 +216,12 @@ class HealthEngine:
             self._users.remove(user)
 
     async def begin(self, client: NvmlClient) -> None:
-        """Start the watch for XIDs if it has not: before devices are offered."""
-        if self._watch:
-            return
+        """Start the watch for XIDs if it has not, and check GPUs: before devices are offered."""
         try:
-            await self._take(client, await self._ask(client, client.events()))
+            if not self._watch:
+                await self._take(client, await self._ask(client, client.events()))
+            if self._preflight:
+                self._preflight.note(await self._ask(client, client.preflight()))
         except SupervisorEndedError:
             raise
         except NvmlError as error:
@@ -257,15 +271,23 @@ class HealthEngine:
         conditions = await self._ask(client, client.conditions())
         counts = self._settings.table.checks.looks
         found = {uuid: board.hangs(reason) for uuid, reason in self._hanging.items() if counts}
+        values = {}
         for gpu in conditions.gpus:
             if gpu.uuid not in found:
-                before = self._values.get(gpu.uuid, {})
-                found[gpu.uuid] = board.look(gpu, before, counts=counts)
-                self._values[gpu.uuid] = {**before, **gpu.values}
+                before, was_reset = self._values.get(gpu.uuid, {}), gpu.uuid in self._were_reset
+                found[gpu.uuid] = board.look(gpu, before, counts=counts, was_reset=was_reset)
+                values[gpu.uuid] = {**before, **gpu.values}
+        if self._preflight:  # if that fails, the next look finds the same resets
+            found = await self._preflight.look(
+                found, lambda: self._ask(client, client.preflight())
+            )
+        self._values |= values
+        self._were_reset -= values.keys()
         self._note(self._board.note_looks(found, time.monotonic()))
         is_calm = all(health.state == "healthy" for health in self._board.states.values())
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
-        if not is_calm and self._values.keys() != self._saved:
+        is_checked = self._preflight is not None and self._preflight.is_unsaved
+        if is_checked or (not is_calm and self._values.keys() != self._saved):
             self._save()  # what a reset is recognized by
 
     async def _take(self, client: NvmlClient, events: NvmlEvents) -> None:
@@ -281,7 +303,9 @@ class HealthEngine:
 
     def _note_events(self, events: NvmlEvents) -> None:
         if events.watch != self._watch:
-            self._watch = events.watch
+            self._watch, self._look_at = events.watch, 0.0
+            if self._preflight:
+                self._preflight.is_due = True  # the driver may be another one
             self._log.info("XID errors are watched from now on")
             for uuid, reason in events.unwatched.items():
                 self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
@@ -299,6 +323,7 @@ class HealthEngine:
         if fault.action == "application":
             reason, message = notices.of_application(event, fault.reason)
             devices = self._board.devices_of(event)
+            self._board.note_application_xid(event)
             if self._notices.add(reason, message, time.time(), devices, is_warning=True):
                 self._save()
 
@@ -327,8 +352,8 @@ class HealthEngine:
             self._log.decided(TASK, "changed", about, result=message.removeprefix(f"{about} "))
             self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
             is_failure = change.after.state == "unhealthy" != change.before.state
-            self._counts.failures[change.key] += is_failure
-            self._counts.returns[change.key] += change.before.state == "probation" and (
+            self._failures[change.key] += is_failure
+            self._returns[change.key] += change.before.state == "probation" and (
                 change.after.state == "healthy"
             )
         if changes:
@@ -352,6 +377,9 @@ class HealthEngine:
         with contextlib.suppress(typed.MalformedError):
             kind = dict[str, dict[str, float]]
             self._values = typed.load(kind, document.get("values"))
+        if self._preflight:
+            with contextlib.suppress(typed.MalformedError):
+                self._preflight.load(document.get("preflight"))
         self._notices.load(document.get("notices"))
         for key, health in self._board.states.items():
             if health.state != "healthy":
@@ -364,14 +392,7 @@ class HealthEngine:
         before, self._saved = self._store.problem, set(self._values)
         values: dict[str, Json] = {uuid: {**known} for uuid, known in self._values.items()}
         recent: Json = [notice.describe() for notice in self._notices.all]
-        self._store.write({**self._board.to_dict(), "values": values, "notices": recent})
+        more = {"preflight": self._preflight.dump()} if self._preflight else {}
+        self._store.write({**self._board.to_dict(), "values": values, "notices": recent, **more})
         if self._store.problem and self._store.problem != before:
             self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
-
-
-def _labels(key: Key) -> dict[str, str]:
-    return {
-        "UUID": key.gpu,
-        "GPU_I_ID": "" if key.gi == WHOLE else str(key.gi),
-        "GPU_CI_ID": "" if key.ci == WHOLE else str(key.ci),
-    }

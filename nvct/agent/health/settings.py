@@ -7,11 +7,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nvct.agent.device_plugin.settings import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
+from nvct.agent.device_plugin.settings import (
+    PREFLIGHT_ENV,
+    PROBATION_ENV,
+    RECOVERY,
+    RECOVERY_ENV,
+    TABLE_ENV,
+)
 from nvct.agent.health.machine import Rules
 from nvct.errors import UsageError
 from nvct.host import faults
 from nvct.host.faults import XidTable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.health.preflight import Effect, Preflight
 
 PROBATION_S = 60.0
 
@@ -22,14 +32,27 @@ class Settings:
 
     rules: Rules
     table: XidTable
+    preflight: Mapping[str, Effect] | None = None
 
     @property
     def recovers(self) -> bool:
         """Return whether a device can become healthy again."""
         return self.rules.recovers
 
+    def preflight_after(self, former: Preflight | None) -> Preflight | None:
+        """Return the preflight, None where it is off; what a former one has found stays."""
+        if self.preflight is None:
+            return None
+        from nvct.agent.health.preflight import Preflight  # few nodes have one
 
-def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -> Settings:
+        made = former or Preflight(self.preflight)
+        made.effects = self.preflight
+        return made
+
+
+def resolve(
+    recovery: str, probation: str, table: str, env: Mapping[str, str], preflight: str = ""
+) -> Settings:
     """Return the settings.
 
     Args:
@@ -37,6 +60,7 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
         probation: seconds; "" for the default.
         table: a file of XIDs; "" for none.
         env: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS.
+        preflight: the effects of its checks; none, or "".
 
     Raises:
         UsageError: a value is malformed.
@@ -53,14 +77,31 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
     rules = Rules(recovers=recovery == "auto", probation_s=_seconds(probation))
     checks = faults.checks(env)
     return Settings(
-        rules=rules, table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers)
+        rules=rules,
+        table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers),
+        preflight=_preflight(preflight, recovers=rules.recovers),
     )
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
     """Return the settings of the variables alone."""
     recovery, probation = env.get(RECOVERY_ENV, "auto"), env.get(PROBATION_ENV, "")
-    return resolve(recovery, probation, env.get(TABLE_ENV, ""), env)
+    table, preflight = env.get(TABLE_ENV, ""), env.get(PREFLIGHT_ENV, "")
+    return resolve(recovery, probation, table, env, preflight)
+
+
+def _preflight(text: str, *, recovers: bool) -> Mapping[str, Effect] | None:
+    """Return the effect of each check of the preflight, None if it is off."""
+    if text in ("", "none"):
+        return None
+    if not recovers:
+        raise UsageError(
+            f"--health-preflight={text} does not go with --health-recovery=never",
+            hint="as NVIDIA's device plugin, that looks at no value of NVML",
+        )
+    from nvct.agent.health import preflight  # few nodes have one
+
+    return preflight.effects(text)
 
 
 def _named(row: faults.Row, rows: Mapping[int, faults.Row]) -> faults.Row:

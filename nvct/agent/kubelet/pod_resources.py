@@ -6,11 +6,14 @@ gRPC, 12 MB, is loaded by the first question.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +32,13 @@ LIMIT = 64 << 20
 """Bytes of an answer, of a node with very many pods."""
 REPLICA = "::"
 """Between a device's UUID and the number of a replica."""
+DRA_DRIVER = "gpu.nvidia.com"
+JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
+"""Of nvct's driver, in the kubelet's folder."""
+JOURNAL_LIMIT = 16 << 20
+"""Bytes, as those of `nvct.agent.dra.journal`."""
+Claimed: TypeAlias = tuple[str, str, str]
+"""Namespace and name of a claim, and the device's name in its pool."""
 RECONNECT_MS = 1000
 """The longest pause between attempts to connect; gRPC's is two minutes."""
 
@@ -175,3 +185,26 @@ def _claimed(answer: api.ListPodResourcesResponse) -> list[Holding]:
         for claim in container.dynamic_resources
         for device in claim.claim_resources
     ]  # fmt: skip
+
+
+def journal_beside(socket: str) -> str:
+    """Return the path of the driver's journal, by that of the kubelet's socket."""
+    return os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
+
+
+def claimed(journal: str) -> dict[Claimed, str]:
+    """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
+
+    A journal that is malformed is the driver's to tell.
+    """
+    try:
+        folder, name = split(journal)
+        with SharedFolder.open(folder) as opened:
+            claims = json.loads(opened.read(name, JOURNAL_LIMIT))["claims"]
+        return {
+            (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
+            for claim in claims
+            for entry in claim["entries"]
+        }
+    except (OSError, NvctError, ValueError, LookupError, TypeError, RecursionError):
+        return {}

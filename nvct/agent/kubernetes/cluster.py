@@ -126,13 +126,13 @@ class Cluster:
             return Listing(objects, found.resourceVersion)
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
-        """Create an object of a namespace, and return it; status 409 if its name is in use."""
+        """Create an object, and return it; status 409 if its name is in use."""
         metadata = manifest["metadata"]
         with self._told("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
             body = resource.from_dict(_typed(kind, manifest))
             client: Any = self._client  # its overloads do not take a kind that is made here
-            return dict(await client.create(body, namespace=metadata["namespace"]))
+            return dict(await client.create(body, namespace=metadata.get("namespace")))
 
     async def apply(
         self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""
@@ -157,12 +157,18 @@ class Cluster:
         with self._told("delete", kind, name, may_be_gone=True):
             await client.delete(_resource(kind), name, namespace=namespace or None)
 
-    async def evict(self, namespace: str, name: str) -> None:
-        """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it."""
+    async def evict(self, namespace: str, name: str, uid: str = "") -> None:
+        """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it.
+
+        Args:
+            uid: if given, a pod of another uid is not evicted: status 409.
+        """
         resource: Any = _eviction()
-        metadata = {"name": name, "namespace": namespace}
+        manifest: Object = {"metadata": {"name": name, "namespace": namespace}}
+        if uid:
+            manifest["deleteOptions"] = {"preconditions": {"uid": uid}}
         with self._told("create", POD_EVICTION, name, may_be_gone=True):
-            body = resource.from_dict({"metadata": metadata})
+            body = resource.from_dict(manifest)
             client: Any = self._client
             await client.create(body, name=name, namespace=namespace)
 

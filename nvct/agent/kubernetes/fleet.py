@@ -224,6 +224,8 @@ async def wait(
         if found is not None and last is not None and last.is_done:
             break
         if time.monotonic() > end:
+            for sentence in await _unfinished(cluster, found, namespace) if found else ():
+                say(sentence)
             nodes = f"{last.desired - last.ready} of {last.desired} nodes" if last else "the nodes"
             raise HostError(
                 f"{nodes} are not done after {timeout_s:g} s",
@@ -232,6 +234,30 @@ async def wait(
         await asyncio.sleep(POLL_S)
     for sentence in await init_messages(cluster, found, namespace):
         say(sentence)
+
+
+async def _unfinished(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
+    """Return why pods of a DaemonSet are not ready, by node."""
+    labels = daemon_set["spec"]["selector"]["matchLabels"]
+    pods = await cluster.find_all(POD, namespace, labels)
+    return sorted(
+        f"{pod['spec'].get('nodeName', 'no node')} is not done: {_last_words(pod['status'])}"
+        for pod in pods
+        if not _is_ready(pod)
+    )
+
+
+def _last_words(status: Object) -> str:
+    """Return the last line of a container that failed, or what its pod waits for."""
+    waits = status.get("phase", "")
+    for each in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        for state in (each.get("state", {}), each.get("lastState", {})):
+            ended = state.get("terminated", {})
+            if ended.get("exitCode") and ended.get("message"):
+                line: str = ended["message"].splitlines()[-1]
+                return line
+            waits = state.get("waiting", {}).get("reason", waits)
+    return str(waits)
 
 
 async def init_messages(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:

@@ -234,6 +234,7 @@ def requests_of(claim: Object) -> Iterator[Object]:
                 "count": "all" if variant.get("allocationMode") == "All"
                 else variant.get("count", 1),
                 "expressions": _expressions(variant),
+                "memory": (variant.get("capacity") or {}).get("requests", {}).get("memory", ""),
             }  # fmt: skip
 
 
@@ -252,7 +253,7 @@ def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
     of_driver = [one for one in every if _fits(one, _expressions(of_class["spec"]))
                  is not False] if of_class else []  # fmt: skip
     fitting = [one for one in of_driver if _fits(one, expressions) is not False]
-    taken = _taken(seen)
+    taken = _taken(seen, fitting, request.get("memory", ""))
     explained["devices"] = len(of_driver)
     explained["terms"] = [
         {"term": term, "fits": sum(selectors.holds(term, d["driver"], d["device"]) is True
@@ -329,14 +330,24 @@ def _place(one: Object) -> tuple[str, str, str]:
     return one["driver"], one["pool"], one["device"]["name"]
 
 
-def _taken(seen: Seen) -> dict[tuple[str, str, str], str]:
-    """Return who has each device, by driver, pool and name: pods, or the claim itself."""
-    return {
-        (result["driver"], result["pool"], result["device"]): _user(claim)
-        for claim in seen.claims
-        for result in _results(claim)
-        if not result.get("adminAccess")
-    }
+def _taken(seen: Seen, devices: Sequence[Object], memory: str) -> dict[tuple[str, str, str], str]:
+    """Return who has each device, by driver, pool and name: pods, or the claim itself.
+
+    A device of which claims have parts is free as long as it has the memory that is asked for.
+    """
+    taken: dict[tuple[str, str, str], str] = {}
+    parts: dict[tuple[str, str, str], list[str]] = {}
+    for claim in seen.claims:
+        for result in _results(claim):
+            if not result.get("adminAccess"):
+                place = result["driver"], result["pool"], result["device"]
+                taken[place] = _user(claim)
+                consumed = (result.get("consumedCapacity") or {}).get("memory", "")
+                parts.setdefault(place, []).append(consumed)
+    for one in devices:
+        if selectors.has_room(one["device"], parts.get(_place(one), ()), memory):
+            taken.pop(_place(one), None)
+    return taken
 
 
 def _user(claim: Object) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns pods with limits of nvidia.com/gpu or nvidia.com/mig-* into pods with ResourceClaims.
 
-Conditions on labels of GPUs become conditions on the GPU itself. A limit that stays has a sentence
-that says why. Contract: pure functions of plain dicts; the given documents are not changed.
+HAMi's nvidia.com/gpumem and gpucores become a part of a GPU (docs/dra.md), conditions on
+labels of GPUs become conditions on the GPU itself. A limit that stays has a sentence that says
+why. Contract: pure functions of plain dicts; the given documents are not changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from nvct.agent.manifests.convert import (
     MAJOR,
@@ -33,6 +34,9 @@ from nvct.errors import DocumentError
 Object: TypeAlias = dict[str, Any]
 
 GPU, MIG = f"{PREFIX}gpu", f"{PREFIX}mig-"
+SHARE_MEMORY, SHARE_CORES = f"{PREFIX}gpumem", f"{PREFIX}gpucores"
+"""HAMi's: the memory of each GPU in MiB, and its threads in percent."""
+SHARE = "a claim has a part of one GPU, where the driver offers parts: dra.shares of the chart"
 PRODUCT, MEMORY_LABEL = f"{PREFIX}gpu.product", f"{PREFIX}gpu.memory"
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 MEMORY = "device.capacity['gpu.nvidia.com'].memory"
@@ -53,6 +57,22 @@ PROFILE = re.compile("[a-z0-9.+-]+")
 NAME_LIMIT = 63
 DIGITS = 8
 """Of the hash in a name that was too long."""
+
+
+class Wanted(NamedTuple):
+    """What a container wants; of a GPU's memory all if that is 0."""
+
+    resource: str
+    number: int
+    memory_mib: int = 0
+    cores: int = 0
+
+    def __str__(self) -> str:
+        """Return the limits that say so."""
+        shares = ((SHARE_MEMORY, self.memory_mib), (SHARE_CORES, self.cores))
+        given = ((self.resource, self.number), *(each for each in shares if each[1]))
+        limits = ", ".join(f"{name}: {value}" for name, value in given)
+        return f"the limit{'s' if self.memory_mib else ''} {limits}"
 
 
 class Templates:
@@ -115,31 +135,31 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
     """Change a pod spec; return its new templates and what was changed."""
     changes: list[str] = []
     wanted = [
-        (kind, container, resource, count)
+        (kind, container, each)
         for kind in ("containers", "initContainers")
         for container in containers(pod.what, pod.spec, kind)
-        for resource, count in _devices(pod.what, container, changes)
+        for each in _devices(pod.what, container, changes)
     ]
     if not wanted:
         return [], changes
-    has_mig = any(resource.startswith(MIG) for _, _, resource, _ in wanted)
+    has_mig = any(each.resource.startswith(MIG) for _, _, each in wanted)
     of_labels, of_conditions = _condition(pod, has_mig=has_mig)
     templates: list[Any] = []
-    given: dict[tuple[str, int], str] = {}
+    given: dict[Wanted, str] = {}
     claims = tables(pod.spec.get("resourceClaims") or [], f"{pod.what}: resourceClaims")
     pod.spec["resourceClaims"] = claims
-    for kind, container, resource, count in wanted:
+    for kind, container, each in wanted:
         is_sidecar = container.get("restartPolicy") == "Always"
-        claim = given.get((resource, count))
+        claim = given.get(each)
         if kind == "initContainers" and claim and not is_sidecar:
             # It ends before the container whose claim this is starts.
             change = f"has the claim {claim}, too,"
         else:
-            name = _name(str(container.get("name") or ""), resource.removeprefix(PREFIX))
-            claim = _unique(name, {str(each.get("name")) for each in claims})
+            name = _name(str(container.get("name") or ""), each.resource.removeprefix(PREFIX))
+            claim = _unique(name, {str(known.get("name")) for known in claims})
             if not is_sidecar:
-                given.setdefault((resource, count), claim)
-            request = _request(resource, count, of_labels)
+                given.setdefault(each, claim)
+            request = _request(each, of_labels)
             template, new = known.add(_name(pod.name or "pod", name), pod.namespace, request)
             templates += new
             claims.append({"name": claim, "resourceClaimTemplateName": template})
@@ -147,13 +167,13 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
         of_container = f"{pod.what}: claims of container {container.get('name')}"
         before = tables(container["resources"].get("claims") or [], of_container)
         container["resources"]["claims"] = [*before, {"name": claim}]
-        changes.append(
-            f"container {container.get('name')} {change} in place of the limit {resource}: {count}"
-        )
+        changes.append(f"container {container.get('name')} {change} in place of {each}")
+    if any(each.memory_mib for _, _, each in wanted):
+        changes.append(SHARE)
     return templates, changes + of_conditions
 
 
-def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str, int]]:
+def _devices(what: str, container: Object, changes: list[str]) -> list[Wanted]:
     """Remove the limits of GPUs and MIG devices from a container, and return them.
 
     Why one of NVIDIA's limits stays is added to `changes`.
@@ -164,6 +184,12 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str
         table(resources.get(key), f"{what}: {key} of container {name}")
         for key in ("limits", "requests")
     )
+    if share := _share(what, limits):
+        for resource in (GPU, SHARE_MEMORY, SHARE_CORES):
+            limits.pop(resource, None)
+            requests.pop(resource, None)
+        _drop_empty_of(resources)
+        return [share]
     if stays := [key for key in limits if str(key).startswith(PREFIX) and not _is_device(key)]:
         changes += [f"container {name} keeps its limits: no claim stands for {', '.join(stays)}"]
         return []
@@ -178,11 +204,26 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str
         if count > 0:
             del limits[resource]
             requests.pop(resource, None)
-            found.append((resource, count))
+            found.append(Wanted(resource, count))
+    _drop_empty_of(resources)
+    return found
+
+
+def _drop_empty_of(resources: Object) -> None:
     for key in ("limits", "requests"):
         if key in resources and not resources[key]:
             del resources[key]
-    return found
+
+
+def _share(what: str, limits: Object) -> Wanted | None:
+    """Return the part of one GPU that HAMi's limits stand for, None if they are others."""
+    names = {str(name) for name in limits if str(name).startswith(PREFIX)}
+    if SHARE_MEMORY not in names or names - {GPU, SHARE_MEMORY, SHARE_CORES}:
+        return None
+    count = _count(what, GPU, limits.get(GPU, 1))
+    memory, cores = (_count(what, key, limits.get(key, 0)) for key in (SHARE_MEMORY, SHARE_CORES))
+    is_part = count == 1 and memory > 0 and 0 <= cores <= 100
+    return Wanted(GPU, count, memory, cores) if is_part else None
 
 
 def _count(what: str, resource: str, value: object) -> int:
@@ -226,7 +267,8 @@ def _unique(name: str, names: set[object]) -> str:
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
-def _request(resource: str, count: int, of_labels: str) -> Object:
+def _request(wanted: Wanted, of_labels: str) -> Object:
+    resource = wanted.resource
     kind, conditions = "gpu", [of_labels]
     if resource.startswith(MIG):
         kind = "mig"
@@ -234,8 +276,11 @@ def _request(resource: str, count: int, of_labels: str) -> Object:
         profile = f"{ATTRIBUTES}.profile.replace('+', '.')"
         conditions.insert(0, f"{profile} == '{resource.removeprefix(MIG)}'")
     exactly: Object = {"deviceClassName": f"{kind}.nvidia.com"}
-    if count > 1:
-        exactly["count"] = count
+    if wanted.number > 1:
+        exactly["count"] = wanted.number
+    if wanted.memory_mib:
+        cores = {"cores": str(wanted.cores)} if wanted.cores else {}
+        exactly["capacity"] = {"requests": {"memory": f"{wanted.memory_mib}Mi", **cores}}
     if expression := " && ".join(filter(None, conditions)):
         exactly["selectors"] = [{"cel": {"expression": expression}}]
     return {"name": "gpu", "exactly": exactly}

@@ -26,11 +26,12 @@ from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
 from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.node_pods import PodDevice, Pods, sentence
 from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
 from nvct.agent.mig_manager.node_labels import State
 from nvct.agent.mig_manager.settings import Settings
-from nvct.agent.mig_manager.users import HostServices, PodDevice, Pods, Renewals, sentence
+from nvct.agent.mig_manager.users import HostServices, Renewals
 from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError

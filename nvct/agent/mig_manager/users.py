@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses this node's GPUs: pods, by the kubelet, and services of the host, which are stopped.
+"""MIG devices that are made again, and services of the host, which are stopped before a change.
 
 MIG devices that have failed are made again when no pod uses them. Which have failed is what the
 health of the GPUs says: an XID that names a GPU instance, and asks for a reset. The other MIG
@@ -18,106 +18,16 @@ import os
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from nvct.agent.core import yaml_file
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources, uuid_of
-from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
+from nvct.agent.kubernetes.node_pods import Pods
 from nvct.agent.mig_manager.work import Work
-from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, HostError, NvctError
-from nvct.host.nvml.model import NvmlReport
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.apply import HeldError
-
-ENDED = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class PodDevice:
-    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
-
-    namespace: str
-    pod: str
-    gpu: str
-    instance: tuple[int, int] | None
-    device: str
-
-    def __str__(self) -> str:
-        """Return e.g. "pod default/train has MIG-1234"."""
-        return f"pod {self.namespace}/{self.pod} has {self.device}"
-
-
-class Pods:
-    """The pods of this node that have devices."""
-
-    def __init__(self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET) -> None:
-        self._nvml = nvml
-        self._cluster = cluster
-        self._kubelet = PodResources(socket)
-
-    async def devices(self) -> list[PodDevice]:
-        """Return the devices of all pods that have not ended; [] where there is no kubelet.
-
-        Raises:
-            HostError, NvmlError: the kubelet or NVML does not answer.
-        """
-        if not self._kubelet.is_there():
-            return []
-        found = devices(await self._kubelet.holdings(), await self._nvml.report())
-        ended = {
-            pair
-            for pair in {(each.namespace, each.pod) for each in found}
-            if await self._has_ended(*pair)
-        }
-        return [each for each in found if (each.namespace, each.pod) not in ended]
-
-    async def evict(self, pods: Iterable[PodDevice]) -> None:
-        """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
-        for namespace, name in sorted({(each.namespace, each.pod) for each in pods}):
-            await self._cluster.evict(namespace, name)
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._kubelet.close()
-
-    async def _has_ended(self, namespace: str, name: str) -> bool:
-        """Return whether a pod has ended: older kubelets list these, too."""
-        try:
-            pod = await self._cluster.find(POD, name, namespace)
-        except ClusterError as error:
-            if error.status != FORBIDDEN:
-                raise
-            return False
-        return pod is None or pod.get("status", {}).get("phase") in ENDED
-
-
-def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
-    """Return the devices that containers have, of the GPUs of a report, by any form of an id."""
-    known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
-    for gpu in report.gpus:
-        known[gpu.uuid] = known[str(gpu.index)] = gpu.uuid, None, gpu.uuid
-        for mig in gpu.mig:
-            device = gpu.uuid, (mig.gi, mig.ci), mig.uuid
-            known[mig.uuid] = known[f"{gpu.index}:{mig.index}"] = device
-    found = []
-    for holding in holdings:
-        for id_ in holding.devices:
-            entry = known.get(uuid_of(id_))
-            if entry is not None:
-                gpu_uuid, instance, uuid = entry
-                found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
-    return list(dict.fromkeys(found))
-
-
-def sentence(items: Sequence[object], limit: int = 4) -> str:
-    """Return some items as one text."""
-    more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return "; ".join(map(str, items[:limit])) + more
-
 
 TIMES, WINDOW_S = 3, 3600.0
 """How often a GPU instance is made again, and in what time."""

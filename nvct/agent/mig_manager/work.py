@@ -147,6 +147,18 @@ class Work:
         return export.find(state, text, name)
 
 
+def machine_of(client: NvmlClient, session: AgentSession, folder: str) -> Machine:
+    """Return the machine that an agent changes, with its own folder."""
+    return Machine(
+        session=session,
+        roots=session.roots,
+        journal=Journal(folder),
+        reset=session.reset,
+        pause=partial(pause.announce, folder, wait_s=pause.PAUSE_S),
+        find_holders=None if client.chooses_library else session.holders,
+    )
+
+
 def of_agent(
     client: NvmlClient,
     session: AgentSession,
@@ -155,16 +167,8 @@ def of_agent(
 ) -> Work:
     """Return the work of this agent; `status` returns what its /status shows."""
     roots = session.roots
-    machine = Machine(
-        session=session,
-        roots=roots,
-        journal=Journal(FOLDER),
-        reset=session.reset,
-        pause=partial(pause.announce, FOLDER, wait_s=pause.PAUSE_S),
-        find_holders=None if client.chooses_library else session.holders,
-    )
     return Work(
-        machine=machine,
+        machine=machine_of(client, session, FOLDER),
         config_file=known.config_file,
         state_file=f"{known.host_root}{known.state_file}",
         make_nodes=partial(mig_verbs.make_nodes, roots)

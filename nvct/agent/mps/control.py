@@ -22,6 +22,7 @@ from nvct.errors import HostError
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"
+MULTI_USER = "-M"
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
 ANSWER = 4096
@@ -31,6 +32,8 @@ START_S = 5.0
 POLL_S = 0.05
 PERCENTAGE = "default_active_thread_percentage"
 LIMIT = "default_device_pinned_mem_limit"
+PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"
+"""Of one server."""
 AMOUNT = re.compile(r"(\d+)\s*([GM])")
 MIB = {"M": 1, "G": 1024}
 """By the unit of an answer."""
@@ -70,28 +73,43 @@ class Control:
         try:
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
-            self._child = subprocess.Popen(
-                self._place.command(PROGRAM, "-f", shm=own),
-                env=self._environment(),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            # Programs before it had the option end at once.
+            is_ready = self.daemon.multi_user and not self._run_daemon("-f", MULTI_USER, shm=own)
+            status = 0 if is_ready else self._run_daemon("-f", shm=own)
         except OSError as error:
             raise HostError(f"{PROGRAM} cannot be started: {error.strerror}") from error
+        if status:
+            raise HostError(f"{PROGRAM} has ended with status {status}; see {log}/control.log")
+
+    def _run_daemon(self, *options: str, shm: str) -> int:
+        """Start the daemon and wait until it answers; return the status if it has ended."""
+        self._child = child = subprocess.Popen(
+            self._place.command(PROGRAM, *options, shm=shm),
+            env=self._environment(),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         until = time.monotonic() + START_S
         while not self.is_alive():
-            status = self._child.poll()
+            status = child.poll()
             if status is not None:
-                raise HostError(f"{PROGRAM} has ended with status {status}; see {log}/control.log")
+                return status or 1
             if time.monotonic() > until:
                 raise HostError(f"{PROGRAM} does not answer within {START_S:g} s of its start")
             time.sleep(POLL_S)
+        return 0
 
     def set_limits(self) -> None:
-        """Set the limits of clients to come."""
+        """Set the limits of clients to come, also on servers that a first client has started."""
         for index, mib in self.daemon.limits.items():
             self._say(f"set_{LIMIT} {index} {mib}M")
         if self.daemon.percentage:
             self._say(f"set_{PERCENTAGE} {self.daemon.percentage}")
+        # After the defaults: a server that starts now has them.
+        for server in filter(str.isdecimal, self._say("get_server_list").split()):
+            for index, mib in self.daemon.limits.items():
+                self._say(f"set_{LIMIT_OF} {server} {index} {mib}M")
+            if self.daemon.percentage:
+                self._say(f"set_{PERCENTAGE_OF} {server} {self.daemon.percentage}")
 
     def difference(self, *, thorough: bool) -> str:
         """Return how the limits differ from the wanted ones, "" if they do not.

@@ -48,16 +48,19 @@ class Daemon:
         limits: the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for
             a claim, whose daemon sees no other GPUs.
         percentage: of a GPU's threads for a client; 0 sets nothing.
+        multi_user: whether clients of several users run at the same time, if the program can
+            that; else those of one user wait for the end of the others.
     """
 
     resource: str
     uuids: tuple[str, ...]
     limits: Mapping[str, int] = field(default_factory=dict)
     percentage: int = 0
+    multi_user: bool = False
 
     @property
     def is_of_claim(self) -> bool:
-        """Return whether it serves a claim, and ends with that for good."""
+        """Return whether it serves claims, and ends with them for good."""
         return self.resource.startswith(CLAIMS)
 
 
@@ -90,6 +93,8 @@ def check(daemon: Daemon) -> None:
 
 def from_json(value: object) -> Daemon:
     """Return a daemon from JSON data; ValueError if it is none."""
+    if isinstance(value, dict):  # an earlier version has not written all fields
+        value = {"multi_user": False, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon
@@ -147,6 +152,20 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
         limits=limits,
         percentage=100 // max(replicas.values()) if has_threads else 0,
     )
+
+
+def of_shares(gpu: str) -> str:
+    """Return the resource of the daemon that all claims with a share of a GPU's memory use."""
+    return f"{CLAIMS}{gpu.lower()}"
+
+
+def share_variables(memory_mib: int, cores: int) -> dict[str, str]:
+    """Return the variables that limit a client of `of_shares`; 0 cores set nothing.
+
+    They only make the limits of the daemon smaller. It sees one GPU, which is its number 0.
+    """
+    found = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib}M"}
+    return {**found, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(cores)} if cores else found
 
 
 def variable(resource: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeVar
 
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
+    from nvct.host.nvml.sample_model import NvmlConditions, NvmlPreflight, NvmlSamples
 
     T = TypeVar("T")
 
@@ -179,6 +179,12 @@ class NvmlClient:
         from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
 
         return await self._ask("conditions", NvmlConditions)
+
+    async def preflight(self) -> NvmlPreflight:
+        """Return what tells whether each GPU is as fast as it can be."""
+        from nvct.host.nvml.sample_model import NvmlPreflight  # few nodes ask
+
+        return await self._ask("preflight", NvmlPreflight)
 
     async def samples(self) -> NvmlSamples:
         """Return what all GPUs report now, for monitoring."""

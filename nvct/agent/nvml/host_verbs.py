@@ -17,8 +17,13 @@ from nvct.host.model import Mode
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
+GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of a device in a ResourceSlice."""
+OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""The name of an object of Kubernetes; it becomes part of a path in containers."""
+LONGEST = 1 << 18
+"""Characters of a request's metadata: a request has 32 devices of 32 attributes."""
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 """The name of a socket in one of the kubelet's folders."""
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
@@ -93,15 +98,45 @@ class ClaimDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetadata:
+    """What containers can read about the devices of one request of a claim."""
+
+    request: str
+    document: str
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.request) or len(self.document) > LONGEST:
+            raise ValueError("it is no metadata of a request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """Write the specification of a claim, which may have an MPS control daemon."""
+    """Write the specification of a claim.
+
+    Attributes:
+        metadata: for which its containers find a file below the name of the claim, or below
+            `pod_claim` if it is of a template.
+        mps: whether it uses an MPS control daemon.
+        shared_gpu: UUID of the GPU whose daemon it uses, "" if the daemon is its own.
+        memory_mib, cores: its share of that GPU's memory, and of the threads in percent.
+    """
 
     uid: str
     devices: tuple[ClaimDevice, ...]
     mps: bool
+    shared_gpu: str = ""
+    memory_mib: int = 0
+    cores: int = 0
+    metadata: tuple[RequestMetadata, ...] = ()
+    name: str = ""
+    pod_claim: str = ""
 
     def __post_init__(self) -> None:
         _check((self.uid,))
+        if not all(OBJECT.fullmatch(name) for name in (self.name, self.pod_claim) if name):
+            raise ValueError("it is no name of a claim")
+        if self.shared_gpu and not GPU.fullmatch(self.shared_gpu):
+            raise ValueError("it is no UUID of a GPU")
         if len(self.devices) > MOST:
             raise ValueError(f"more than {MOST} devices")
 
@@ -223,6 +258,11 @@ def _check(uids: tuple[str, ...]) -> None:
         raise ValueError(f"more than {MOST} claims")
     if not all(UID.fullmatch(uid) for uid in uids):
         raise ValueError("it is no uid of a claim")
+
+
+def metadata_name(uid: str, request: str) -> str:
+    """Return the name of the CDI device that gives a request's metadata to a container."""
+    return f"{uid}-{request}-metadata"
 
 
 def device_name(uid: str, device: str, *, is_admin: bool) -> str:

@@ -136,19 +136,25 @@ def holders(session: NvmlSession, roots: Roots, call: Holders) -> Json:
 
 
 def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
-    """Reset GPUs by their PCI addresses, as RESET asks for it.
+    """Reset GPUs by their PCI addresses, as RESET asks for it, if no process has one open.
+
+    Once NVML is closed, that is none of this container's either: an MPS control daemon counts.
 
     Raises:
         NvmlError: NVML has no such GPU.
-        HostError: it fails.
+        HostError: a process has one open, or it fails.
     """
+    from nvct.mig import holders as processes
     from nvct.mig import smi
 
     session.limit_s = LIMIT_S
-    bus_ids = [gpu.bus_id for gpu in session.mig().gpus if gpu.bus_id in call.gpus]
-    if len(bus_ids) != len(call.gpus):
+    gpus = [gpu for gpu in session.mig().gpus if gpu.bus_id in call.gpus]
+    if len(gpus) != len(call.gpus):
         raise NvmlError("NVML does not know all GPUs that are to be reset")
     session.close()
+    if found := processes.holders(roots, gpus):
+        raise smi.in_use(found)
+    bus_ids = [gpu.bus_id for gpu in gpus]
     smi.reset(bus_ids, smi.find(roots.driver_root, session.path), RESET_LIMIT_S)
 
 

@@ -66,13 +66,13 @@ MPS = "mps"
 """The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
 HELLO = "hello"
 """The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
-PROTOCOL = 1
+PROTOCOL = 2
 """Another number for each change of what the verbs take and answer."""
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
-            "attributes", "check", "conditions", "events", "mig", "properties", "report",
-            "samples", "topology", CLOSE, ENGINE, HELLO,
+            "attributes", "check", "conditions", "events", "mig", "preflight", "properties",
+            "report", "samples", "topology", CLOSE, ENGINE, HELLO,
         ),
         mig_verbs.Nothing,
     ),

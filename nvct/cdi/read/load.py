@@ -20,7 +20,7 @@ SIZE_LIMIT = 16 << 20
 WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
-def load_file(path: str, *, owned: bool = False) -> Spec:
+def load_file(path: str, *, owned: bool = False, limit: int = SIZE_LIMIT) -> Spec:
     """Return the spec in a file.
 
     Args:
@@ -31,7 +31,7 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
         CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
     """
     try:
-        data = read_bytes(path, SIZE_LIMIT, check=_check_owner if owned else None)
+        data = read_bytes(path, limit, check=_check_owner if owned else None)
     except OSError as error:
         raise CdiSpecError(f"{path} cannot be read: {error.strerror}") from error
     except CdiSpecError:

@@ -282,7 +282,8 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
               help="Orin: where containers have CUDA's compat libraries.")  # fmt: skip
 @words("--feature-flag", "--feature-flags", env=f"{ENV}FEATURE_FLAGS",
        text="Flags of nvidia-container-toolkit, e.g. enable-coherent-annotations.")  # fmt: skip
-@click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
+@click.option("--staged", hidden=True, type=click.Choice(["make", "plan"]),
+              help="Print the files for --output as JSON; with plan, make no view.")  # fmt: skip
 @click.option("--config", help="config.toml to take the roots from.")
 def generate(**values: Any) -> None:  # noqa: ANN401  the options above, each with its own type
     """Write a CDI specification of this host's GPUs.

@@ -15,7 +15,7 @@ import click
 
 from nvct.cli.context import say, tell
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import format_option
+from nvct.cli.options import format_option, raise_first
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation
@@ -211,10 +211,7 @@ def undo(
                 hint += "; what root has configured, root can undo: use sudo"
             target = name or "any engine"
             say(f"nothing to undo: {journal.folder} has no record of {target}{hint}")
-    for later_error in errors[1:]:
-        say(f"{later_error.message} [{later_error.code}]")
-    if errors:
-        raise errors[0]
+    raise_first(errors)
 
 
 def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:

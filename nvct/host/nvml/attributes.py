@@ -3,7 +3,7 @@
 
 attributes: what feature labels tell of GPUs and MIG devices. topology: how each pair of GPUs is
 connected. readiness: persistence mode and NVLink fabric of each GPU. conditions: what tells
-whether each GPU is well.
+whether each GPU is well. preflight: what tells whether each GPU is as fast as it can be.
 
 Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out; what NVML does not
 report of one is unknown. A GPU that fell off the bus does not tell its UUID any more, so the last
@@ -24,10 +24,13 @@ from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, 
 from nvct.host.nvml.model import GpuAttributes, GpuLink, MigAttributes, NvmlTopology
 from nvct.host.nvml.sample_model import (
     CONDITION_VALUES,
+    PREFLIGHT_VALUES,
     GpuCondition,
+    GpuPreflight,
     GpuReadiness,
     MigInstance,
     NvmlConditions,
+    NvmlPreflight,
     NvmlReadiness,
 )
 from nvct.host.procfs import canonical_bus_id
@@ -212,4 +215,49 @@ def _instance(nvml: Calls, handle: Handle) -> MigInstance:
         uuid=string(nvml.nvmlDeviceGetUUID(handle)),
         gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
         ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+    )
+
+
+PREFLIGHT_FIELDS = {
+    name: samples.FIELDS[name] for name in PREFLIGHT_VALUES if name in samples.FIELDS
+}
+PREFLIGHT_NUMBERS = {
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+    "pcie_gen_slot": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_gen_max": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "persistence": "nvmlDeviceGetPersistenceMode",
+    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name up to 525
+}
+"""By name, the function of NVML that returns the value."""
+
+
+def preflight(nvml: Calls) -> NvmlPreflight:
+    """Return what tells whether each GPU is as fast as it can be."""
+    found = each_gpu.ask(nvml, _preflight_of, LIMIT_S).values
+    return NvmlPreflight(
+        driver_version=string(nvml.nvmlSystemGetDriverVersion()),
+        gpus=tuple(found[index] for index in sorted(found)),
+    )
+
+
+def _preflight_of(nvml: Calls, index: int) -> GpuPreflight:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    reading = Reading(nvml)
+    samples.read_fields(reading, handle, PREFLIGHT_FIELDS)
+    for name, function in PREFLIGHT_NUMBERS.items():
+        reading.number(name, function, handle)
+    reading.read(("ecc", "ecc_next"), lambda: nvml.nvmlDeviceGetEccMode(handle))
+    reading.read(("mig",), lambda: nvml.nvmlDeviceGetMigMode(handle)[:1])
+    reading.read(("utilization",), lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,))
+    links = [
+        optional(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS)
+    ]
+    if links.count(None) < len(links):
+        reading.add("nvlinks", links.count(1))
+    return GpuPreflight(
+        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+        name=string(nvml.nvmlDeviceGetName(handle)),
+        values=reading.values,
     )

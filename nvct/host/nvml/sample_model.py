@@ -195,3 +195,34 @@ class NvmlConditions:
     """All GPUs of a machine that are known, and do not hang."""
 
     gpus: tuple[GpuCondition, ...] = ()
+
+
+PREFLIGHT_VALUES = (
+    "ecc_uncorrected", "remap_pending", "remap_failed", "retired_pending", "ecc", "ecc_next",
+    "pcie_width", "pcie_width_max", "pcie_gen_slot", "pcie_gen_max", "nvlinks", "mig",
+    "persistence", "utilization", "clock_event_reasons",
+)  # fmt: skip
+"""What a preflight reads, as NVML reports it: lanes and generations of PCIe, where `pcie_gen_slot`
+is the most that slot and GPU can do together, and `pcie_gen_max` the GPU alone; the number of
+NVLinks that are up; modes, 0 or 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPreflight:
+    """A GPU."""
+
+    uuid: str
+    name: str
+    values: dict[str, float] = field(default_factory=dict)  # by PREFLIGHT_VALUES, if reported
+
+    def __post_init__(self) -> None:
+        """Refuse a value that nobody knows."""
+        _check(self.values, PREFLIGHT_VALUES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlPreflight:
+    """All GPUs of a machine that answer."""
+
+    driver_version: str
+    gpus: tuple[GpuPreflight, ...] = ()

@@ -47,6 +47,7 @@ VERBS: Mapping[str, str] = {
     "mig_destroy": "mig",
     "mig_destroy_compute": "mig",
     "mig_set_mode": "mig",
+    "preflight": "attributes",
     "properties": "report",
     "readiness": "attributes",
     "report": "report",

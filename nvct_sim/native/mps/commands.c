@@ -14,6 +14,8 @@
 static double percentage = 100;
 static unsigned long long limits_mib[MAX_DEVICES]; /* 0: none */
 static pid_t servers[MAX_SERVERS];
+static unsigned long long server_limits_mib[MAX_SERVERS][MAX_DEVICES]; /* from its start on */
+static uid_t clients_uid;
 
 /* The number at the start of a text; strtoull of newer C libraries is a new symbol. */
 static const char *parse_number(const char *text, unsigned long long *out)
@@ -33,17 +35,24 @@ static bool parse_device(const char *text, unsigned *out)
     return true;
 }
 
+unsigned long long parse_amount(const char *text, const char **end)
+{
+    unsigned long long n;
+    const char *unit = parse_number(text, &n);
+    *end = *unit ? unit + 1 : unit;
+    return *unit == 'G' ? n * 1024 : *unit == 'M' ? n : 0;
+}
+
 static void set_limit(const char *device, const char *value, FILE *out)
 {
     unsigned index = 0;
-    unsigned long long n = 0;
-    const char *unit = value ? parse_number(value, &n) : NULL;
+    const char *end = "";
+    unsigned long long mib = value ? parse_amount(value, &end) : 0;
     bool is_uuid = device && strncmp(device, "GPU-", 4) == 0;
-    if (!unit || unit == value || !*unit || !strchr("GM", *unit) || unit[1] ||
-        (!is_uuid && !parse_device(device, &index)))
+    if (!mib || *end || (!is_uuid && !parse_device(device, &index)))
         fprintf(out, "Invalid parameters\n");
     else if (!is_uuid)
-        limits_mib[index] = *unit == 'G' ? n * 1024 : n;
+        limits_mib[index] = mib;
 }
 
 /* Whole units only, as in the real program: 3840M is shown as 3G; nothing where there is no limit
@@ -86,6 +95,7 @@ static void start_server(void)
                 pause();
             _exit(0);
         }
+        memcpy(server_limits_mib[i], limits_mib, sizeof(limits_mib));
         return;
     }
 }
@@ -99,9 +109,38 @@ static void show_servers(FILE *out)
 
 static void end_servers(void)
 {
-    for (int i = 0; i < MAX_SERVERS; i++)
+    for (int i = 0; i < MAX_SERVERS; i++) {
         if (servers[i] > 0 && kill(servers[i], SIGKILL) == 0)
             waitpid(servers[i], NULL, 0);
+        servers[i] = 0;
+    }
+}
+
+unsigned long long server_limit_mib(uid_t uid, bool is_multi_user)
+{
+    if (!is_multi_user && uid != clients_uid)
+        end_servers();
+    clients_uid = uid;
+    if (!servers[0])
+        start_server();
+    return server_limits_mib[0][0];
+}
+
+static void set_server_limit(const char *server, const char *device, const char *value, FILE *out)
+{
+    unsigned long long pid = 0;
+    const char *end = "";
+    unsigned index = 0;
+    unsigned long long mib = value ? parse_amount(value, &end) : 0;
+    if (server)
+        parse_number(server, &pid);
+    for (int i = 0; i < MAX_SERVERS && mib && !*end && parse_device(device, &index); i++) {
+        if (pid && servers[i] == (pid_t)pid) {
+            server_limits_mib[i][index] = mib;
+            return;
+        }
+    }
+    fprintf(out, "Invalid parameters\n");
 }
 
 bool run_commands(char *text, FILE *out)
@@ -110,6 +149,7 @@ bool run_commands(char *text, FILE *out)
     while ((line = strsep(&rest, "\n"))) {
         char *words, *name = strtok_r(line, " \t\r", &words);
         char *first = strtok_r(NULL, " \t\r", &words), *second = strtok_r(NULL, " \t\r", &words);
+        char *third = strtok_r(NULL, " \t\r", &words);
         if (!name)
             continue;
         if (strcmp(name, "quit") == 0) {
@@ -124,6 +164,10 @@ bool run_commands(char *text, FILE *out)
             show_limit(first, out);
         else if (strcmp(name, "set_default_device_pinned_mem_limit") == 0)
             set_limit(first, second, out);
+        else if (strcmp(name, "set_device_pinned_mem_limit") == 0)
+            set_server_limit(first, second, third, out);
+        else if (strcmp(name, "set_active_thread_percentage") == 0)
+            fprintf(out, "%s\n", second ? second : "Invalid parameters");
         else if (strcmp(name, "start_server") == 0)
             start_server();
         else if (strcmp(name, "get_server_list") == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon: one for a pipe directory, one client at a time.
+ * The daemon: one for a pipe directory, one connection at a time; those of clients stay.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +27,8 @@ static void log_line(const char *folder, const char *text)
     fclose(log);
 }
 
-/* Answer one client; return whether the daemon is to end. */
-static bool answer(int client)
+/* Answer one connection; return whether the daemon is to end. */
+static bool answer(int client, bool is_multi_user)
 {
     char text[COMMANDS_SIZE];
     size_t n = 0;
@@ -36,6 +36,8 @@ static bool answer(int client)
     while (n < sizeof(text) - 1 && (chunk = read(client, text + n, sizeof(text) - 1 - n)) > 0)
         n += (size_t)chunk;
     text[n] = '\0';
+    if (take_client(client, text, is_multi_user))
+        return false;
     FILE *out = fdopen(client, "w");
     if (!out) {
         close(client);
@@ -79,7 +81,7 @@ static void end_at_once(int number)
     _exit(128 + number);
 }
 
-int serve(bool in_background, const char *log_directory)
+int serve(bool in_background, bool is_multi_user, const char *log_directory)
 {
     int lock = take(), listener = lock < 0 ? -1 : listen_here();
     if (listener < 0)
@@ -93,9 +95,10 @@ int serve(bool in_background, const char *log_directory)
     dprintf(lock, "%d\n", (int)getpid());
     log_line(log_directory, "Start");
     for (bool ends = false; !ends;) {
+        wait_for_connection(listener, is_multi_user);
         int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (client >= 0)
-            ends = answer(client);
+            ends = answer(client, is_multi_user);
         else if (errno != EINTR)
             return 1;
     }

@@ -15,7 +15,8 @@ API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, un
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->ecc_capable)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *current = *pending = t.gpu->ecc;
+    *current = t.gpu->ecc;
+    *pending = (unsigned)metric_or(t.gpu, ECC_NEXT, t.gpu->ecc);
     return finish(NVML_SUCCESS);
 }
 

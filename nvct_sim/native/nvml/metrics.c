@@ -20,6 +20,7 @@ static const char *const keys[METRICS] = {
     "violation_power", "violation_thermal",
     "gr_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "fp64_active",
     "fp32_active", "fp16_active", "compute_mode", "hang",
+    "eccnext", "pciewidth", "pciegen", "linksdown",
 };
 
 void parse_metrics(const char *line, struct gpu *gpu)

@@ -16,6 +16,7 @@ static nvmlReturn_t edit_reset(struct snapshot *s, struct text *text, void *arg)
     struct match match = {"gpu", {{"index", index}}};
     const struct gpu *gpu = find_gpu(s, index);
     char now[24];
+    unsigned long long ecc;
     nvmlReturn_t result = gpu ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
     for (unsigned i = 0; i < s->n_processes && !result; i++)
         if (s->processes[i].gpu == index)
@@ -25,6 +26,8 @@ static nvmlReturn_t edit_reset(struct snapshot *s, struct text *text, void *arg)
     snprintf(now, sizeof(now), "%llu", now_us());
     if (!result)
         result = text_set(text, &match, "energy_at", now);
+    if (!result && find_metric(gpu, ECC_NEXT, &ecc))
+        result = text_set(text, &match, "ecc", ecc ? "1" : "0");
     if (result || gpu->mig == gpu->mig_pending)
         return result;
     result = text_set(text, &match, "migflip", "0");

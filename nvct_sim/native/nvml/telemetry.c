@@ -14,7 +14,6 @@ CONSTANT(nvmlDeviceGetMultiGpuBoard, 0)
 CONSTANT(nvmlDeviceGetPerformanceState, 0)
 CONSTANT(nvmlDeviceGetPowerState, 0)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
-CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetPowerSource, 0)
 CONSTANT(nvmlDeviceGetBusType, 2) /* PCI Express */
 
@@ -27,9 +26,29 @@ nvmlReturn_t read_generation(const struct gpu *gpu, unsigned argument, unsigned 
     return NVML_SUCCESS;
 }
 
+/* The most that the slot and the GPU can do together. */
+static nvmlReturn_t read_slot(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    unsigned of_gpu, of_slot;
+    read_generation(gpu, argument, &of_gpu);
+    of_slot = (unsigned)metric_or(gpu, PCIE_GENERATION, of_gpu);
+    *out = of_slot < of_gpu ? of_slot : of_gpu;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t read_width(const struct gpu *gpu, unsigned otherwise, unsigned *out)
+{
+    return read_constant(gpu, (unsigned)metric_or(gpu, PCIE_WIDTH, otherwise), out);
+}
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_width, 16, out);
+}
+
 API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
 {
-    return read_number(device, read_generation, 0, out);
+    return read_number(device, read_slot, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
@@ -39,7 +58,7 @@ API nvmlReturn_t nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device, unsi
 
 API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
 {
-    return read_number(device, read_generation, 0, out);
+    return read_number(device, read_slot, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *out)

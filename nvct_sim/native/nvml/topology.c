@@ -120,9 +120,11 @@ static nvmlReturn_t begin_link(nvmlDevice_t device, unsigned link, struct target
     return link < target->gpu->n_links ? NVML_SUCCESS : finish(NVML_ERROR_INVALID_ARGUMENT);
 }
 
-/* A link is up while its peer is on the bus. */
+/* A link is up while its peer is on the bus. `linksdown` says how many of the first are not. */
 static bool is_up(struct snapshot *s, const struct gpu *gpu, unsigned link)
 {
+    if (link < metric_or(gpu, NVLINKS_DOWN, 0))
+        return false;
     struct nvlink peer = gpu->links[link];
     const struct gpu *gpu_peer = peer.to_switch ? NULL : find_gpu(s, peer.index);
     return peer.to_switch ? peer.index < s->n_switches : gpu_peer && !gpu_peer->lost;

@@ -13,7 +13,7 @@ from nvct_sim import attach
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
-from tests.kubernetes import audit
+from tests.kubernetes import audit, device_plugin
 from tests.kubernetes.api import ApiError, Object, wait
 from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.pods import CONTAINER, Pod, Result
@@ -68,7 +68,7 @@ def installed(
     if said is not None:
         said += printed
     assert node.engine.snapshot() == before
-    assert wait(lambda: allocatable(node) == 0, TIMEOUT_S)
+    offers_no_gpu(node)
     assert nvidia_labels(node) == labels
     assert condition_of(node) == ""
     assert not audit.refused(node.audit_log, began)
@@ -104,6 +104,14 @@ def allocatable(node: Cluster, resource: str = GPU) -> int:
     found = node.api.find(f"/api/v1/nodes/{NODE}")
     assert found is not None
     return int(found["status"]["allocatable"].get(resource, 0))
+
+
+def offers_no_gpu(node: Cluster) -> None:
+    """Wait until the Node has no GPU to give; if it keeps some, the tests after this one still start from none."""
+    if not wait(lambda: allocatable(node) == 0, TIMEOUT_S):
+        said = [node.kubectl("get", "pods", "--all-namespaces"), device_plugin.kubelet_log(node)]
+        node.restart_kubelet()
+        raise AssertionError("\n".join(["the kubelet still offers GPUs", *said]))
 
 
 def condition_of(node: Cluster) -> str:

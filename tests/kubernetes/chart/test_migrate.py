@@ -28,6 +28,7 @@ from tests.kubernetes.chart.lab import (
     allocatable,
     gpus_of,
     nvidia_labels,
+    offers_no_gpu,
     state_of,
 )
 from tests.kubernetes.cluster import ADMIN, NODE, Cluster
@@ -114,26 +115,25 @@ def _plugin(node: Cluster) -> str:
 def reader(node: Cluster) -> Iterator[Reader]:
     """Yield a reader at a node with runtimes on the host, and NVIDIA's plugin by its chart."""
     config, before = node.box.read(CONFIG), node.engine.snapshot()
-    node.box.write(CONFIG, config + device_plugin.LOW_LEVEL)
-    node.engine.configure("--cdi.enabled", "--set-as-default")
-    node.engine.reload()
-    node.kubectl("label", "node", NODE, f"{NFD}=true")
-    made = Reader(node)
-    node.helm("install", "nvdp", str(node.box.work / "reader/nvdp/nvidia-device-plugin"),
-              "--namespace=nvdp", "--create-namespace")  # fmt: skip
-    try:
-        yield made
-    finally:
-        for release in ("nvct", "nvdp"):
-            node.box.call(
-                "helm", "uninstall", release, f"--namespace={release}", "--wait", env=ADMIN
-            )
-        node.kubectl("label", "node", NODE, f"{NFD}-", "gpus-")
-        node.engine.undo()
-        node.box.write(CONFIG, config)
+    with contextlib.ExitStack() as ends:  # from the last line to the first, also if one fails
+        ends.callback(node.engine.reload)
+        ends.callback(node.box.write, CONFIG, config)
+        ends.callback(node.engine.undo)
+        ends.callback(node.kubectl, "label", "node", NODE, f"{NFD}-", "gpus-")
+        for release in ("nvdp", "nvct"):
+            words = ("uninstall", release, f"--namespace={release}", "--ignore-not-found")
+            ends.callback(node.helm, *words, "--wait", "--timeout=100s")
+        ends.callback(node.kubectl, "delete", "pods", "--all")
+        node.box.write(CONFIG, config + device_plugin.LOW_LEVEL)
+        node.engine.configure("--cdi.enabled", "--set-as-default")
         node.engine.reload()
+        node.kubectl("label", "node", NODE, f"{NFD}=true")
+        made = Reader(node)
+        node.helm("install", "nvdp", str(node.box.work / "reader/nvdp/nvidia-device-plugin"),
+                  "--namespace=nvdp", "--create-namespace")  # fmt: skip
+        yield made
     assert node.engine.snapshot() == before
-    assert wait(lambda: allocatable(node) == 0, TIMEOUT_S)
+    offers_no_gpu(node)
 
 
 @ON_ONE
@@ -163,7 +163,6 @@ def test_a_node_moves_and_moves_back_by_the_pages_commands(node: Cluster, reader
     assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
     assert gpus_of(run(node.api, "stays", ASKS)) == 1, state_of(node)
     assert _gpus_in(node) == 1
-    node.api.delete(f"{PODS}/runs-on")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nvct.agent.condition.condition import TYPE
+from nvct.agent.heal.brakes import FAILING, STOP, STOPPED
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
 from tests.kubernetes.api import PODS, Object, wait
 from tests.kubernetes.chart.lab import ON_ONE, answer, installed
@@ -27,6 +28,7 @@ WORDS = (
     "--set=gfd.env[0].name=GFD_EXTRA_LABELS",
     "--set=gfd.env[0].value=ecc\\,pci",
     "--set=gfd.allowedLabels[0]=example.com/pool",
+    "--set=health.remediation=reset",
     "--set=networkPolicy.egress.enabled=true",
     "--set=networkPolicy.egress.apiServer[0]=10.96.0.1/32",
 )
@@ -35,6 +37,9 @@ ONLY_OWN = "may change only the Node that it runs on"
 ONLY_PODS = "may evict only pods of the Node that it runs on"
 ON_OTHER, ON_NODE, NOWHERE = "on-other", "on-node", "nowhere"
 """Pods by where they run; the last one waits for a node."""
+ONLY_LEASES = "may take and free a Lease only for the Node that it runs on"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/nvct/leases"
+MERGE = "application/merge-patch+json"
 NO_LABEL = "may change no label but those of its tasks; this request changes "
 NO_STATUS = "may change no part of a Node's status but one condition"
 NO_SPEC = "may change no part of a Node's spec but one taint"
@@ -76,7 +81,9 @@ def condition(kind: str) -> Object:
     return {"status": {"conditions": [{"type": kind, "status": "False"}]}}
 
 
-@pytest.mark.parametrize("name", ["nvct-agent", "nvct-agent-events", "nvct-agent-evictions"])
+@pytest.mark.parametrize(
+    "name", ["nvct-agent", "nvct-agent-events", "nvct-agent-evictions", "nvct-agent-leases"]
+)
 def test_the_api_server_warns_of_no_expression(name: str, guarded: Cluster) -> None:
     path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
     assert wait(lambda: "observedGeneration" in checked(guarded, path))
@@ -259,9 +266,60 @@ def test_events_are_of_its_own_node(
     assert bool(refusal) == bool(sentence)
 
 
+@pytest.fixture
+def leases(guarded: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster while Node NODE heals, and healing is stopped."""
+    patches: tuple[tuple[str, Object], ...] = (
+        ("nvct-heal-0", {"spec": {"holderIdentity": NODE, "leaseDurationSeconds": 60}}),
+        (STOP, {"metadata": {"annotations": {STOPPED: "5 nodes failed"}}}),
+    )
+    for name, patch in patches:
+        guarded.api.request("PATCH", f"{LEASES}/{name}", patch, MERGE)
+    yield guarded
+    guarded.api.request("PATCH", f"{LEASES}/nvct-heal-0", {"spec": None}, MERGE)
+    guarded.api.request("PATCH", f"{LEASES}/{STOP}", {"metadata": {"annotations": None}}, MERGE)
+
+
+RENEWED: Object = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
+
+
+@pytest.mark.parametrize(
+    ("patch", "at", "sentence"),
+    [
+        ({"spec": {"holderIdentity": OTHER}}, OTHER, ""),  # of a node that has died
+        ({"spec": {"holderIdentity": None}}, NODE, ""),
+        (RENEWED, NODE, ""),
+        (RENEWED, OTHER, ONLY_LEASES),
+        ({"spec": {"holderIdentity": None}}, OTHER, ONLY_LEASES),
+        ({"spec": {"holderIdentity": NODE}}, "", ""),  # nothing changes
+        ({"spec": {"holderIdentity": "x"}}, NODE, ONLY_LEASES),
+        ({"spec": {"holderIdentity": OTHER}}, "", ONLY_LEASES),
+    ],
+)
+def test_a_lease_is_taken_and_freed_for_its_own_node(
+    patch: Object, at: str, sentence: str, leases: Cluster
+) -> None:
+    refusal = answer(leases, "PATCH", f"{LEASES}/nvct-heal-0", patch, at)
+    assert sentence in refusal
+    assert bool(refusal) == bool(sentence)
+
+
+def test_only_a_person_ends_the_stop_of_healing(leases: Cluster) -> None:
+    def change_stop(**notes: str | None) -> str:
+        patch: Object = {"metadata": {"annotations": notes}}
+        return answer(leases, "PATCH", f"{LEASES}/{STOP}", patch, OTHER)
+
+    assert change_stop(**{FAILING: "{}"}) == ""
+    for text in (None, "", "all is well"):
+        assert "a person ends the stop of healing" in change_stop(**{STOPPED: text})
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
+        ("GET", LEASES), ("POST", LEASES), ("DELETE", f"{LEASES}/{STOP}"),
+        ("PATCH", f"{LEASES}/nvct-heal-1"), ("PUT", f"{LEASES}/nvct-heal-0"),
+        ("GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{OTHER}"),
         ("DELETE", f"/api/v1/nodes/{OTHER}"), ("POST", "/api/v1/nodes"), ("GET", "/api/v1/nodes"),
         ("GET", "/api/v1/pods"), ("GET", "/api/v1/namespaces/nvct/secrets"),
         ("GET", "/api/v1/namespaces/nvct/configmaps"), ("GET", f"/api/v1/nodes/{OTHER}/proxy/pods"),
@@ -271,5 +329,5 @@ def test_events_are_of_its_own_node(
     ],
 )  # fmt: skip
 def test_it_has_no_other_right(method: str, path: str, guarded: Cluster) -> None:
-    body = {"metadata": {"name": OTHER}} if method in ("POST", "PUT") else None
+    body = None if method in ("GET", "DELETE") else {"metadata": {"name": OTHER}}
     assert "cannot" in answer(guarded, method, path, body, at=OTHER)

@@ -51,7 +51,8 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
     values.write_text(json.dumps({"config": {"map": CONFIGS, "default": "whole"}}))
     node.kubectl("taint", "node", NODE, f"{TAINT}=:NoSchedule")
     with installed(node, *FARM, f"--values={values}", f"--set=devicePlugin.startupTaint={TAINT}"):
-        rights = audit.granted(node.helm("get", "manifest", "nvct", *IN_NAMESPACE))
+        parts = [node.helm("get", part, "nvct", *IN_NAMESPACE) for part in ("manifest", "hooks")]
+        rights = audit.granted("\n---\n".join(parts))
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
         assert wait(lambda: TAINT not in taints_of(node), TIMEOUT_S), log(node)
         choose(node, "mps", 4 * GPUS)

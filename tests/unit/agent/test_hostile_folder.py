@@ -25,8 +25,8 @@ from nvct.agent import leave
 from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
-from nvct.agent.exporter import pods
 from nvct.agent.health import store
+from nvct.agent.kubelet import pod_resources
 from nvct.agent.mig_manager import users
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import CLAIMS, Daemon
@@ -189,7 +189,7 @@ USES: dict[str, tuple[str, Use]] = {
     "read records": ("decisions.jsonl", lambda f: decisions.read_ring(str(f))),
     "keep claims": (claims.FILE, keep_claims),
     "lock claims": (claims.LOCK, keep_claims),
-    "read claims": (claims.FILE, lambda f: pods.claimed(str(f / claims.FILE))),
+    "read claims": (claims.FILE, lambda f: pod_resources.claimed(str(f / claims.FILE))),
     "say where the driver is": (ready.DRIVER, lambda f: ready.write(str(f), ready.DRIVER, {"A": "b"})),
     "read where the driver is": (ready.DRIVER, lambda f: ready.read(str(f / ready.DRIVER))),
     "forget where the driver is": (ready.DRIVER, lambda f: ready.remove(str(f), ready.DRIVER)),

@@ -14,6 +14,7 @@ from nvct.agent.condition import condition
 from nvct.agent.core import instance
 from nvct.agent.core.instance import FOLDER, YIELD, Instance
 from nvct.agent.core.status import Status, with_yield
+from nvct.agent.heal import node as healed
 from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.labels import outputs
@@ -159,6 +160,36 @@ def test_an_api_server_that_fails_ends_the_removal(
 ) -> None:
     with pytest.raises(ClusterError, match="it may not patch nodes"):
         leave_node(500, monkeypatch, root)
+
+
+def test_what_was_asked_for_its_gpus_is_removed(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    taints = [{"key": key, "effect": "NoSchedule"} for key in ("a", healed.TAINT)]
+    metadata = {
+        "name": "n1",
+        "uid": "1",
+        "resourceVersion": "7",
+        "labels": {healed.REQUEST: "reset"},
+    }
+    patches: list[dict[str, Any]] = []
+
+    class Healed(Server):
+        async def find(self, *_: object) -> dict[str, Any]:
+            return {"metadata": metadata, "spec": {"taints": taints}}
+
+        async def merge(self, _kind: object, patch: dict[str, Any], manager: str) -> None:
+            assert manager == healed.MANAGER
+            patches.append(patch)
+
+    monkeypatch.setattr(cluster, "connect", lambda *_: Healed(0))
+    said = leave.leave(str(root), {"NODE_NAME": "n1"})
+    assert said == ["removed what is asked for its GPUs of Node n1"]
+    labels = {healed.REQUEST: None}
+    assert patches == [{
+        "metadata": {"name": "n1", "resourceVersion": "7", "labels": labels},
+        "spec": {"taints": taints[:1]},
+    }]  # fmt: skip
 
 
 def test_where_no_agent_has_served_that_is_said(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from nvct.doctor import fix
 from nvct.engine import processes
 from nvct.engine.journal import DamagedJournalError
 from nvct.engine.model import Engine
-from nvct.errors import EngineConfigError
+from nvct.errors import ConfigError, EngineConfigError
 from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
 from tests.support.forked import in_a_mount_namespace, run_forked
@@ -95,7 +95,9 @@ def furnish(lab: Lab) -> None:
 
 
 def migrate(lab: Lab, *words: str) -> Result:
-    arguments = ["--config", str(lab.config_toml), "migrate", *words]
+    quiet = ["--quiet"] if "--quiet" in words else []
+    words = tuple(word for word in words if word != "--quiet")
+    arguments = ["--config", str(lab.config_toml), *quiet, "migrate", *words]
     return CliRunner().invoke(program("nvct"), arguments, env=lab.env)
 
 
@@ -373,6 +375,59 @@ def test_plan_shows_the_others_if_an_engine_cannot_be_read(lab: Lab) -> None:
     assert "/etc/docker/daemon.json changes" in done.stdout
     assert "/etc/containers/containers.conf" in done.stdout
     assert f"{lab.home}/cdi/nvidia.yaml changes" in done.stdout
+
+
+@in_a_mount_namespace
+def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab) -> None:
+    """Also with --quiet, and before anything changes."""
+    furnish(lab)
+    (ETC / "crio/crio.conf").write_text("[crio")
+    hooks = ETC / "containers/oci/hooks.d"
+    twice = (HOOK % OLD_HOOK).replace('"path"', '"path": "/x", "path"')
+    (hooks / "a.json").write_text(twice)
+    with (UNITS / "big.service").open("w") as file:
+        file.truncate(65 << 20)
+    before = files(lab)
+
+    done = migrate(lab, "--quiet", "plan")
+    applied = migrate(lab, "apply")
+
+    assert isinstance(done.exception, EngineConfigError)
+    assert f"{hooks}/oci-nvidia-hook.json changes" in done.stdout
+    assert f"{UNITS}/nvidia-cdi-refresh.path goes" in done.stdout
+    (about_unit, about_hook) = done.stderr.splitlines()
+    assert about_unit.startswith(f"nvct: {UNITS}/big.service")
+    assert about_hook.startswith(f"nvct: {hooks}/a.json")
+    assert about_hook.endswith("; correct it by hand; nothing was changed [bad-engine-config]")
+    assert applied.exit_code == 1
+    assert about_hook in applied.stderr
+    assert files(lab) == before
+
+
+@in_a_mount_namespace
+def test_without_a_config_toml_that_can_be_read_plan_shows_the_rest(lab: Lab) -> None:
+    furnish(lab)
+    lab.config_toml.write_text("[nvct")
+
+    done = migrate(lab, "plan")
+
+    assert isinstance(done.exception, ConfigError)
+    assert f"{UNITS}/nvidia-cdi-refresh.path goes" in done.stdout
+    assert "/etc/docker/daemon.json changes" in done.stdout
+
+
+@in_a_mount_namespace
+def test_plan_makes_no_view_of_the_driver(lab: Lab) -> None:
+    furnish(lab)
+    lab.keys["nvct"]["layout"] = "auto"
+    lab.configure()
+    before = sorted(lab.home.rglob("*"))
+
+    said = succeeds(lab, "plan")
+
+    assert sorted(lab.home.rglob("*")) == before
+    assert f"{lab.home}/cdi/nvidia.yaml changes: nvct describes the GPUs" in said
+    assert f"the view of this driver is not made yet: once it is in {lab.home}/farm" in said
 
 
 @in_a_mount_namespace

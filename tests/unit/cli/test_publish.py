@@ -23,6 +23,7 @@ from nvct.paths import CONFIG_ENV
 from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
+INCUMBENTS = Path(__file__).with_name("incumbent") / "nvidia.yaml"
 DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 FOREIGN = """\
 cdiVersion: 0.5.0
@@ -238,6 +239,16 @@ def test_withdraw_removes_it_once(lab: Lab, tmp_path: Path) -> None:
     publish(lab, output)
     assert publish(lab, output, "--withdraw").stderr == f"removed {output}\n"
     assert publish(lab, output, "--withdraw").stderr == f"{output} does not exist\n"
+
+
+def test_withdraw_leaves_what_nvidia_ctk_wrote(lab: Lab, tmp_path: Path) -> None:
+    """It is there again after `nvct migrate back`, before the packages are removed."""
+    output = tmp_path / "nvidia.yaml"
+    text = INCUMBENTS.read_text(encoding="utf-8")
+    output.write_text(text, encoding="utf-8")
+    said = publish(lab, output, "--withdraw").stderr
+    assert said == f"{output} stays: nvct did not write it\n"
+    assert output.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(

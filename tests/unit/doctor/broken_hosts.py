@@ -443,7 +443,7 @@ def agent(**more: object) -> Case:
     detail = [{"unhealthy": {}, **resource, **more}]
     status = {
         "state": "serving", "nvml": {"state": "answers"}, "tasks": [{**changed, "detail": detail}],
-        **{key: more[key] for key in more if key == "nvml"},
+        **{key: more[key] for key in more if key in ("nvml", "health")},
     }  # fmt: skip
     return lambda _: shown(*agent_status.findings(status, ["device-plugin"]))
 
@@ -480,6 +480,9 @@ CASES: dict[Reason, Case] = {
     Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
     Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
+    Reason.PreflightWarns: agent(
+        health={"preflight": {"GPU-1": {"persistence": {"effect": "warn", "text": "it is off"}}}}
+    ),
     Reason.DriverBeingReplaced: agent(
         nvml={"state": "released", "reason": "the driver is being replaced: none is loaded yet"}
     ),

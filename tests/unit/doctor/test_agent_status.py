@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 PLUGIN = "device-plugin"
+PREFLIGHT = {
+    "GPU-0": {},
+    "GPU-1": {
+        name: {"effect": effect, "text": name}
+        for name, effect in (("a", "warn"), ("b", "withhold"), ("c", "warn"))
+    },
+}
 GPU = "nvidia.com/gpu"
 
 
@@ -42,7 +49,8 @@ def findings(status: dict[str, Any]) -> list[Finding]:
 @pytest.mark.parametrize(
     "status",
     [{}, {"state": []}, document({}), document(tasks=7), document(nvml="x"),
-     document(resource(unhealthy=["a"])), document({**resource(), "devices": "8"}, resource())],
+     document(resource(unhealthy=["a"])), document({**resource(), "devices": "8"}, resource()),
+     document(resource(), health=7)],
 )  # fmt: skip
 def test_an_answer_of_another_form_is_one_of_few_errors(status: dict[str, Any]) -> None:
     with pytest.raises(agent_status.MALFORMED):
@@ -121,6 +129,16 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
             document(resource(unhealthy={"a": "is changed", "b": "XID 79"}, withheld=["a"])),
             Reason.DeviceUnhealthy, "warning", "unhealthy devices: 2 of 8; b: XID 79",
         ),
+        (
+            document(resource(), health={"preflight": PREFLIGHT}),
+            Reason.PreflightWarns, "warning", "GPU-1: a, c",
+        ),
+        (
+            document(resource(unhealthy={"GPU-1": "b"}), health={"preflight": PREFLIGHT}),
+            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; GPU-1: b",
+        ),
+        (document(resource(), health=None), Reason.ResourceNotListed, "ok",
+         f"the kubelet is offered 8 of {GPU}"),
         (
             document(resource(unhealthy={"b": "XID 79"})),
             Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; b: XID 79",

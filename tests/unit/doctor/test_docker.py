@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
+
 import pytest
 
 from nvct.doctor import docker
@@ -119,6 +123,21 @@ def test_a_program_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
     found = lab.findings()["not-restarted"]
     assert found.remedy == "systemctl restart docker"
     assert f"/usr/bin/{RUNTIME_HOOK} came or was replaced" in found.evidence
+
+
+@pytest.mark.parametrize(("age", "cause"), [(2 * HOUR, ""), (HOUR / 2, "not-restarted")])
+def test_a_program_that_was_replaced_after_dockerds_start_works(
+    tmp_path: Path, age: float, cause: str
+) -> None:
+    """Its file had the runtime at its start: so it is after an upgrade, and a move to nvct."""
+    lab = hooked(tmp_path)
+    path = "/usr/bin/nvidia-container-runtime"
+    lab.program(path)
+    text = json.dumps({"runtimes": {"nvidia": {"path": path}}})
+    file = lab.tree.write("etc/docker/daemon.json", text)
+    os.utime(file, (time.time() - age,) * 2)
+    lab.dockerd(age=HOUR)
+    assert lab.cause() == cause
 
 
 def test_a_link_that_came_after_dockerd_is_told(tmp_path: Path) -> None:

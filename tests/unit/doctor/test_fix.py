@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -348,3 +348,19 @@ def test_after_a_kill_the_next_run_goes_on(host: Host, act: str) -> None:
         assert host.is_as_before(), place
         assert host.journal == Page(), place
     assert len(seen) >= len(AFTER)
+
+
+def test_others_are_told_before_the_journal_forgets_what_changed(host: Host) -> None:
+    """After a kill in between, the next run tells them again."""
+    told: list[tuple[bool, set[str]]] = []
+
+    def tell(paths: Sequence[str]) -> None:
+        told.append((host.journal.pending is not None, {os.path.basename(path) for path in paths}))
+
+    transaction = host.transaction()
+    transaction.tell = tell
+    states = {f"{host.root}/cdi/old.yaml": AFTER["cdi/old.yaml"]}
+    assert transaction.carry_out([Step(name="step", plan=lambda: states)])
+    assert transaction.undo()
+
+    assert told == [(True, {"old.yaml"})] * 2

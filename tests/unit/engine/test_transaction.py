@@ -294,18 +294,11 @@ class Failing(RecordingKernel):
         self.code = code
         self.left = free_writes
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self.left -= 1
         if self.left == 0:
             raise OSError(self.code, os.strerror(self.code), target)
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -315,7 +308,7 @@ class Failing(RecordingKernel):
         (1, "lsattr" if os.geteuid() == 0 else "run it as root"),
         (16, "it is a mount point of its own: mount its folder instead"),
         (28, "the file system is full"),
-        (30, "it is on a read-only file system: name a writable file with --config"),
+        (30, "it is on a read-only file system: nvct runtime configure --config names another"),
     ],
     ids=["immutable", "mounted", "full", "read-only"],
 )
@@ -336,16 +329,9 @@ class Stuck(Failing):
 
     __slots__ = ()
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self.left = max(self.left, 1) if self.left > 1 else 1
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 def test_if_restoring_fails_too_both_errors_are_reported_and_the_next_run_restores(

@@ -23,18 +23,11 @@ class _WatchingKernel(Kernel):
         self._look()
         return super().write(fd, data)
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self._look()
         if self.dies:
             raise OSError(28, "No space left on device")
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
         self._look()
 
     def _look(self) -> None:
@@ -92,19 +85,11 @@ def test_other_files_are_written_in_their_own_folder(tmp_path: Path, name: str) 
 class _OtherMount(_WatchingKernel):
     """A folder that is a mount of its own: nothing can be moved into it."""
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
-        if source_dir_fd != target_dir_fd:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
+        if folders["source_dir_fd"] != folders["target_dir_fd"]:
             raise OSError(errno.EXDEV, "Invalid cross-device link")
-        assert source_dir_fd is not None
         self.complete = (self.folder / source).read_bytes()
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 @pytest.mark.parametrize("old", [None, b"old"])

@@ -275,16 +275,9 @@ class Racer(RecordingKernel):
         super().__init__()
         self.folder = folder
 
-    def rename(
-        self,
-        source: str,
-        target: str,
-        *,
-        source_dir_fd: int | None = None,
-        target_dir_fd: int | None = None,
-    ) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         self.folder.mkdir()
-        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+        super().rename(source, target, **folders)
 
 
 def test_a_directory_that_appears_at_the_last_moment_is_not_replaced(

@@ -16,8 +16,9 @@ from nvct.errors import HostError, UsageError
 from nvct.host.roots import Roots
 from nvct.linux import files
 from nvct.mig import holders as module
-from nvct.mig import pause, smi
+from nvct.mig import pause
 from nvct.mig.apply import Machine, apply
+from nvct.mig.holders import Holder
 from nvct.mig.pause import Paused
 from nvct.mig.smi import reset_gpus
 from nvct_sim import tree
@@ -114,12 +115,12 @@ def test_a_gpu_that_does_not_exist_is_named(name: str, machine: Machine) -> None
         reset_gpus(machine, ["0", name])
 
 
-def test_a_gpu_in_use_is_not_reset(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setattr(smi, "holders", lambda *_, **__: ["process 7 (cuda) holds GPU 0"])
+def test_a_gpu_in_use_is_not_reset(machine: Machine) -> None:
+    holder = Holder(pid=7, command="cuda", container="", pod="", unit="", device="GPU 0")
+    held = replace(machine, find_holders=lambda *_: [holder])
 
     with pytest.raises(HostError, match=r"a GPU is in use: process 7 \(cuda\) holds GPU 0"):
-        reset_gpus(machine, ["0"], wait_s=0.0)
+        reset_gpus(held, ["0"], wait_s=0.0)
 
     assert machine.reset.bus_ids == []  # type: ignore[attr-defined]
 

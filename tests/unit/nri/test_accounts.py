@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def uuid(case: Case, minor: int) -> str:
     raise AssertionError(minor)
 
 
+def kill(plugin: Plugin) -> None:
+    """Take its locks from a plugin, as the end of its process does."""
+    accounts = plugin._accounts
+    for id_ in [*accounts._claims]:
+        accounts._drop(id_)
+    os.close(accounts._lock)
+    accounts._lock = -1
+
+
 def test_a_container_has_its_gpus_from_its_create_to_its_end(case: Case) -> None:
     began = time.time()
     with connected(case.plugin()) as engine:
@@ -101,7 +111,7 @@ def test_without_a_plugin_the_record_is_of_the_past(case: Case) -> None:
     plugin: Plugin | None = case.plugin()
     assert plugin is not None
     assert gpu_record.read(case.record_folder) is not None
-    plugin._accounts.close()
+    kill(plugin)
     assert gpu_record.read(case.record_folder) is None
 
 
@@ -186,8 +196,8 @@ def test_a_damaged_record_counts_as_missing(content: str, case: Case) -> None:
     plugin = case.plugin()
     (Path(case.record_folder) / gpu_record.NAME).write_text(content, encoding="utf-8")
     assert gpu_record.read(case.record_folder) is None
-    plugin._accounts.close()
-    case.plugin()._accounts.close()
+    kill(plugin)
+    kill(case.plugin())
     assert gpu_record.read(case.record_folder, of_the_past=True) == gpu_record.Record(
         decisions={"given": 0, "refused": 0, "audited": 0}
     )
@@ -210,12 +220,13 @@ def test_of_two_plugins_one_gives_the_devices(case: Case) -> None:
     assert [given(older, "1" * 64), given(newer, "1" * 64)] == [GPU[1:2], []]
     assert [given(newer, "2" * 64), given(older, "2" * 64)] == [GPU[1:2], []]
     assert given(older, "3" * 64)
-    older._accounts.close()  # as if it had been killed
+    kill(older)
     assert given(newer, "3" * 64) == GPU[1:2]
     made = api.CreateContainerRequest(pod=asks, container=container("2" * 64))
-    newer.made(made.SerializeToString())
-    newer.started(made.SerializeToString())
-    newer.ended(api.CreateContainerRequest(container=container("3" * 64)).SerializeToString())
+    newer.methods["PostCreateContainer"](made.SerializeToString())
+    newer.methods["PostStartContainer"](made.SerializeToString())
+    gone = api.CreateContainerRequest(container=container("3" * 64))
+    newer.methods["StopContainer"](gone.SerializeToString())
     assert not list(Path(case.record_folder).glob("creating-*"))
 
 
@@ -225,9 +236,9 @@ def test_of_two_plugins_one_logs_a_container(minors: tuple[int, ...], case: Case
     about = container("2" * 64, minors)
     made = api.CreateContainerRequest(pod=SANDBOX, container=about).SerializeToString()
     for plugin in plugins:
-        plugin.made(made)
+        plugin.methods["PostCreateContainer"](made)
     for plugin in plugins:
-        plugin.started(made)
+        plugin.methods["PostStartContainer"](made)
     assert len(records(case)) == 1
     assert list(held(case)) == ["2"]
     assert not list(Path(case.record_folder).glob("creating-*"))
@@ -260,4 +271,13 @@ def test_claims_of_creates_that_never_end_are_bounded(case: Case) -> None:
     for number in range(CREATING + 20):
         assert plugin._accounts.claim(api.Container(id=f"{number:064x}"))
     assert len(list(Path(case.record_folder).glob("creating-*"))) == CREATING
-    plugin._accounts.close()
+    kill(plugin)
+
+
+def test_a_killed_plugin_leaves_no_claims(case: Case) -> None:
+    killed, runs = case.plugin(), case.plugin()
+    for plugin, id_ in ((killed, "1"), (runs, "2")):
+        assert plugin._accounts.claim(api.Container(id=id_))
+    os.close(killed._accounts._claims.pop("1"))
+    case.plugin()
+    assert [each.name for each in Path(case.record_folder).glob("creating-*")] == ["creating-2"]

@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +29,8 @@ from tests.unit.nri.fake_engine import RefusedError, connected
 POD = "nvidia.cdi.k8s.io/pod"
 GPU = [f"nvidia.com/gpu={index}" for index in range(3)]
 CGROUP = f"/kubepods/besteffort/pod{UID}/1"
+ID = "0123456789abcdef" * 4
+"""Of the pod's sandbox."""
 VERDICT = 1 << 13
 DENY = '[nvct.policy]\nengine-devices = "checked"\ndefault = "deny"\n'
 
@@ -59,7 +64,7 @@ class Case:
             RefusedError: it must not be created.
         """
         pod = api.PodSandbox(
-            name="pod", namespace=more.pop("namespace", "default"), uid=UID,
+            id=ID, name="pod", namespace=more.pop("namespace", "default"), uid=UID,
             annotations=more.pop("annotations", {}),
             linux=api.LinuxPodSandbox(namespaces=more.pop("sandbox", ())),
         )  # fmt: skip
@@ -400,3 +405,86 @@ def test_a_broken_config_fails_only_who_asks(case: Case) -> None:
     assert names(case.create()) == []
     with pytest.raises(RefusedError, match="bad-config"):
         case.create(linux=device(1))
+
+
+@pytest.mark.parametrize("rule", ["audit", "enforce"])
+def test_the_rule_is_not_asked_in_an_exempt_namespace(rule: str, case: Case) -> None:
+    """Such as for a device of another vendor, whose folder of specifications is not seen here."""
+    case.options = {"rule": rule, "exempt": ["kube-*"]}
+    (case.lab.home / "kubelet").mkdir()
+    case.create(namespace="kube-system", cdi=["vendor.com/net=a"])
+    assert not [line for line in case.said if "connected" not in line]
+
+
+def test_a_full_disk_of_the_log_ends_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod can fill it."""
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        say("connected")
+        plugin = case.plugin()
+        with connected(plugin) as engine:
+            engine.start()
+            monkeypatch.setattr(plugin, "settings", lambda: 1 // 0)
+            for _ in range(2):  # an error of ours is printed
+                with pytest.raises(RefusedError, match="division"):
+                    engine.ask(
+                        "CreateContainer", api.CreateContainerRequest(),
+                        api.CreateContainerResponse,
+                    )  # fmt: skip
+        with suppress(OSError):
+            full.close()
+
+
+@pytest.mark.parametrize("rule", ["audit", "enforce"])
+def test_what_pods_write_is_kept_in_short(
+    rule: str, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin of the chart may have 128 MiB, and 256 refusals are remembered."""
+    case.options = {"rule": rule}
+    (case.lab.home / "kubelet").mkdir()
+    plugin = case.plugin()
+    monkeypatch.setattr(plugin, "say", lambda _: None)  # the case keeps the lines
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            name = api.CDIDevice(name=f"nvidia.com/gpu={number}{'x' * 250_000}")
+            made = api.Container(id=f"{number:064x}", name=f"c{number}", CDI_devices=[name])
+            request = api.ValidateContainerAdjustmentRequest(container=made)
+            plugin.validate(request.SerializeToString())
+            plugin.answered()
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_driver_that_is_loaded_later_finds_no_privileged_container(case: Case) -> None:
+    """A driver container takes minutes on a node that has just started."""
+    every = api.LinuxResources(devices=[api.LinuxDeviceCgroup(allow=True, type="a")])
+    case.options = {"rule": "enforce"}
+    (case.lab.home / "kubelet").mkdir()
+    (case.lab.home / "proc/devices").write_text("Character devices:\n  1 mem\n")
+    case.create(linux={"resources": every})  # there is no GPU
+    gpu = case.lab.home / "sys/bus/pci/devices/0000:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "vendor").write_text("0x10de\n")
+    (gpu / "class").write_text("0x030200\n")
+    with pytest.raises(RefusedError, match="pods have what the kubelet gives"):
+        case.create(linux={"resources": every})
+    case.create()
+
+
+def test_an_annotation_of_another_plugin_counts(case: Case) -> None:
+    case.options = {"rule": "enforce"}
+    (case.lab.home / "kubelet").mkdir()
+    key = "org.systemd.property.DeviceAllow"
+    others = api.ContainerAdjustment(annotations={key: "[('/dev/nvidia0', 'rw')]"})
+    with pytest.raises(RefusedError, match=key):
+        case.create(others=others)
+
+
+def test_a_folder_of_specifications_that_config_toml_names_is_closed(case: Case) -> None:
+    case.options = {"rule": "enforce"}
+    (case.lab.home / "kubelet").mkdir()
+    mount = api.Mount(source=str(case.lab.home / "cdi2"), destination="/x", type="bind")
+    with pytest.raises(RefusedError, match="given by the mount of"):
+        case.create(mounts=[mount])

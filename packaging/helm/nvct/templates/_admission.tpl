@@ -41,7 +41,7 @@ spec:
 
 {{/* Not empty if the agent evicts pods. */}}
 {{- define "nvct.evicts" -}}
-{{- if and .Values.migManager.evictPods (include "nvct.changesMig" .) }}true{{ end -}}
+{{- if or (include "nvct.brakes" .) (and .Values.migManager.evictPods (include "nvct.changesMig" .)) }}true{{ end -}}
 {{- end }}
 
 {{/* A list in CEL. */}}
@@ -80,6 +80,9 @@ needs them, and never the label that a task obeys. */}}
 {{- if include "nvct.changesMig" . }}
 - nvidia.com/mig.config.state
 {{- $deployed = concat $deployed (ternary (list) (list "client") .Values.driverUpgrades) (list "dcgm" "dcgm-exporter" "device-plugin" "gpu-feature-discovery" "nvsm") }}
+{{- end }}
+{{- if include "nvct.heals" . }}
+- nvct.dev/gpu-request
 {{- end }}
 {{- range $deployed | uniq }}
 - nvidia.com/gpu.deploy.{{ . }}

@@ -62,6 +62,26 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: STARTUP_TAINT
   value: {{ . | quote }}
 {{- end }}
+{{- if ne .Values.health.preflight "none" }}
+- name: HEALTH_PREFLIGHT
+  value: {{ .Values.health.preflight | quote }}
+{{- end }}
+{{- if include "nvct.heals" . }}
+- name: NVCT_REMEDIATION
+  value: {{ .Values.health.remediation }}
+{{- if .Values.health.remediationGroup }}
+- name: NVCT_REMEDIATION_GROUP
+  value: "true"
+{{- end }}
+{{- if include "nvct.brakes" . }}
+- name: NVCT_REMEDIATION_NODES
+  value: {{ .Values.health.remediationNodes | int | quote }}
+- name: NVCT_REMEDIATION_STOP
+  value: {{ .Values.health.remediationStop | int | quote }}
+- name: NVCT_REMEDIATION_RESETS
+  value: {{ .Values.health.remediationResets | int | quote }}
+{{- end }}
+{{- end }}
 {{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
 - name: MIG_STRATEGY # it would take the place of that in config files
   value: {{ include "nvct.migStrategy" . }}
@@ -114,6 +134,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- if include "nvct.choosesByLabel" . }}
 - name: NVCT_RESOURCES # of a Node without the label nvct.dev/resources
   value: {{ .Values.dra.unlabeledNodes }}
+{{- end }}
+{{- if .Values.dra.shares }}
+- name: MEMORY_SHARES
+  value: {{ .Values.dra.shares }}
 {{- end }}
 - name: KUBELET_PLUGINS_DIRECTORY_PATH
   value: {{ include "nvct.kubelet" . }}/plugins

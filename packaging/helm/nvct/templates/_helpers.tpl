@@ -75,6 +75,9 @@ affinity:
 {{- with .Values.devicePlugin.startupTaint }}
 {{- $tolerations = append $tolerations (dict "key" . "operator" "Exists") }}
 {{- end }}
+{{- if include "nvct.heals" . }}
+{{- $tolerations = append $tolerations (dict "key" (include "nvct.failedTaint" .) "operator" "Exists") }}
+{{- end }}
 {{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -223,10 +226,30 @@ annotations:
 {{- if and .Values.devicePlugin.enabled (or (not .Values.dra.enabled) (include "nvct.choosesByLabel" .)) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
 {{- if .Values.dcgmExporter.enabled }}{{ $tasks = append $tasks "exporter" }}{{ end -}}
+{{- if include "nvct.heals" . }}{{ $tasks = append $tasks "heal" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
 {{- if include "nvct.changesMig" . }}{{ $tasks = append $tasks "mig-manager" }}{{ end -}}
 {{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled .Values.dcgmExporter.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin, gfd or dcgmExporter." }}{{ end -}}
 {{- join "," $tasks -}}
+{{- end }}
+
+{{/* Not empty if something is done about GPUs that fail; the taint of a Node whose GPUs have all failed. */}}
+{{- define "nvct.heals" -}}
+{{- if ne .Values.health.remediation "none" }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if nodes wait for each other before they heal: from `evict` on. */}}
+{{- define "nvct.brakes" -}}
+{{- if not (has .Values.health.remediation (list "none" "quarantine")) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if NVSentinel is asked to reboot nodes. */}}
+{{- define "nvct.asksForReboots" -}}
+{{- if eq .Values.health.remediation "reboot-request" }}true{{ end -}}
+{{- end }}
+
+{{- define "nvct.failedTaint" -}}
+nvct.dev/gpus-failed
 {{- end }}
 
 {{/* Not empty if a label of the Node chooses between device plugin and DRA driver. */}}
@@ -311,7 +334,7 @@ resource.k8s.io/v1beta1
 
 {{/* Not empty if the agent changes its Node. */}}
 {{- define "nvct.changesNode" -}}
-{{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}true{{ end -}}
+{{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) (include "nvct.heals" .) }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty if the agent writes Events. */}}
@@ -323,7 +346,7 @@ resource.k8s.io/v1beta1
 {{- define "nvct.nodeVerbs" -}}
 {{- $verbs := list -}}
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled }}{{ $verbs = append $verbs "get" }}{{ end -}}
-{{- if or .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
+{{- if or .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) (include "nvct.heals" .) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
 {{- if or .Values.driverUpgrades (include "nvct.configMap" .) (include "nvct.changesMig" .) (include "nvct.choosesByLabel" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
 {{- join ", " $verbs -}}
 {{- end }}

@@ -122,6 +122,9 @@ refuses, because all of its values speak of these config files. */}}
 {{- if and $egress.enabled (not $egress.apiServer) (include "nvct.anyPodUsesApi" .) }}
 {{- fail "networkPolicy.egress.enabled=true without networkPolicy.egress.apiServer would cut the agent off from the API server. Give the addresses of the Service kubernetes and of its endpoints, as [10.96.0.1/32, 192.0.2.10/32]." }}
 {{- end }}
+{{- if and (include "nvct.heals" .) (not (include "nvct.hasPolicies" .)) }}
+{{- fail (printf "health.remediation=%s needs Kubernetes 1.30 or later; this is %s, which cannot limit the agent to its own node and the pods there. Set health.remediation=none." .Values.health.remediation .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- if and (include "nvct.evicts" .) (not (include "nvct.hasPolicies" .)) }}
 {{- fail (printf "migManager.evictPods=true needs Kubernetes 1.30 or later; this is %s, which cannot limit the agent's evictions to pods of its own node. Set migManager.evictPods=false, and drain a node before its MIG devices change." .Capabilities.KubeVersion.Version) }}
 {{- end }}
@@ -187,6 +190,7 @@ dcgmExporter.serviceMonitor.enabled: [dcgmExporter.enabled=true]
 devicePlugin.config.data: [devicePlugin.config.create=true]
 devicePlugin.config.default: [devicePlugin.config.name, devicePlugin.config.create=true, config.map, config.name]
 dra.unlabeledNodes: [dra.enabled=true]
+dra.shares: [dra.enabled=true]
 gfd.allowedLabels: [gfd.enabled=true]
 migManager.config.data: [migManager.config.create=true]
 migManager.config.default: [migManager.enabled=true]

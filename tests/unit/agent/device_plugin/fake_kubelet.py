@@ -4,7 +4,8 @@
 - At its start it removes everything in its folder, and then makes its socket.
 - It calls GetDevicePluginOptions before ListAndWatch; 1.20 does not.
 - Up to 1.36, the end of a stream makes it drop the *current* plugin of that resource, also if
-  that is a newer one (kubernetes#121994).
+  that is a newer one (kubernetes#121994). One to which it is connecting then runs on unknown: at
+  the end of its stream the list stays.
 - It may be slow, and call a plugin by several names (the pseudo-header :authority).
 """
 
@@ -30,6 +31,7 @@ class Client:
 
     channel: grpc.aio.Channel
     task: asyncio.Task[None] | None = None
+    is_connected: bool = False
 
 
 @dataclass
@@ -40,7 +42,7 @@ class FakeKubelet:
         folder: for its socket and those of plugins.
         is_old: whether it has the habits of 1.20.
         drops: whether the end of a stream drops the current plugin.
-        delay_s: before it opens a stream.
+        delay_s: until it is connected to a plugin.
         authority: how it calls a plugin; "" is gRPC's default.
         registered: the resources, as they were registered.
         lists: the last list of each resource that it did not drop.
@@ -102,6 +104,7 @@ class FakeKubelet:
 
     async def _watch(self, resource: str, client: Client) -> None:
         await asyncio.sleep(self.delay_s)
+        client.is_connected = True
         if not self.is_old:
             await self._call(
                 client, "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions
@@ -122,10 +125,10 @@ class FakeKubelet:
             await self.drop(resource)
 
     async def drop(self, resource: str) -> None:
-        """Forget a resource, and close the connection to its current plugin."""
+        """Forget a resource, and close the connection to its current plugin, if there is one."""
         client = self._clients.pop(resource, None)
         self.lists.pop(resource, None)
-        if client:
+        if client and client.is_connected:
             await client.channel.close()
 
     async def end_stream(self, number: int) -> None:

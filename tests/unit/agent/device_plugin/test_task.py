@@ -132,6 +132,20 @@ async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not
         await until(lambda: not lab.unhealthy())
 
 
+async def test_the_first_list_has_a_slow_gpu_as_unhealthy_until_a_reset_has_mended_it(
+    lab: Lab,
+) -> None:
+    lab.health = engines.engine(log=Log(target=lab.log), preflight="persistence=ignore")
+    node_changes.set_gpu(lab.node, 3, remap_pending=1)
+    node_changes.set_gpu(lab.node, 4, persistence=0)
+    async with lab.running():
+        await until(lambda: GPU in lab.kubelet.lists)
+        assert lab.unhealthy() == {lab.uuid(3)}
+        await until(lambda: f"{lab.uuid(3)} is unhealthy: preflight: " in lab.log.getvalue())
+        node_changes.reset_gpu(lab.node, 3)
+        await until(lambda: lab.unhealthy() == set())
+
+
 async def test_gpus_are_offered_when_their_xids_are_watched(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

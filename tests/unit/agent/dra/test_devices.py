@@ -13,6 +13,7 @@ import pytest
 from nvct.agent.dra import gather, selectors
 from nvct.agent.dra.devices import (
     MIB,
+    NUMA_NODE,
     PCI_BUS_ID,
     Device,
     Machine,
@@ -73,6 +74,7 @@ def test_a_simulated_node_has_the_incumbents_names_and_attributes(tmp_path: Path
         "addressingMode": "None",
         "ecc": True,
         "numaNode": 0,
+        NUMA_NODE: 0,
         PCI_BUS_ID: shown[PCI_BUS_ID],
     }
     assert isinstance(shown["driverVersion"], Version)

@@ -49,6 +49,7 @@ class Lab:
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
+        self.shares = ""
         self.mps = folder / "mps"
         self.mps.mkdir()
         (self.mps / "shm").symlink_to("/dev/shm")  # no mount namespace is needed then
@@ -80,7 +81,7 @@ class Lab:
             machine = worker
             if machine is None:
                 machine = await stack.enter_async_context(self.worker())
-            async with driver(self.api, machine, self.folder, "uid-1") as made:
+            async with driver(self.api, machine, self.folder, "uid-1", shares=self.shares) as made:
                 await self.kubelet.register()
                 yield made
 
@@ -94,6 +95,14 @@ class Lab:
         ]
         metadata = {"name": name, "namespace": "ns", "uid": ref.uid}
         self.api.put(CLAIM, {"metadata": metadata, "status": status})
+        return ref
+
+    def share(self, name: str, device: str, memory: str, cores: int = 0) -> ClaimRef:
+        """Allocate a part of a GPU, as the scheduler does."""
+        consumed = {"memory": memory, "cores": str(cores)}
+        ref = self.allocate(name, device, consumedCapacity=consumed)
+        found = self.api.objects[CLAIM.plural, "ns", name]
+        del found["status"]["allocation"]["devices"]["config"]
         return ref
 
     def say(self, name: str, command: str) -> str:

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,14 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
-from nvct.agent.dra.devices import DRIVER, Device, Place
+from nvct.agent.dra.devices import DRIVER, Device, Place, Value, Version
 from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.specs import edits_of
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import ClusterError, Object
+from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import NvmlClient
 from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, NvctError, RequestError
@@ -79,11 +81,13 @@ class Node:
 
     def restart(self, *, is_boot: bool = False) -> None:
         if is_boot:
-            for path in (self.folder / "cdi").glob("*"):
-                path.unlink()
+            shutil.rmtree(self.folder / "cdi", ignore_errors=True)
+            (self.folder / "cdi").mkdir()
         self.journal = Journal(str(self.folder / "plugins"))
         machine: Any = SimpleNamespace(nvml=NvmlClient(None), roots=Roots(), stat_node=None)
-        self.specs = ClaimSpecs(Settings(cdi_root=str(self.folder / "cdi")), machine)
+        self.specs = ClaimSpecs(
+            Settings(cdi_root=str(self.folder / "cdi"), node_name=NAME), machine
+        )
         self.specs.is_known = True
         self.know(edits_of(spec_of_all()))
         self.log = io.StringIO()
@@ -321,6 +325,72 @@ def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) 
         asyncio.run(node.preparer.prepare(claim))
 
     assert node.journal.load() == {}
+
+
+def test_a_journal_of_the_version_before_is_read(node: Node) -> None:
+    entry = {
+        "device": "gpu-0", "uuid": "GPU-0", "gpu": "GPU-0", "requests": ["gpu"], "is_admin": False,
+        "place": None,
+    }  # fmt: skip
+    uuid = "GPU-00000000-1111-5222-8333-000000000000"
+    daemon = {"resource": "gpu.nvidia.com/x", "uuids": [uuid], "limits": {}, "percentage": 5}
+    claim = {"namespace": "ns", "name": "x", "uid": uid_of("x"), "entries": [entry]}
+    document = {"version": 1, "claims": [{**claim, "daemon": daemon}]}
+    Path(node.journal.path).write_text(json.dumps(document))
+
+    (known,) = node.journal.load().values()
+
+    assert (known.entries[0].device, known.share, known.has_metadata) == ("gpu-0", None, False)
+    assert known.daemon == Daemon(resource="gpu.nvidia.com/x", uuids=(uuid,), percentage=5)
+
+
+def test_containers_can_read_what_their_devices_are(node: Node) -> None:
+    node.preparer.has_metadata = True
+    attributes: dict[str, Value] = {
+        "uuid": "GPU-1",
+        "numaNode": 1,
+        "driverVersion": Version("580.65.6"),
+    }
+    node.preparer.devices = {"gpu-1": replace(device(1), attributes=attributes)}
+    claim = node.allocate("one", "gpu-1")
+    found = node.api.objects[CLAIM.plural, "ns", "one"]
+    found["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+    found["status"]["allocation"]["devices"]["results"][0]["request"] = "main/large"
+
+    (prepared,) = asyncio.run(node.preparer.prepare(claim))
+
+    name = f"{claim.uid}-main-metadata"
+    assert prepared.cdi[-1] == f"k8s.gpu.nvidia.com/claim={name}"
+    edits = {one["name"]: one["containerEdits"] for one in node.spec(claim)["devices"]}
+    (mount,) = edits[name]["mounts"]
+    assert mount["options"][0] == "ro"
+    assert mount["containerPath"] == (
+        "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpu/main/"
+        "gpu.nvidia.com-metadata.json"
+    )
+    path = Path(mount["hostPath"])
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert json.loads(path.read_text()) == {
+        "apiVersion": "metadata.resource.k8s.io/v1alpha1", "kind": "DeviceMetadata",
+        "metadata": {"name": "one", "namespace": "ns", "uid": claim.uid, "generation": 1},
+        "podClaimName": "gpu",
+        "requests": [{"name": "main/large", "devices": [{
+            "driver": DRIVER, "pool": NAME, "name": "gpu-1", "attributes": {
+                "uuid": {"string": "GPU-1"}, "numaNode": {"int": 1},
+                "driverVersion": {"version": "580.65.6"},
+            },
+        }]}],
+    }  # fmt: skip
+
+    node.restart(is_boot=True)  # with the setting off: the kubelet names the CDI device still
+    asyncio.run(node.preparer.reconcile())
+    assert path.exists()
+    assert asyncio.run(node.preparer.prepare(claim))[0].cdi == prepared.cdi
+    asyncio.run(node.preparer.unprepare(claim))
+    assert not path.exists()
+    path.write_text("of a claim that another agent has forgotten")
+    asyncio.run(node.preparer.reconcile())
+    assert not path.exists()
 
 
 async def test_a_thousand_random_lifecycles_leave_nothing_behind(tmp_path: Path) -> None:

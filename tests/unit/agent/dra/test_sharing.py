@@ -128,6 +128,14 @@ def test_mps_has_the_limits_that_the_claim_asks_for() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("multi_user", [True, False, None])
+def test_mps_serves_several_users_if_the_claim_says_so(*, multi_user: bool | None) -> None:
+    asked = config(strategy="MPS", mpsConfig={"multiUser": multi_user})
+    made = daemon([("gpu", entry(UUIDS[0]))], asked)
+    assert made is not None
+    assert made.multi_user == bool(multi_user)
+
+
 @pytest.mark.parametrize("asked", [{}, {"mpsConfig": None}, {"mpsConfig": {}}])
 def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -> None:
     made = daemon([("gpu", entry(UUIDS[0]))], config(strategy="MPS", **asked))
@@ -151,6 +159,7 @@ def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -
         ({"defaultPerDevicePinnedMemoryLimit": {"GPU-9": "5Gi"}}, "names 'GPU-9'"),
         ({"defaultPerDevicePinnedMemoryLimit": []}, "is no object"),
         ({"activeThreadPercentage": 5}, "has no field activeThreadPercentage"),
+        ({"multiUser": "yes"}, "multiUser is true or false, not 'yes'"),
         ([], "sharing.mpsConfig of the claim's configuration is no object"),
     ],
 )
@@ -184,7 +193,7 @@ def test_the_last_configuration_of_a_request_counts_and_the_claims_before_its_cl
     [
         ([entry("", place=Place(19, 0, 1, 0))], "MigDeviceConfig", "made for the claim"),
         ([entry(MIG), entry(MIG.replace("0", "1"))], "MigDeviceConfig", "serves one MIG device"),
-        ([entry("GPU-of-another-form")], "GpuConfig", "cannot serve claim uid-1"),
+        ([entry("GPU-of-another-form")], "GpuConfig", "cannot serve gpu.nvidia.com/uid-1"),
     ],
 )
 def test_what_mps_cannot_serve_is_refused(used: list[Entry], kind: str, message: str) -> None:

@@ -244,3 +244,46 @@ async def test_a_missing_right_is_named() -> None:
         publisher.offer(of(device(1)))  # no wait for the back-off
         await until(lambda: shown(api) == ["gpu-1"])
         assert publisher.problem.text == ""
+
+
+@pytest.mark.parametrize(
+    ("unhealthy", "xid", "taint"),
+    [
+        ("XID 79 (GPU has fallen off the bus); reboot the node", 0, ("xid", "79", "NoSchedule")),
+        ("on probation after flapping: it came back 3 times in an hour; XID 48", 13,
+         ("xid", "48", "NoSchedule")),
+        ("the GPU is lost (GPU is lost); reboot the node", 0, ("gpu-lost", "", "NoSchedule")),
+        ("a row of the memory cannot be remapped", 0, ("unhealthy", "", "NoSchedule")),
+        ("", 13, ("xid", "13", "None")),
+    ],
+)  # fmt: skip
+def test_a_taint_says_what_happened_as_nvidias_driver_does(
+    unhealthy: str, xid: int, taint: tuple[str, str, str]
+) -> None:
+    offer = of(device(0)).with_health(lambda *_: unhealthy, lambda *_: xid, drops=False)
+    (content,) = slices.contents(offer, "v1")
+    (found,) = content["devices"][0]["taints"]
+    assert (found["key"], found.get("value", ""), found["effect"]) == (
+        f"gpu.nvidia.com/{taint[0]}", *taint[1:]
+    )  # fmt: skip
+    assert slices.contents(offer.with_health(lambda *_: "", drops=False), "v1") == (
+        slices.contents(of(device(0)), "v1")
+    )
+
+
+async def test_an_api_server_that_refuses_taints_without_effect_gets_none() -> None:
+    api = FakeApi()
+    marked = of(device(0)).with_health(lambda *_: "", lambda *_: 13, drops=False)
+    apply = api.apply
+
+    async def old_apply(kind: Any, manifest: Object, manager: str, part: str = "") -> Object:
+        if "taints" in manifest["spec"]["devices"][0]:
+            raise ClusterError("effect: Unsupported value", status=422)
+        return await apply(kind, manifest, manager, part)
+
+    api.apply = old_apply  # type: ignore[method-assign]
+    async with publishing(api) as publisher:
+        publisher.offer(marked)
+        await until(lambda: publisher.lacks_marks)
+        publisher.offer(of(device(0)))
+        await until(lambda: publisher.is_current)

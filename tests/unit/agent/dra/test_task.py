@@ -54,11 +54,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Discovery]:
         tree.destroy(node)
 
 
-def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings:
+def settings(folder: Path, pod_uid: str = "", mig: str = "existing", shares: str = "") -> Settings:
     return Settings(
         node_name=NAME, cdi_root=f"{folder}/cdi", registry=f"{folder}/registry",
         plugins=f"{folder}/plugins", pod_uid=pod_uid,
-        mig=mig,
+        mig=mig, memory_shares=shares,
     )  # fmt: skip
 
 
@@ -78,9 +78,11 @@ def new_driver(
 async def driver(
     api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", *,
     mig: str = "existing", mode: ResourcesMode | None = None, excluded: Sequence[str] = (),
+    shares: str = "",
 ) -> AsyncIterator[DraDriver]:  # fmt: skip
     machine.nvml._lock = asyncio.Lock()  # that of an older test may be bound to its event loop
-    made = new_driver(api, machine, settings(folder, pod_uid, mig), mode=mode, excluded=excluded)
+    known = settings(folder, pod_uid, mig, shares)
+    made = new_driver(api, machine, known, mode=mode, excluded=excluded)
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
     try:

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from nvct.agent.dra.journal import Entry, Journal, Prepared
 from nvct.agent.exporter import counters, series
 from nvct.agent.exporter.history import History
-from nvct.agent.exporter.pods import JOURNAL, NEW, claimed, labels
+from nvct.agent.exporter.pods import NEW, labels
 from nvct.agent.exporter.settings import Settings
-from nvct.agent.kubelet.pod_resources import Claim, Holding
+from nvct.agent.kubelet.pod_resources import JOURNAL, Claim, Holding, claimed
 from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
 

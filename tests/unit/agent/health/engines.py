@@ -17,7 +17,8 @@ def engine(
     recovery: str = "auto",
     probation: str = "0.2",
     store: Store | None = None,
+    preflight: str = "",
 ) -> HealthEngine:
     """Return an engine without nvct's folder."""
-    settings = resolve(recovery, probation, "", env or {})
+    settings = resolve(recovery, probation, "", env or {}, preflight)
     return HealthEngine(settings, log or Log(target=io.StringIO()), store)

@@ -177,6 +177,9 @@ async def test_an_application_takes_no_gpu_away_but_is_told() -> None:
     (notice,) = cast("list[dict[str, Any]]", task.health.describe()["notices"])
     assert notice["message"] == f"{GPU} reported XID 31 (GPU memory page fault); the GPU works on"
     assert notice["devices"] == [GPU]
+    assert task.health.problem(GPU) == ""
+    assert task.health.application_xid(GPU) == 31  # the driver's own note 63 is none of it
+    assert task.health.application_xid("GPU-other") == 0
 
 
 async def test_a_lost_gpu_stays_out_until_the_node_boots() -> None:

@@ -348,6 +348,34 @@ def test_a_resource_that_is_given_by_a_claim(cluster: FakeCluster) -> None:
     assert "no node offers" not in said
 
 
+@pytest.mark.parametrize(
+    ("memory", "policy", "free"),
+    [
+        ("20Gi", {"validRange": {"min": "1Gi"}}, 2), ("30Gi", {"validRange": {"min": "1Gi"}}, 1),
+        ("", {"validRange": {"min": "1Gi"}}, 1), ("1Gi", {"validValues": ["30Gi", "80Gi"]}, 1),
+        ("25Gi", {"validValues": ["27Gi", "80Gi"]}, 2),
+    ],
+)  # fmt: skip
+def test_a_gpu_of_which_claims_have_parts_is_free_while_it_has_the_memory(
+    cluster: FakeCluster, memory: str, policy: Object, free: int
+) -> None:
+    shared = [gpu(f"gpu-{n}", "80Gi", allowMultipleAllocations=True) for n in range(2)]
+    for one in shared:
+        one["capacity"]["memory"]["requestPolicy"] = {"default": "80Gi", **policy}
+    cluster.put(slices.kind("v1"), slice_of("n1", *shared))
+    for n in range(2):
+        has = claim(f"has-{n}", device=("n1", "gpu-0"), user=f"pod-{n}")
+        (result,) = has["status"]["allocation"]["devices"]["results"]
+        result["consumedCapacity"] = {"memory": "26Gi"}
+        cluster.put(claims.kind("v1"), has)
+    asked = claim("c")
+    (request,) = asked["spec"]["devices"]["requests"]
+    request["exactly"]["capacity"] = {"requests": {"memory": memory}} if memory else None
+    cluster.put(claims.kind("v1"), asked)
+    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))
+    assert f"2 of 2 devices fit, {free} of them free" in lines(cluster)
+
+
 def test_a_class_of_which_no_node_has_a_device(cluster: FakeCluster) -> None:
     cluster.objects[CLASSES.plural][0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
     cluster.put(POD, pod("by-resource", gpus=1),

@@ -96,3 +96,32 @@ def test_a_cluster_without_a_node_for_it_is_done() -> None:
 def test_it_says_why_it_gives_up(answer: Object | ClusterError | None, message: str) -> None:
     with pytest.raises(HostError, match=message):
         waited(FakeCluster(answer), timeout_s=0.05)
+
+
+def test_it_says_which_nodes_are_not_done_and_why() -> None:
+    """Its pods are gone when somebody reads this: helm has removed them with the release."""
+
+    def failing(node: str, **status: Any) -> Object:
+        return {"spec": {"nodeName": node}, "status": {"phase": "Pending", **status}}
+
+    failed = {"terminated": {"exitCode": 1, "message": "reading\nthe engine does not answer\n"}}
+    backs_off = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": failed}
+    pulls = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    done = {"state": {"terminated": {"exitCode": 0, "message": "removed X"}}}
+    is_ready = [{"type": "Ready", "status": "True"}]
+    pods = [
+        failing("c", initContainerStatuses=[done, backs_off]),
+        failing("b", initContainerStatuses=[pulls]),
+        failing("a"),
+        {"spec": {"nodeName": "d"}, "status": {"conditions": is_ready}},
+    ]
+    said: list[str] = []
+    cluster: Any = FakeCluster(daemon_set(1, 4), pods=pods)
+    with pytest.raises(HostError, match="3 of 4 nodes"):
+        asyncio.run(fleet.wait(cluster, NAME, NAMESPACE, 0.01, said.append))
+    assert said == [
+        "1 of 4 nodes are done",
+        "a is not done: Pending",
+        "b is not done: ImagePullBackOff",
+        "c is not done: the engine does not answer",
+    ]

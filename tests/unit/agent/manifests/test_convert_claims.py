@@ -252,8 +252,12 @@ def with_resources(**resources: Any) -> Any:
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}),
+        (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 30}),
+         "container main keeps its limits: no claim stands for nvidia.com/gpumem-percentage"),
+        (with_resources(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}),
          "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpumem"),
+        (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}),
+         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpucores"),
         (with_resources(limits={"nvidia.com/gpu.shared": 1}),
          "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpu.shared"),
         (with_resources(requests={"nvidia.com/gpu": 1}),
@@ -262,7 +266,7 @@ def with_resources(**resources: Any) -> Any:
                   predictor={"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}),
          "the limit nvidia.com/gpu in spec.predictor.model.resources stays: it is of no container"),
     ],
-    ids=["of-hami", "shared", "request", "of-kserve"],
+    ids=["part", "parts-of-two", "threads", "shared", "request", "of-kserve"],
 )  # fmt: skip
 def test_a_limit_that_stays_has_a_reason(document: Any, sentence: str) -> None:
     (made,), changes = convert_claims.convert(document)
@@ -331,3 +335,31 @@ def test_a_product_of_shared_or_mig_devices_is_not_the_model_of_a_gpu(product: s
 def test_an_empty_node_selector_is_left_out() -> None:
     _, spec, _ = converted(pod(nodeSelector={"nvidia.com/gpu.family": "hopper"}))
     assert "nodeSelector" not in spec
+
+
+@pytest.mark.parametrize(
+    ("limits", "capacity"),
+    [
+        ({"gpu": 1, "gpumem": 3000}, {"memory": "3000Mi"}),
+        ({"gpumem": "3000", "gpucores": 30}, {"memory": "3000Mi", "cores": "30"}),
+    ],
+)
+def test_a_part_of_a_gpu_becomes_capacities(
+    limits: dict[str, object], capacity: dict[str, str]
+) -> None:
+    given = {f"nvidia.com/{name}": value for name, value in limits.items()}
+    document = with_resources(limits=given, requests={**given, "cpu": "1"})
+
+    request, spec, changes = converted(document)
+
+    assert request == {"deviceClassName": "gpu.nvidia.com", "capacity": {"requests": capacity}}
+    (container,) = spec["containers"]
+    claim = {"name": "main-gpu"}
+    assert container["resources"] == {"requests": {"cpu": "1"}, "claims": [claim]}
+    assert "in place of the limits nvidia.com/gpu: 1, nvidia.com/gpumem: 3000" in changes[0]
+    assert "dra.shares of the chart" in changes[1]
+
+
+def test_a_malformed_part_of_a_gpu_is_refused() -> None:
+    with pytest.raises(DocumentError, match=r"nvidia.com/gpumem: '\{\{x\}\}' is no number"):
+        convert_claims.convert(with_resources(limits={"nvidia.com/gpumem": "{{x}}"}))

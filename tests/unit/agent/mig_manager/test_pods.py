@@ -2,16 +2,17 @@
 """What a change of MIG meets: pods that have devices, labels of the Node, services of the host."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvct.agent.kubelet.pod_resources import Holding
+from nvct.agent.kubelet.pod_resources import Claim, Holding
+from nvct.agent.kubernetes import node_pods as pods
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
 from nvct.agent.mig_manager import node_labels
-from nvct.agent.mig_manager import users as pods
 from nvct.agent.mig_manager.node_labels import REASON, STATE
 from nvct.agent.mig_manager.users import STOPPED, HostServices
 from nvct.errors import DocumentError, HostError
@@ -65,19 +66,31 @@ class FakeNvml:
 class FakeCluster:
     def __init__(self, phases: dict[str, str]) -> None:
         self.phases = phases
+        self.evicted: list[tuple[str, str, str]] = []
 
     async def find(self, kind: Kind, name: str, namespace: str) -> Object | None:
         assert (kind, namespace) == (POD, "default")
         if name == "secret":
             raise ClusterError("may not get pods", status=FORBIDDEN)
-        return {"status": {"phase": self.phases[name]}} if name in self.phases else None
+        if name not in self.phases:
+            return None
+        where = "node-2" if name == "elsewhere" else "node-1"
+        return {
+            "metadata": {"name": name, "uid": f"uid-{name}"},
+            "spec": {"nodeName": where},
+            "status": {"phase": self.phases[name]},
+        }
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        self.evicted.append((namespace, name, uid))
 
 
 class FakeKubelet:
     def __init__(self, path: Path) -> None:
         self.is_there = path.exists
 
-    async def holdings(self) -> tuple[Holding, ...]:
+    async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
+        assert with_claims
         names = ("runs", "ended", "gone", "secret")
         return tuple(holding(name, "GPU-0") for name in names)
 
@@ -94,6 +107,37 @@ def test_pods_that_have_ended_do_not_count(tmp_path: Path) -> None:
     assert asked(path) == []  # there is no kubelet
     path.touch()
     assert asked(path) == ["runs", "secret"]
+
+
+CLAIM = Claim("claim", "default", "node-1")
+
+
+class KubeletOfClaims(FakeKubelet):
+    async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
+        assert with_claims
+        claimed = Holding("default", "claims", "main", "gpu.nvidia.com", ("gpu-1",), CLAIM)
+        return claimed, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")
+
+
+async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
+    tmp_path: Path,
+) -> None:
+    socket = tmp_path / "pod-resources/kubelet.sock"
+    journal = tmp_path / "plugins/gpu.nvidia.com/nvct-claims.json"
+    for path in (socket, journal):
+        path.parent.mkdir(parents=True)
+    socket.touch()
+    entries = [{"device": "gpu-1", "uuid": "GPU-1"}]
+    claims = [{"namespace": "default", "name": "claim", "entries": entries}]
+    journal.write_text(json.dumps({"claims": claims}))
+    cluster = FakeCluster({"claims": "Running", "elsewhere": "Running"})
+    found = pods.Pods(FakeNvml(), cluster, str(socket), "node-1")  # type: ignore[arg-type]
+    found._kubelet = KubeletOfClaims(socket)  # type: ignore[assignment]
+
+    devices = await found.devices(["GPU-1"])
+    assert [each.pod for each in devices] == ["claims"]
+    await found.evict([*devices, *await found.devices(["GPU-0"])])
+    assert cluster.evicted == [("default", "claims", "uid-claims"), ("default", "secret", "")]
 
 
 def test_a_long_list_is_shortened() -> None:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import users as pods
-from nvct.agent.mig_manager.users import PodDevice
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.mig.holders import Holder
 from nvct_sim import node_changes

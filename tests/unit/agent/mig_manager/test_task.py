@@ -15,10 +15,11 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError, Kind, Object
+from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
 from nvct.agent.mig_manager.settings import Settings
-from nvct.agent.mig_manager.users import HostServices, PodDevice
+from nvct.agent.mig_manager.users import HostServices
 from nvct.agent.mig_manager.work import AgentSession, Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError

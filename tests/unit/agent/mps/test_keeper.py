@@ -144,6 +144,31 @@ def test_one_that_another_process_has_started_gets_the_limits(
     assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
 
 
+def test_a_client_that_comes_before_the_limits_gives_later_ones_no_way_around_them(
+    lab: Lab,
+) -> None:
+    """Its server has the limits of the moment when it started, which were none."""
+    pipe, log = lab.place.folders(GPU)
+    for folder in (pipe, log):
+        os.makedirs(folder)
+    subprocess.run(
+        ["nvidia-cuda-mps-control", "-d"], env=lab.place.environment(GPU), check=True,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def allocate() -> str:
+        return lab.run("--sim-client", "70G", stdin=subprocess.DEVNULL)
+
+    assert allocate() == "allocated: no limit"
+    early = keeper.Keeper(lab.place)
+    early.want([DAEMON], starts=True)
+    look(early)
+    assert early.state == {GPU: ""}
+    assert allocate() == "out of memory: limit 20480M"
+    early.want([], starts=True)
+    early.settle()
+
+
 def test_limits_that_somebody_has_changed_are_set_again(lab: Lab, kept: keeper.Keeper) -> None:
     lab.say("set_default_active_thread_percentage 100")
 

@@ -134,10 +134,10 @@ async def test_a_claim_has_the_devices_of_the_workers_own_inventory(worker: Work
     async with connected(worker) as client:
         specs = claim_specs(client)
         assert await specs.update() == ()
-        await specs.write(claim(uuid(worker, 2)))
-        await specs.write(claim(uuid(worker, 1), uid=OTHER, mps=True))
+        await specs.write(claim(uuid(worker, 2)), {})
+        await specs.write(claim(uuid(worker, 1), uid=OTHER, mps=True), {})
         with pytest.raises(HostError, match="is not on this node"):
-            await specs.write(claim("GPU-0"))
+            await specs.write(claim("GPU-0"), {})
 
     written = files(worker)
     assert set(written) == {
@@ -163,7 +163,7 @@ async def test_a_worker_that_has_started_again_knows_the_devices_of_claims(worke
         worker.process.kill()
         worker.process.wait()
         worker.start()
-        await specs.write(claim(uuid(worker, 0)))
+        await specs.write(claim(uuid(worker, 0)), {})
     assert f"k8s.gpu.nvidia.com-claim_{UID}.json" in files(worker)
 
 
@@ -174,7 +174,7 @@ async def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> 
     async with connected(worker) as client:
         specs = claim_specs(client)
         for uid in (UID, OTHER):
-            await specs.write(claim(uuid(worker, 0), uid=uid))
+            await specs.write(claim(uuid(worker, 0), uid=uid), {})
         await specs.remove(UID)
         await specs.remove(UID)
         assert f"k8s.gpu.nvidia.com-claim_{OTHER}.json" in files(worker)
@@ -253,19 +253,32 @@ async def test_containers_are_told_of_processes_that_use_a_gpu_alone(worker: Wor
         assert await host.ask(call, dict[str, dict[str, str]]) == {str(own): {}}
 
 
+PLAIN: dict[str, Any] = {
+    "uid": UID, "devices": [], "mps": False, "shared_gpu": "", "memory_mib": 0, "cores": 0,
+    "metadata": [], "name": "x.y", "pod_claim": "gpu",
+}  # fmt: skip
+"""A request that is carried out."""
 HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
-    "uid with a path": ("spec_claim", {"uid": "../../etc/x", "devices": [], "mps": False}),
+    "uid with a path": ("spec_claim", {**PLAIN, "uid": "../../etc/x"}),
     "uid that is none": ("spec_remove_claim", {"uid": "*"}),
     "uid with a line": ("spec_remove_claim", {"uid": f"{UID}\n"}),
     "kept uid with a path": ("spec_keep_claims", {"uids": [UID, "../x"]}),
     "name of a device": (
         "spec_claim",
-        {"uid": UID, "devices": [{"name": "a/b", "uuid": "GPU-0", "is_admin": False}],
-         "mps": False},
+        {**PLAIN, "devices": [{"name": "a/b", "uuid": "GPU-0", "is_admin": False}]},
     ),
     "edits of its own": (
         "spec_claim",
-        {"uid": UID, "devices": [], "mps": False, "containerEdits": {"hooks": []}},
+        {**PLAIN, "containerEdits": {"hooks": []}},
+    ),
+    "name of a claim": ("spec_claim", {**PLAIN, "name": "../x"}),
+    "name in a pod": ("spec_claim", {**PLAIN, "pod_claim": "a/b"}),
+    "shared GPU": ("spec_claim", {**PLAIN, "shared_gpu": "GPU-../x"}),
+    "request of a file": (
+        "spec_claim", {**PLAIN, "metadata": [{"request": "../x", "document": "{}"}]}
+    ),
+    "long file": (
+        "spec_claim", {**PLAIN, "metadata": [{"request": "x", "document": " " * (1 << 19)}]}
     ),
     "a path": ("spec_driver", {"folder": "/etc"}),
     "hook": (
@@ -284,6 +297,15 @@ HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
          "imex_channels": [-1]},
     ),
 }  # fmt: skip
+
+
+def test_the_plain_request_is_carried_out(worker: Worker) -> None:
+    with worker.connect() as connection:
+        device = {"name": "gpu-0", "uuid": uuid(worker, 0), "is_admin": False}
+        answer = ask(connection, "spec_claim", **{**PLAIN, "devices": [device]})
+    assert isinstance(answer, dict)
+    assert "error" not in answer
+    assert f"k8s.gpu.nvidia.com-claim_{UID}.json" in files(worker)
 
 
 @pytest.mark.parametrize(("verb", "call"), HOSTILE.values(), ids=HOSTILE)

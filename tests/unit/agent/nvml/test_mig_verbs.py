@@ -149,6 +149,29 @@ async def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
             await client.call(mig_verbs.RESET, NoneType, {"gpus": buses})
 
 
+def test_a_gpu_that_a_process_has_open_is_not_reset_by_the_worker(
+    machine: Machine,  # noqa: F811
+    fake_proc: Roots,  # noqa: F811
+) -> None:
+    session = machine.session
+    assert isinstance(session, NvmlSession)
+    gpu = session.mig().gpus[0]
+
+    class Session:
+        limit_s, path, is_open = 0, "/lib/libnvidia-ml.so.1", True
+
+        def mig(self) -> MigState:
+            return MigState(gpus=(replace(gpu, minor=3),))
+
+        def close(self) -> None:
+            self.is_open = False
+
+    held = Session()
+    with pytest.raises(HostError, match=r"a GPU is in use: process 4242 \(.*\) holds GPU 0"):
+        mig_verbs.reset(held, fake_proc, mig_verbs.Reset(gpus=(gpu.bus_id,)))  # type: ignore[arg-type]
+    assert not held.is_open
+
+
 def test_holders_are_named_across_containers(
     machine: Machine,  # noqa: F811
     fake_proc: Roots,  # noqa: F811

@@ -38,7 +38,7 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
-from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
+from nvct.host.nvml.sample_model import NvmlConditions, NvmlPreflight, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
 from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, connected, run, started
@@ -47,9 +47,9 @@ OLD, NEW = "0f0f", "a1a1"
 PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"
 ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
-    NvmlSamples, Written, Machine, HostDriver,
+    NvmlPreflight, NvmlSamples, Written, Machine, HostDriver,
 )  # fmt: skip
-OF_PROTOCOL = {1: "985b7c742249aefb"}
+OF_PROTOCOL = {2: "54079b565ecfe7f4"}
 """What the verbs take and answer, as a digest, by the protocol's number."""
 
 
@@ -106,11 +106,12 @@ async def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
     worker: OfRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(worker) as client:
-        monkeypatch.setattr(worker_client, "PROTOCOL", 2)
-        with pytest.raises(NvmlError, match="speaks protocol 1, this agent 2"):
+        own = supervisor.PROTOCOL
+        monkeypatch.setattr(worker_client, "PROTOCOL", own + 1)
+        with pytest.raises(NvmlError, match=f"speaks protocol {own}, this agent {own + 1}"):
             await client.report()
-        assert "speaks protocol 1" in await client.why_apart(OLD)
-        monkeypatch.setattr(worker_client, "PROTOCOL", 1)
+        assert f"speaks protocol {own}" in await client.why_apart(OLD)
+        monkeypatch.setattr(worker_client, "PROTOCOL", own)
         assert len((await client.report()).gpus) == 4
 
 

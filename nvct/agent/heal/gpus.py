@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of this node, for their healing: who has one open, what is reset with it, its reset.
+
+It is `nvct reset`, by the agent: the process that has NVML closes it, looks for others that have
+the GPU open, and resets it only if there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.heal.machine import OLDEST_ALONE, reset_together
+from nvct.agent.machine.driver_root import machine_roots
+from nvct.agent.mig_manager.work import AgentSession, machine_of
+from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.errors import NvctError
+from nvct.mig.smi import find_gpus, reset_gpus
+
+
+class Gpus:
+    """The GPUs; what NVML or the host refuses raises NvctError."""
+
+    def __init__(self, client: NvmlClient, env: Mapping[str, str], *, groups: bool) -> None:
+        self._client, self.groups = client, groups
+        self._session = AgentSession(client, machine_roots(env))
+        self._machine = machine_of(client, self._session, FOLDER)
+
+    async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
+        """Return what `reset_together` does."""
+        known = {each.uuid: each for each in (await self._client.report()).gpus}
+        attributes = (await self._client.attributes()).get(gpu)
+        if gpu not in known or attributes is None:
+            return (gpu,), "NVML does not describe it"
+        compute = attributes.compute
+        # A GPU that hangs has no topology.
+        links = (await self._client.topology()).links if compute < OLDEST_ALONE else ()
+        return reset_together(known[gpu], compute, links, groups=self.groups)
+
+    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
+        """Return which processes have GPUs open, but NVML's own; None if that is not known.
+
+        NVML does not describe a GPU that hangs.
+        """
+        self._session.begin()
+
+        def look() -> tuple[str, ...]:
+            found = find_gpus(self._machine.session.mig().gpus, gpus)
+            return tuple(map(str, self._machine.holders(found)))
+
+        try:
+            return await asyncio.to_thread(look)
+        except (SupervisorEndedError, ReleasedError):
+            raise
+        except NvctError:
+            return None
+
+    async def reset(self, gpus: Sequence[str]) -> None:
+        """Reset GPUs together."""
+        self._session.begin()
+        await asyncio.to_thread(partial(reset_gpus, self._machine, gpus, wait_s=0.0))

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Node shows of its GPUs: a taint if all have failed, a label if somebody has to act.
+
+Contract: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.host.faults import ACTIONS, Action
+
+MANAGER = "nvct-heal"
+TAINT = "nvct.dev/gpus-failed"
+"""With effect NoSchedule: all GPUs of the Node have failed."""
+REBOOT = Kind(
+    "janitor.dgxc.nvidia.com", "v1alpha1", "RebootNode", "rebootnodes", is_namespaced=False
+)
+"""Of NVSentinel (charts/janitor/crds of github.com/NVIDIA/NVSentinel)."""
+REQUEST = "nvct.dev/gpu-request"
+"""The label: reset, reboot or replace, what somebody else has to do."""
+
+
+def worst(actions: Iterable[Action]) -> Action | Literal[""]:
+    """Return the action that asks for most, "" if there is none."""
+    return max(actions, key=ACTIONS.index) if (actions := tuple(actions)) else ""
+
+
+def reboot(node: Object) -> Object:
+    """Return what asks NVSentinel to reboot a Node: one for each boot, by its name."""
+    info, name = node["status"]["nodeInfo"], node["metadata"]["name"]
+    return {
+        "metadata": {"name": f"nvct-{info['bootID']}"}, "spec": {"nodeName": name, "force": False}
+    }  # fmt: skip
+
+
+def patch(node: Object, *, has_failed: bool, request: Action | Literal[""]) -> Object:
+    """Return the merge patch of a Node as it was read, {} if nothing has to change.
+
+    Args:
+        has_failed: whether all its GPUs have.
+        request: the label's value, "" for none.
+    """
+    metadata: Object = node["metadata"]
+    found: Object = {}
+    if (metadata.get("labels") or {}).get(REQUEST, "") != request:
+        found["metadata"] = {"labels": {REQUEST: request or None}}
+    taints = node.get("spec", {}).get("taints") or []
+    others = [taint for taint in taints if taint.get("key") != TAINT]
+    if (len(others) < len(taints)) != has_failed:
+        own = [{"key": TAINT, "effect": "NoSchedule"}] if has_failed else []
+        found["spec"] = {"taints": [*others, *own]}
+    if not found:
+        return {}
+    known = {key: metadata[key] for key in ("name", "resourceVersion")}
+    return {**found, "metadata": {**found.get("metadata", {}), **known}}

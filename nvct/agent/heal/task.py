@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task `heal`: takes a GPU that has failed from its pods, resets it, checks it, gives it back.
+
+`machine` decides, this asks and acts. Each step is written to disk before it is taken, so that an
+agent that was killed goes on, or goes back. The Node shows what is asked of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from nvct import typed
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import Backoff, tick
+from nvct.agent.heal import brakes, machine, node, settings
+from nvct.agent.heal.brakes import Brakes
+from nvct.agent.heal.gpus import Gpus
+from nvct.agent.heal.machine import HEALING, LEVELS, STEPS, Look, Record, Rules
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.machine import Health
+from nvct.agent.health.store import Store
+from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, Cluster, ClusterError
+from nvct.agent.kubernetes.node_pods import PodDevice, Pods
+from nvct.agent.kubernetes.node_watch import find_node
+from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.web.exposition import Family, family
+from nvct.errors import NvctError
+from nvct.host.faults import REMEDIES
+
+TASK = "heal"
+FILE = "heal.json"
+LOOK_S = 1.0
+RETRY_S = 10.0
+"""The longest pause after a look that failed."""
+PROTECTED = "nvct.dev/evict"
+"""The label of pods that are never evicted, with the value `never`."""
+REASONS: Mapping[machine.Step, str] = {
+    "quarantined": "GPUQuarantined",
+    "evicting": "GPUEvicting",
+    "releasing": "GPUReleasing",
+    "resetting": "GPUResetting",
+    "checking": "GPUChecking",
+    "probation": "GPUHealed",
+    "requested": "GPUNeedsHelp",
+    "failed": "GPUHealingFailed",
+}
+"""Of Events."""
+WORDS: Mapping[machine.Step, str] = {
+    "quarantined": "is quarantined",
+    "evicting": "has its pods evicted",
+    "releasing": "is closed by all before a reset",
+    "resetting": "is reset",
+    "checking": "was reset, and is checked",
+    "probation": "shows no error any more, and is on probation",
+    "requested": "needs somebody to act",
+    "failed": "is not healed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A record on disk, with its GPU."""
+
+    gpu: str
+    record: Record
+
+
+def make(context: Context) -> Healing:
+    """Return the task.
+
+    Raises:
+        UsageError: a setting is wrong.
+        ClusterError: there is no access to the cluster.
+    """
+    known = context.load(settings.resolve)
+    cluster = context.connect()
+    brake = None
+    if known.rules.allows("evicting"):
+        limits, resets = brakes.limits(context.env), Store(context.folder, name=brakes.RESETS)
+        brake = Brakes(cluster, context.node, limits, resets, context.journal)
+    return Healing(
+        known.rules,
+        cluster=cluster,
+        node=context.node,
+        pods=Pods(context.client, cluster, node=context.node),
+        gpus=Gpus(context.client, context.env, groups=known.group),
+        health=lambda: context.shared.health,
+        store=Store(context.folder, name=FILE),
+        log=context.journal,
+        brake=brake,
+    )
+
+
+class Healing(Task):
+    """The task of the agent that heals GPUs.
+
+    Args:
+        health: returns the health of the GPUs, None while no task watches it.
+        brake: None where nothing limits how many nodes heal at once.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        cluster: Cluster,
+        node: str,
+        pods: Pods,
+        gpus: Gpus,
+        health: Callable[[], HealthEngine | None],
+        store: Store,
+        log: Log,
+        brake: Brakes | None = None,
+    ) -> None:
+        super().__init__(log)
+        self._rules, self._node, self._brake = rules, node, brake
+        self._cluster, self._pods, self._gpus = cluster, pods, gpus
+        self._health, self._store = health, store
+        self._records: dict[str, Record] = {}
+        self._steps: Counter[tuple[str, str]] = Counter()
+        self._shown: tuple[bool, str] | None = None
+        self._holds_brake = True  # of a process that was killed
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the level, and the GPUs that are being healed, as JSON data."""
+        now = time.monotonic()
+        return [
+            {
+                "remediation": self._rules.level,
+                "group": self._gpus.groups,
+                "evict_s": self._rules.evict_s,
+                "problem": self.problem.text or self._store.problem,
+                "gpus": [
+                    {
+                        "uuid": gpu, "step": record.step, "reason": record.reason,
+                        "action": record.action, "seconds": round(now - record.since, 1),
+                    }
+                    for gpu, record in self._records.items()
+                ],
+            }
+        ]  # fmt: skip
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the step of each GPU that is being healed, and how often each was taken."""
+        rows = [
+            (int(record.step == step), {"UUID": gpu, "step": step})
+            for gpu, record in self._records.items()
+            for step in STEPS
+        ]
+        yield family("nvct_heal_step", "Step of a GPU's healing: 1 for the one it is in.", rows)
+        counts = [
+            (count, {"UUID": gpu, "step": step}) for (gpu, step), count in self._steps.items()
+        ]
+        yield family("nvct_heal_steps_total", "How often a step of the healing was taken.", counts)
+
+    async def run(self) -> None:
+        """Heal until canceled."""
+        try:
+            while (health := self._health()) is None:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(LOOK_S)
+            self._resume()
+            backoff = Backoff(RETRY_S)
+            while True:
+                if await self._look(health):
+                    backoff.reset()
+                await asyncio.sleep(backoff.next_s() if self.problem.text else tick(LOOK_S))
+        finally:
+            health = self._health()
+            if health is not None:
+                health.withhold({})
+            if self._brake is not None:
+                await self._brake.close()
+            await self._pods.close()
+            await self._cluster.close()
+
+    def _resume(self) -> None:
+        """Take over what another process of this boot has begun."""
+        document = self._store.read()
+        if not isinstance(document, dict):
+            return
+        try:
+            saved = typed.load(tuple[Saved, ...], document.get("gpus"), "gpus")
+        except typed.MalformedError as error:
+            self._log.warning(f"it is not known which GPUs were being healed: {error}")
+            return
+        now = time.monotonic()
+        self._records = {
+            each.gpu: machine.resumed(each.record, now, self._rules) for each in saved
+        }
+
+    async def _look(self, health: HealthEngine) -> bool:
+        """Take the next step of each GPU, and show what the Node has to; return whether it works.
+
+        What does not answer keeps no other GPU waiting.
+        """
+        known = health.of_gpus()
+        steps: list[Callable[[], Awaitable[None]]] = [
+            *(partial(self._advance, health, gpu, state) for gpu, state in known.items()),
+            self._free_others,
+            partial(self._show, known),
+        ]
+        failure: NvctError | None = None
+        for work in steps:
+            try:
+                await work()
+            except SupervisorEndedError:
+                raise
+            except NvctError as error:
+                failure = error
+        if failure is None:
+            self.problem.clear()
+        else:
+            self.problem.tell(failure)
+        return failure is None
+
+    async def _advance(self, health: HealthEngine, gpu: str, state: Health) -> None:
+        before = self._records.get(gpu)
+        if before is None and state.state != "unhealthy":
+            return
+        seen = await self._seen(health, gpu, before, state)
+        after = machine.step(before, seen, time.monotonic(), self._rules)
+        if after == before:
+            return
+        self._records.pop(gpu, None)
+        if after is not None:
+            self._records[gpu] = after
+        saved = [typed.dump(Saved(gpu=uuid, record=each)) for uuid, each in self._records.items()]
+        self._store.write({"gpus": saved})
+        health.withhold(
+            {
+                other: f"it is reset together with {uuid}"
+                for uuid, record in self._records.items() if record.step in HEALING
+                for other in record.gpus if other not in self._records
+            }
+        )  # fmt: skip
+        if after is None or before is None or after.step != before.step:
+            self._tell(health, gpu, after)
+
+    def _tell(self, health: HealthEngine, gpu: str, after: Record | None) -> None:
+        """Tell of a step: in the log, by `nvct log`, an Event and a counter."""
+        if after is None:
+            self._log.decided(TASK, "changed", gpu, result="healed")
+            return
+        self._steps[gpu, after.step] += 1
+        reason = f": {after.reason}" if after.reason else ""
+        remedy = f"; {REMEDIES[after.action]}" if after.action else ""
+        text = f"{WORDS[after.step]}{reason}{remedy}"
+        self._log.decided(TASK, "changed", gpu, result=text)
+        is_warning = after.step in ("requested", "failed", "evicting")
+        health.note(gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning)
+
+    async def _seen(
+        self, health: HealthEngine, gpu: str, record: Record | None, state: Health
+    ) -> Look:
+        """Ask what the step needs to know, and do what it does."""
+        seen = Look(health=state)
+        if record is None or (state.state != "unhealthy" and record.step != "resetting"):
+            return seen
+        if record.step == "quarantined":
+            return await self._begun(seen, gpu, record)
+        if record.step == "evicting":
+            return replace(seen, users=await self._evicted(record.gpus))
+        if record.step == "releasing":
+            return replace(seen, holders=await self._gpus.holders(record.gpus))
+        return await self._reset(seen, health, gpu, record) if record.step == "resetting" else seen
+
+    async def _reset(self, seen: Look, health: HealthEngine, gpu: str, record: Record) -> Look:
+        """Reset a GPU, and those that are reset with it, unless it was reset too often."""
+        refusal = self._brake.count_reset(gpu) if self._brake else ""
+        if refusal:
+            return replace(seen, outcome=refusal)
+        try:
+            await self._gpus.reset(record.gpus)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            holders = await self._gpus.holders(record.gpus)
+            return replace(seen, outcome=error.message, holders=holders)
+        health.note_reset(record.gpus)
+        return replace(seen, outcome="")
+
+    async def _begun(self, seen: Look, gpu: str, record: Record) -> Look:
+        """Learn what else has to be reset, and take the brake, once the GPU is given up."""
+        waited_s = time.monotonic() - record.since
+        if not self._rules.allows("evicting") or waited_s < self._rules.quarantine_s:
+            return seen
+        gpus: tuple[str, ...] = (gpu,)
+        refusal = ""
+        if self._rules.allows("releasing") and seen.health.action == "reset":
+            gpus, refusal = await self._gpus.together(gpu)
+        wait = await self._brake.take() if self._brake else ""
+        self._holds_brake |= not wait
+        return replace(seen, gpus=gpus, refusal=refusal, wait=wait)
+
+    async def _evicted(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """Evict the pods that have GPUs, and return which are still there, and why."""
+        waits: dict[tuple[str, str], str] = {}
+        for pod in await self._pods.devices(gpus):
+            name = (pod.namespace, pod.pod)
+            if name not in waits:
+                waits[name] = f"{pod}{await self._why_not_evicted(pod)}"
+        return tuple(waits.values())
+
+    async def _why_not_evicted(self, pod: PodDevice) -> str:
+        """Evict a pod; return why it is not, "" if it is about to end."""
+        if pod.found is None:
+            return ", and it is not known whether it may be evicted"
+        metadata = pod.found["metadata"]
+        if (metadata.get("labels") or {}).get(PROTECTED) == "never":
+            return f", and label {PROTECTED} forbids its eviction"
+        if metadata.get("deletionTimestamp"):
+            return ""
+        try:
+            await self._pods.evict([pod])
+        except ClusterError as error:
+            if not error.status:
+                raise
+            return f", and {error.message}"
+        return ""
+
+    async def _free_others(self) -> None:
+        """Let other nodes heal once this one does not."""
+        heals = any(record.step in HEALING for record in self._records.values())
+        if heals and self._brake is not None:
+            await self._brake.take()  # another process of this node may have held it
+        if self._holds_brake and not heals:
+            if self._brake is not None:
+                await self._brake.release()
+            self._holds_brake = False
+
+    async def _show(self, known: Mapping[str, Health]) -> None:
+        """Write the Node's taint and label where they differ, and ask for a reboot."""
+        has_failed = bool(known) and all(each.state == "unhealthy" for each in known.values())
+        request = node.worst(record.action for record in self._records.values() if record.action)
+        if self._shown == (has_failed, request):
+            return
+        found = await find_node(self._cluster, self._node)
+        patch = node.patch(found, has_failed=has_failed, request=request)
+        if patch:
+            await self._cluster.merge(NODE, patch, node.MANAGER)
+        if request == "reboot" and self._rules.level == LEVELS[-1]:
+            try:
+                await self._cluster.create(node.REBOOT, node.reboot(found))
+            except ClusterError as error:  # without NVSentinel, the label asks alone
+                if error.status not in (CONFLICT, NOT_FOUND):
+                    raise
+            else:
+                self._log.warning(f"NVSentinel is asked to reboot {self._node}")
+                self._log.decided(TASK, "changed", self._node, result="a RebootNode was made")
+        self._shown = has_failed, request

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods of this node that have GPUs: by the kubelet who has what, by the API server the rest.
+
+A claim has the devices that the journal of nvct's driver says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nvct.agent.kubelet.pod_resources import (
+    SOCKET,
+    Claimed,
+    Holding,
+    PodResources,
+    claimed,
+    journal_beside,
+    uuid_of,
+)
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError, Object
+from nvct.agent.nvml.client import NvmlClient
+from nvct.host.nvml.model import NvmlReport
+
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevice:
+    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
+
+    namespace: str
+    pod: str
+    gpu: str
+    instance: tuple[int, int] | None
+    device: str
+    found: Object | None = field(default=None, compare=False)
+    """The pod; None if this account may not read it."""
+
+    def __str__(self) -> str:
+        """Return e.g. "pod default/train has MIG-1234"."""
+        return f"pod {self.namespace}/{self.pod} has {self.device}"
+
+
+class Pods:
+    """The pods of this node that have devices.
+
+    Args:
+        node: its name: a pod of the same name that runs elsewhere by now is another one.
+    """
+
+    def __init__(
+        self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET, node: str = ""
+    ) -> None:
+        self._nvml = nvml
+        self._cluster = cluster
+        self._node = node
+        self._kubelet = PodResources(socket)
+        self._journal = journal_beside(socket)
+
+    async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
+        """Return the devices of all pods that have not ended; [] where there is no kubelet.
+
+        Args:
+            gpus: only these, by UUID.
+
+        Raises:
+            HostError, NvmlError: the kubelet or NVML does not answer.
+        """
+        if not self._kubelet.is_there():
+            return []
+        holdings = await self._kubelet.holdings(with_claims=True)
+        of_claims = claimed(self._journal) if any(each.claim for each in holdings) else {}
+        found = devices(holdings, await self._nvml.report(), of_claims)
+        found = [each for each in found if gpus is None or each.gpu in gpus]
+        names = {(each.namespace, each.pod) for each in found}
+        pods = {name: await self._find(*name) for name in names}
+        return [
+            replace(each, found=pod or None)
+            for each in found
+            if (pod := pods[each.namespace, each.pod]) is not None
+        ]
+
+    async def evict(self, pods: Iterable[PodDevice]) -> None:
+        """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
+        uids = {
+            (each.namespace, each.pod): each.found["metadata"].get("uid", "") if each.found else ""
+            for each in pods
+        }
+        for (namespace, name), uid in sorted(uids.items()):
+            await self._cluster.evict(namespace, name, uid)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._kubelet.close()
+
+    async def _find(self, namespace: str, name: str) -> Object | None:
+        """Return a pod, {} if it may not be read; None if it has ended: older kubelets list it."""
+        try:
+            pod = await self._cluster.find(POD, name, namespace)
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            return {}
+        if pod is None or pod.get("status", {}).get("phase") in ENDED:
+            return None
+        is_here = not self._node or pod["spec"].get("nodeName") == self._node
+        return pod if is_here else None
+
+
+def devices(
+    holdings: Iterable[Holding], report: NvmlReport, of_claims: Mapping[Claimed, str] | None = None
+) -> list[PodDevice]:
+    """Return the devices that containers have, of the GPUs of a report, by any form of an id."""
+    known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
+    for gpu in report.gpus:
+        known[gpu.uuid] = known[str(gpu.index)] = gpu.uuid, None, gpu.uuid
+        for mig in gpu.mig:
+            device = gpu.uuid, (mig.gi, mig.ci), mig.uuid
+            known[mig.uuid] = known[f"{gpu.index}:{mig.index}"] = device
+    found = []
+    for holding in holdings:
+        for id_ in holding.devices:
+            if holding.claim:
+                claim = (holding.claim.namespace, holding.claim.name, id_)
+                id_ = (of_claims or {}).get(claim, "")
+            entry = known.get(uuid_of(id_))
+            if entry is not None:
+                gpu_uuid, instance, uuid = entry
+                found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
+    return list(dict.fromkeys(found))
+
+
+def sentence(items: Sequence[object], limit: int = 4) -> str:
+    """Return some items as one text."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return "; ".join(map(str, items[:limit])) + more

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The preflight: what is found on simulated nodes, and what the engine makes of it."""
+
+import asyncio
+import contextlib
+import io
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.core.logs import Log
+from nvct.agent.health import engine as engine_module
+from nvct.agent.health import preflight
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.settings import resolve
+from nvct.agent.health.store import NAME, Store
+from nvct.agent.web import exposition
+from nvct.errors import NvmlError, UsageError
+from nvct.host.nvml.model import NvmlEvents
+from nvct.host.nvml.sample_model import GpuPreflight, NvmlPreflight
+from nvct_sim import node_changes, state, tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.health.engines import engine
+from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
+from tests.unit.agent.test_conditions import client_of
+
+DRIVER = "580.159.04"
+WIDTH = "the PCIe link has 8 of 16 lanes"
+NARROW = {"pcie_width": 8.0, "pcie_width_max": 16.0}
+OFF = {"persistence": 0.0}
+
+
+def found_on(node: tree.Node) -> dict[int, dict[str, str]]:
+    """Return the findings about a node's GPUs, by index."""
+
+    async def ask() -> NvmlPreflight:
+        with client_of(node) as client:
+            return await client.preflight()
+
+    answer = asyncio.run(ask())
+    assert answer.driver_version == node.installed
+    judged = preflight.judge(answer.gpus)
+    numbers = {tree.gpu_uuid(node.name, number): number for number in range(len(judged))}
+    return {numbers[uuid]: texts for uuid, texts in judged.items() if texts}
+
+
+@pytest.mark.parametrize(
+    "profile",
+    ["h200", "hgx-h100", "h100-mig", "a100-80", "v100-8", "gtx1080ti-9", "vgpu", "mixed"],
+)
+def test_a_node_that_is_well_has_no_finding(profile: str, tmp_path: Path) -> None:
+    assert (
+        found_on(tree.create("well", profile, tmp_path, nodes="plain", native_cache=CACHE)) == {}
+    )
+
+
+@pytest.fixture(scope="module")
+def hgx(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
+    folder = tmp_path_factory.mktemp("hgx")
+    return tree.create("hgx", "hgx-h100", folder, nodes="plain", native_cache=CACHE)
+
+
+@pytest.fixture
+def node(hgx: tree.Node) -> Iterator[tree.Node]:
+    before = dict(hgx.state().gpu(2).fields)
+    yield hgx
+    with state.change(hgx.state_file) as now:
+        fields = now.gpu(2).fields
+        fields.clear()
+        fields.update(before)
+
+
+@pytest.mark.parametrize(
+    ("fields", "check", "text"),
+    [
+        ({"ecc_uncorrected": 3}, "ecc-errors", "uncorrected memory errors since the start: 3"),
+        ({"remap_pending": 1}, "remap-pending", "replaced at the next reset"),
+        ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
+        ({"eccnext": 0}, "ecc-pending", "ECC is switched off at the next reset"),
+        ({"pciewidth": 8}, "pcie-width", WIDTH),
+        ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
+        ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
+        (
+            {"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
+            "the clocks of the idle GPU are limited: power brake",
+        ),
+        ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
+        ({"persistence": 0}, "persistence", "persistence mode is off"),
+    ],
+)  # fmt: skip
+def test_each_finding(
+    node: tree.Node, fields: dict[str, int | str], check: str, text: str
+) -> None:
+    node_changes.set_gpu(node, 2, **fields)
+    ((index, texts),) = found_on(node).items()
+    assert (index, list(texts)) == (2, [check])
+    assert text in texts[check]
+    if check in ("ecc-pending", "ecc-errors", "remap-pending"):
+        node_changes.reset_gpu(node, 2)
+        assert found_on(node) == {}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"util": 90, "throttle": "hw-slowdown+hw-thermal"},  # a hot GPU that works
+        {"throttle": "idle+power-cap+sw-thermal"},
+        {"mig": 1, "linksdown": 18},
+    ],
+)
+def test_no_finding(node: tree.Node, fields: dict[str, int | str]) -> None:
+    with state.change(node.state_file) as now:
+        known = {k: state.value(k, str(v)) for k, v in fields.items()}
+        now.gpu(2).fields.update(known)
+    assert found_on(node) == {}
+
+
+def test_what_nvml_does_not_report_is_no_finding() -> None:
+    gpus = (
+        GpuPreflight(uuid=GPU, name="old"),
+        GpuPreflight(uuid=SPLIT, name="old", values=NARROW),
+    )
+    assert preflight.judge(gpus) == {GPU: {}, SPLIT: {"pcie-width": WIDTH}}
+    half = GpuPreflight(uuid=GPU, name="old", values={"ecc_next": 1.0, "pcie_width": 8.0})
+    assert preflight.judge((half,)) == {GPU: {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [("default", {}), ("persistence=ignore, pcie-speed=withhold",
+                       {"persistence": "ignore", "pcie-speed": "withhold"})],
+)  # fmt: skip
+def test_the_table_can_be_changed(text: str, changed: dict[str, str]) -> None:
+    usual = {name: check.effect for name, check in preflight.CHECKS.items()}
+    assert resolve("auto", "", "", {}, text).preflight == {**usual, **changed}
+
+
+@pytest.mark.parametrize("text", ["on", "pcie=warn", "pcie-width", "pcie-width=reset"])
+def test_a_word_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--health-preflight has no"):
+        resolve("auto", "", "", {}, text)
+
+
+def test_it_does_not_go_with_the_incumbents_way() -> None:
+    assert resolve("never", "", "", {}, "none").preflight is None
+    with pytest.raises(UsageError, match="does not go with --health-recovery=never"):
+        resolve("never", "", "", {}, "default")
+
+
+class Machine(Nvml):
+    """Stands for a client that is asked for a preflight as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver, self.watch = DRIVER, 1
+        self.found: dict[str, float] = {}
+        self.preflights = 0
+        self.failures: list[Exception] = []
+
+    async def events(self) -> NvmlEvents:
+        known = await super().events()
+        return NvmlEvents(watch=self.watch, events=known.events, unanswered=known.unanswered)
+
+    async def preflight(self) -> NvmlPreflight:
+        self.preflights += 1
+        if self.failures:
+            raise self.failures.pop()
+        gpus = (
+            GpuPreflight(uuid=GPU, name="H100", values=dict(self.found)),
+            GpuPreflight(uuid=SPLIT, name="H100"),
+        )
+        answering = tuple(gpu for gpu in gpus if gpu.uuid not in self.hanging)
+        return NvmlPreflight(driver_version=self.driver, gpus=answering)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EVENTS_S", 0.01), ("LOOK_S", 0.02), ("LOOK_SOON_S", 0.02)):
+        monkeypatch.setattr(engine_module, name, value)
+    monkeypatch.setattr(preflight, "AGAIN_S", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def watched(health: HealthEngine, nvml: Machine) -> AsyncIterator[Task]:
+    """Yield a task that offers devices, as the device plugin does: it begins before."""
+    task = Task(health, nvml)
+    client = task.client()
+    assert client
+    await health.begin(client)
+    async with task.running():
+        yield task
+
+
+async def test_a_finding_withholds_a_gpu_from_the_first_list_on_until_it_ends() -> None:
+    health, nvml = engine(preflight="default"), Machine()
+    nvml.found = {**NARROW, **OFF}
+    why = f"preflight: {WIDTH}, persistence mode is off; reset the GPU"
+    async with watched(health, nvml) as task:
+        assert health.problem(GPU) == why
+        assert health.problem(SPLIT) == ""
+        await until(lambda: "unhealthy" in task.states())
+        assert health.problem(GPU) == why
+        found = health.describe()["preflight"]
+        assert found == {
+            GPU: {
+                "pcie-width": {"effect": "withhold", "text": WIDTH},
+                "persistence": {"effect": "warn", "text": "persistence mode is off"},
+            }
+        }
+        text = exposition.text(health.metrics())
+        line = f'nvct_health_preflight{{UUID="{GPU}",check="pcie-width",effect="withhold"}} 1\n'
+        assert line in text
+        nvml.found = OFF
+        await until(lambda: "on probation" in health.problem(GPU))
+        await until(lambda: health.problem(GPU) == "")
+        assert task.states()[-1] in ("healthy", "suspect")
+        await until(lambda: task.states()[-1] == "suspect")
+        nvml.found = {}
+        await until(lambda: task.states()[-1] == "healthy")
+
+
+async def test_a_warning_is_a_doubt_and_the_gpu_is_offered() -> None:
+    health, nvml = engine(preflight="pcie-width=warn"), Machine()
+    nvml.found = NARROW
+    async with watched(health, nvml) as task:
+        assert health.problem(GPU) == ""
+        await until(lambda: task.states() == ["suspect"])
+        assert task.changes[-1].after.reason == f"preflight: {WIDTH}"
+        assert health.problem(GPU) == ""
+
+
+async def test_a_check_that_is_ignored_is_not_told() -> None:
+    health, nvml = engine(preflight="pcie-width=ignore"), Machine()
+    nvml.found = NARROW
+    async with watched(health, nvml) as task:
+        await asyncio.sleep(0.2)
+        assert (task.states(), health.problem(GPU)) == ([], "")
+        assert nvml.preflights == 1, "when the list was made"
+
+
+async def checks_after(change: Callable[[Machine], None]) -> tuple[str, int]:
+    """Return what withholds a GPU that became slow, after something else; and the questions."""
+    health, nvml = engine(preflight="default"), Machine()
+    nvml.values = {"energy": 9e6}
+    async with watched(health, nvml):
+        await asyncio.sleep(0.1)
+        before, nvml.found = nvml.preflights, NARROW
+        change(nvml)
+        await asyncio.sleep(0.2)
+        return health.problem(GPU), nvml.preflights - before
+
+
+async def test_a_gpu_is_checked_once() -> None:
+    """What comes later comes from its work, and the looks at its health see it."""
+    assert await checks_after(lambda _: None) == ("", 0)
+
+
+async def test_another_worker_of_the_same_driver_changes_nothing() -> None:
+    assert await checks_after(lambda nvml: setattr(nvml, "watch", 2)) == ("", 1)
+
+
+def another_driver(nvml: Machine) -> None:
+    nvml.watch, nvml.driver = 2, "590.48.01"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [another_driver, lambda nvml: nvml.values.update(energy=10.0)],
+    ids=["driver", "reset"],
+)
+async def test_it_is_checked_after_a_change_of_the_driver_and_a_reset(
+    change: Callable[[Machine], None],
+) -> None:
+    why, count = await checks_after(change)
+    assert why == f"preflight: {WIDTH}; reset the GPU"
+    assert count > 0
+
+
+async def test_a_check_that_fails_after_a_reset_is_made_again() -> None:
+    def reset(nvml: Machine) -> None:
+        nvml.failures = [NvmlError("no answer within 5 s")]
+        nvml.values.update(energy=10.0)
+
+    why, count = await checks_after(reset)
+    assert why == f"preflight: {WIDTH}; reset the GPU"
+    assert count > 1
+
+
+async def test_a_gpu_that_hangs_is_checked_when_it_answers() -> None:
+    health, nvml = engine(preflight="default"), Machine()
+    nvml.found, nvml.hanging = NARROW, {GPU: "no answer within 0.8 s"}
+    async with watched(health, nvml):
+        assert "does not answer" in health.problem(GPU)
+        nvml.hanging = {}
+        await until(lambda: WIDTH in health.problem(GPU) or health.problem(GPU) == "")
+        assert WIDTH in health.problem(GPU)
+
+
+async def test_the_signal_of_a_repair_has_each_gpu_checked() -> None:
+    health, nvml = engine(preflight="default"), Machine()
+    async with watched(health, nvml):
+        await asyncio.sleep(0.05)
+        nvml.found = NARROW
+        health.forget()
+        assert health.problem(GPU) == preflight.PENDING
+        await until(lambda: WIDTH in health.problem(GPU))
+
+
+async def test_the_next_process_of_a_boot_checks_no_gpu_again(tmp_path: Path) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    nvml, store = Machine(), Store(str(tmp_path), str(boot))
+    async with watched(engine(preflight="default", store=store), nvml):
+        await until((tmp_path / NAME).exists)
+    nvml.found = NARROW
+    later = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    async with watched(later, nvml):
+        assert later.problem(GPU) == ""
+    boot.write_text("two\n")
+    booted = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    assert booted.problem(GPU) == preflight.PENDING
+    async with watched(booted, nvml):
+        assert WIDTH in booted.problem(GPU)
+
+
+async def test_it_is_switched_on_and_off_while_the_agent_runs() -> None:
+    health, nvml = engine(log=Log(target=io.StringIO())), Machine()
+    nvml.found = NARROW
+    async with watched(health, nvml) as task:
+        assert nvml.preflights == 0
+        health.use(resolve("auto", "0.1", "", {}, "default"))
+        assert health.problem(GPU) == preflight.PENDING
+        await until(lambda: "unhealthy" in task.states())
+        health.use(resolve("auto", "0.1", "", {}))
+        await until(lambda: health.problem(GPU) == "")
+        assert "preflight" not in health.describe()
+
+
+def test_where_it_is_off_its_module_is_not_loaded() -> None:
+    program = """if True:
+        import sys
+        from nvct.agent.health import engine, settings
+        from nvct.agent.core.logs import Log
+        engine.HealthEngine(settings.from_environment({"HEALTH_PREFLIGHT": "none"}), Log())
+        assert "nvct.agent.health.preflight" not in sys.modules
+        settings.from_environment({"HEALTH_PREFLIGHT": "default"})
+        assert "nvct.agent.health.preflight" in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
