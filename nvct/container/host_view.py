@@ -253,7 +253,7 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
 
 
 def _way_by_hierarchy(bundle: Bundle) -> str:
-    """Return how a container's own mount has control groups of others (version 2)."""
+    """Return how a container's own mount has control groups of others."""
     path = _namespace(bundle, "cgroup")
     if path == "" or not any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts):
         return ""
