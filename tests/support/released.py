@@ -66,17 +66,8 @@ def keyring() -> Iterator[dict[str, str]]:
         prefix="nvct-gpg-", dir="/tmp", ignore_cleanup_errors=True
     ) as home:
         env = {**os.environ, "GNUPGHOME": home}
-        words = (
-            "--batch",
-            "--passphrase",
-            "",
-            "--quick-generate-key",
-            KEY,
-            "ed25519",
-            "sign",
-            "never",
-        )
-        captured(["gpg", *words], env=env, check=True)
+        words = ("--quick-generate-key", KEY, "ed25519", "sign", "never")
+        captured(["gpg", "--batch", "--passphrase", "", *words], env=env, check=True)
         yield env
         captured(["gpgconf", "--kill", "all"], env=env)
 

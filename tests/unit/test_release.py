@@ -58,15 +58,9 @@ def apt(folder: Path, source: Path, *words: str) -> str:
         "Dir::Etc::trustedparts": "none", "Dir::Etc::trusted": "none/gpg",
     }  # fmt: skip
     options = [f"-o{name}={folder}/{path}" for name, path in config.items()]
-    command = [
-        "apt-get",
-        "-oAPT::Sandbox::User=root",
-        "-oAPT::Update::Error-Mode=any",
-        *options,
-        *words,
-    ]
+    options += ["-oAPT::Sandbox::User=root", "-oAPT::Update::Error-Mode=any"]
     try:
-        done = captured(command, cwd=folder)
+        done = captured(["apt-get", *options, *words], cwd=folder)
     except FileNotFoundError:
         pytest.skip("no apt-get")
     return f"{'ok: ' if done.returncode == 0 else ''}{done.stdout}{done.stderr}"
@@ -107,15 +101,8 @@ def of_another(folder: Path, env: dict[str, str]) -> None:
     (suite / "InRelease").unlink()
     (suite / "Release.gpg").unlink()
     with released.keyring() as other:
-        words = [
-            "gpg",
-            "--batch",
-            "--output",
-            f"{suite}/InRelease",
-            "--clearsign",
-            f"{suite}/Release",
-        ]
-        captured(words, env=other, check=True)
+        words = ("--output", f"{suite}/InRelease", "--clearsign", f"{suite}/Release")
+        captured(["gpg", "--batch", *words], env=other, check=True)
 
 
 def of_another_index(folder: Path, _: dict[str, str]) -> None:
@@ -147,11 +134,8 @@ def test_the_rpm_repository_names_its_packages_and_is_signed(
     folder, url = release
     data = folder / "rpm/repodata"
     keyring = tmp_path / "key.gpg"
-    captured(
-        ["gpg", "--batch", "--output", keyring, "--dearmor", folder / "nvct.asc"],
-        env=env,
-        check=True,
-    )
+    words = ("--batch", "--output", keyring, "--dearmor", folder / "nvct.asc")
+    captured(["gpg", *words], env=env, check=True)
     for path in (data / "repomd.xml", folder / "SHA256SUMS"):
         done = captured(["gpgv", "--keyring", keyring, f"{path}.asc", path])
         assert done.returncode == 0, done.stderr
@@ -203,12 +187,9 @@ def test_each_file_has_a_bill_of_what_is_in_it(release: tuple[Path, str]) -> Non
     assert len(files) == 5 + 6 + 1 + 1 + 2
     for path in files:
         bill = bills[f"{path.name}.spdx.json"]
-        assert bill["packages"][0]["checksums"] == [
-            {
-                "algorithm": "SHA256",
-                "checksumValue": hashlib.sha256(path.read_bytes()).hexdigest(),
-            }
-        ]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        (checksum,) = bill["packages"][0]["checksums"]
+        assert checksum == {"algorithm": "SHA256", "checksumValue": digest}
         others = [package["name"] for package in bill["packages"][1:]]
         assert others == (["others"] if path.name.endswith(".tar.gz") else []), path.name
 
@@ -239,10 +220,11 @@ def test_the_release_before_stays_for_the_way_back(
 ) -> None:
     folder, _ = release
     former = shutil.copytree(folder, tmp_path / "former")
-    old = []
+    old: list[Path] = []
     for pattern in ("apt/pool/nvct_*", "rpm/nvct-[0-9]*.rpm", "images/*.tar", "helm/*.tgz"):
         path = next(former.glob(pattern))
-        old.append(shutil.copy(path, path.with_name(path.name.replace(version, "0.0.9"))))
+        old.append(path.with_name(path.name.replace(version, "0.0.9")))
+        shutil.copy(path, old[-1])
     sums = "rm SHA256SUMS*; find * -type f -exec sha256sum {} + > s; mv s SHA256SUMS"
     captured(["sh", "-c", f"{sums}; gpg -ab SHA256SUMS"], cwd=former, env=env, check=True)
 

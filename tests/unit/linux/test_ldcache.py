@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ld.so.cache: parsing, positions of new entries, and comparison with glibc's own tools."""
 
+import os
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -14,6 +16,8 @@ from nvct_sim.elf_writer import shared_object
 from tests.support.processes import captured
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
+MACHINE = os.uname().machine
+"""ldconfig's own."""
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None, reason="needs ldconfig")
 
 # Numbers against letters and against nothing, leading zeros, long numbers, signs of char.
@@ -190,7 +194,7 @@ def test_a_real_cache_is_read_and_kept_with_its_generator(tmp_path: Path) -> Non
 def test_the_order_of_entries_is_that_of_ldconfig(tmp_path: Path) -> None:
     expected = ldcache.parse(image(tmp_path, NAMES)).entries
 
-    merged = ldcache.merge(None, [(n, f"/opt/lib/{n}") for n in sorted(NAMES)], machine="x86_64")
+    merged = ldcache.merge(None, [(n, f"/opt/lib/{n}") for n in sorted(NAMES)], machine=MACHINE)
 
     assert ldcache.parse(merged).entries == expected
     assert len(expected) == len(NAMES)
@@ -224,10 +228,11 @@ def test_hwcaps_subdirectories_survive_a_merge(tmp_path: Path, form: str) -> Non
     if not ldcache.parse(old).hwcaps:
         pytest.skip("ldconfig is older than glibc 2.33")
 
-    merged = ldcache.merge(old, [("liba.so", "/drv/liba.so")], machine="x86_64")
+    merged = ldcache.merge(old, [("liba.so", "/drv/liba.so")], machine=MACHINE)
 
     (tmp_path / "etc/ld.so.cache").write_bytes(merged)
-    assert 'libz.so.1 (libc6,x86-64, hwcap: "x86-64-v3")' in ldconfig(tmp_path, "-p")
+    listed = ldconfig(tmp_path, "-p")
+    assert re.search(r'libz\.so\.1 \(libc6,\S+, hwcap: "x86-64-v3"\)', listed)
 
 
 @needs_ldconfig
