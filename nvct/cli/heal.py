@@ -11,11 +11,9 @@ import click
 
 from nvct import typed
 from nvct.agent.core import instance
-from nvct.agent.heal.machine import Rules, plan, reset_together
-from nvct.agent.heal.task import TASK
+from nvct.agent.heal.machine import TASK, Rules, plan, reset_together
 from nvct.agent.health.machine import Health
 from nvct.agent.kubelet.pod_resources import SOCKET, PodResources, claimed, journal_beside
-from nvct.agent.kubernetes.node_pods import devices
 from nvct.cli.gostyle import GoStyle, LazyGroup
 from nvct.cli.mig.machine import machine_of
 from nvct.errors import HostError, UsageError
@@ -79,6 +77,8 @@ def _task(status: Any) -> dict[str, Any]:  # noqa: ANN401  JSON data
 
 async def _pods(report: NvmlReport, gpus: Sequence[str]) -> list[str]:
     """Return which pods have GPUs, by the kubelet."""
+    from nvct.agent.kubernetes.node_pods import devices  # loads what only an agent needs
+
     kubelet = PodResources(SOCKET)
     if not kubelet.is_there():
         return []

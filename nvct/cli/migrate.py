@@ -238,13 +238,19 @@ def _transaction(folder: str) -> fix.Transaction:
 
 
 def _tell_systemd(changed: Sequence[str]) -> None:
-    """Have systemd read units that were changed, and watch what an enabled one names."""
+    """Have systemd read units that were changed, and watch what an enabled one names.
+
+    NVIDIA's service stays active once it has run: until it is stopped, its path cannot start it.
+    """
     folder = f"/{migration.UNITS_OF_ADMINS}"
     has_units = any(path.startswith(f"{folder}/") for path in changed)
     if not has_units or not os.path.isdir("/run/systemd/system"):
         return
     is_enabled = glob.glob(f"{folder}/*.wants/{WATCH}")
-    for words in (["daemon-reload"], ["restart" if is_enabled else "stop", WATCH]):
+    calls = [["daemon-reload"], ["restart" if is_enabled else "stop", WATCH]]
+    if not command.run(["systemctl", "is-active", "--quiet", SERVICE]).status:
+        calls.append(["stop", SERVICE])
+    for words in calls:
         done = command.run(["systemctl", *words])
         if done.status:
             say(f"warning: systemctl {' '.join(words)}: {done.reason}")

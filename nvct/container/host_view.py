@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import posix
 from errno import EINVAL, ELOOP
+from fcntl import ioctl
 
 from nvct.container.request.resolve import CAP_SYS_ADMIN
 from nvct.errors import DocumentError
@@ -37,6 +38,7 @@ ACCESS = ("ro", "rw", "rro", "rrw")
 BIND_TYPES = ("bind", "none", "", None)
 SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
+NS_GET_USERNS = 0xB701  # ioctl_ns(2)
 LINKS = 40
 """The kernel follows no more (MAXSYMLINKS)."""
 FOLDERS = 256
@@ -251,10 +253,7 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
 
 
 def _way_by_hierarchy(bundle: Bundle) -> str:
-    """Return how a container's own mount of control groups has those of others.
-
-    Without a namespace runtimes mount, in version 1, only the container's own group.
-    """
+    """Return how a container's own mount has control groups of others."""
     path = _namespace(bundle, "cgroup")
     if path == "" or not any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts):
         return ""
@@ -312,26 +311,29 @@ def _namespace(bundle: Bundle, kind: str) -> str | None:
 def _foreign_processes(bundle: Bundle) -> list[str]:
     """Return how a container sees processes that may be the host's.
 
-    The PID namespace that it joins is another container's if its first process has the same user
-    namespace: a user of the host needs a user namespace to make one. Root may enter the files of
-    the processes there, with their uid, and these are the host's.
+    A PID namespace of another user namespace than the container's can be of a user of the host.
+    Root may enter the files of the processes there, with their uid.
     """
     path = _namespace(bundle, "pid")
     if path is None:
         return ["the host's processes (--pid=host)"]
-    process = path.removesuffix("/ns/pid")
     users = _namespace(bundle, "user") or f"{PROC}/self/ns/user"
-    is_containers = path == "" or (
-        process.rpartition("/")[0] == "/proc"
-        and not _is_same(path, f"{PROC}/self/ns/pid")
-        and _is_same(f"{process}/ns/user", users)
-    )
-    return [] if is_containers else [f"processes that may be the host's ({path})"]
+    if not path or (_inode(path, NS_GET_USERNS) == posix.stat(users).st_ino
+                    and _inode(path) != posix.stat(f"{PROC}/self/ns/pid").st_ino):  # fmt: skip
+        return []
+    return [f"processes that may be the host's ({path})"]
 
 
-def _is_same(path: str, other: str) -> bool:
-    one, two = posix.stat(path), posix.stat(other)
-    return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)
+def _inode(path: str, request: int = 0) -> int:
+    """Return the number of a namespace, or of the one that a request of ioctl_ns(2) gives."""
+    fds = [posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)]
+    try:
+        if request:
+            fds.append(ioctl(fds[0], request))
+        return posix.fstat(fds[-1]).st_ino
+    finally:
+        for fd in fds:
+            posix.close(fd)
 
 
 def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:

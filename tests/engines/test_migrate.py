@@ -175,7 +175,7 @@ def test_docker_moves_and_back_and_containers_of_either_can_be_stopped(
 
     said = host.migrate("back").stderr
 
-    assert "is needed to stop 1 container: keep nvct until then" in said
+    assert "is needed to stop 1 container: keep nvct until they have ended" in said
     assert "until it is restarted" not in said, "dockerd has the former runtime"
     host.install_peer()
     assert host.files() == before

@@ -19,7 +19,7 @@ mkdir -p /etc/nvidia-container-runtime /etc/cdi
 cp /lab/config.toml /etc/nvidia-container-runtime/config.toml
 cp /lab/nvidia.yaml /etc/cdi/
 [ ! -e /lab/bundle ] || ln -s /lab/bundle/bin/nvct /usr/bin/nvct
-printf '[Service]\nType=oneshot\nExecStart=/bin/true nvidia-ctk cdi generate\n[Install]\nWantedBy=multi-user.target\n' \
+printf '[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true nvidia-ctk cdi generate\n[Install]\nWantedBy=multi-user.target\n' \
     > $etc/nvidia-cdi-refresh.service
 printf '[Path]\nPathChanged=/etc/nvidia-ctk\n[Install]\nWantedBy=multi-user.target\n' > $etc/nvidia-cdi-refresh.path
 systemctl daemon-reload
@@ -56,6 +56,13 @@ here -r nvct nvct-operator-extensions nvct-base
 say
 here -P nvct nvct-operator-extensions nvct-base
 say
+mv $etc/nvidia-cdi-refresh.* $packaged/ # as other releases of NVIDIA's packages have them
+systemctl daemon-reload
+systemctl reenable nvidia-cdi-refresh.path nvidia-cdi-refresh.service 2> /dev/null
+systemctl restart nvidia-cdi-refresh.path nvidia-cdi-refresh.service
+say
+here -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb
+say
 """
 RPM = r"""
 erase() { # as rpm does
@@ -83,10 +90,10 @@ ls /var/lib/nvct/engines /etc/cdi
 """
 
 
-def _said(folder: str, watches: str) -> str:
+def _said(folder: str, watches: str, service: str = "inactive") -> str:
     """Return the line about two units that are enabled; of these, the path unit runs."""
     units = f"{folder}/nvidia-cdi-refresh"
-    return f"active {units}.path no enabled inactive {units}.service no enabled {watches} (PathChanged)"
+    return f"active {units}.path no enabled {service} {units}.service no enabled {watches} (PathChanged)"
 
 
 def _lines(lab: Path, steps: str) -> list[str]:
@@ -104,6 +111,8 @@ def _lines(lab: Path, steps: str) -> list[str]:
 
 
 THEIRS = _said("/etc/systemd/system", "/etc/nvidia-ctk")
+FIRST = _said("/etc/systemd/system", "/etc/nvidia-ctk", "active")
+"""As an active service that has run is not started by its path, it does not stay active."""
 OURS = _said("/lib/systemd/system", "/etc/nvidia-container-runtime/config.toml")
 
 
@@ -113,7 +122,7 @@ def test_units_of_nvct_are_in_force_after_apply_and_the_former_after_back(tmp_pa
 
     lines = _lines(tmp_path, STEPS)
 
-    assert lines == [THEIRS, OURS, THEIRS, f"inactive  no  inactive  no  {THEIRS}"]
+    assert lines == [FIRST, OURS, THEIRS, f"inactive  no  inactive  no  {THEIRS}"]
 
 
 @pytest.mark.slow
@@ -124,7 +133,8 @@ def test_units_of_the_incumbent_are_enabled_and_run_once_the_debs_are_removed_or
 
     lines = _lines(tmp_path, DEBS)
 
-    assert lines == [THEIRS, OURS, THEIRS, THEIRS]
+    packaged = _said("/lib/systemd/system", "/etc/nvidia-ctk", "active")
+    assert lines == [FIRST, OURS, THEIRS, THEIRS, packaged, OURS]
 
 
 @pytest.mark.slow
@@ -148,7 +158,7 @@ def test_units_of_the_incumbent_are_enabled_and_run_once_the_rpms_are_erased(
     locks = ["lock", "migrate.lock"]
     kept = [locks[0], "migrate.journal", locks[1]]
     put_back = ["/etc/cdi:", "nvidia.yaml", "", f"{folder}:", *locks]
-    assert lines[:4] == [THEIRS, OURS, THEIRS, "/etc/cdi/nvidia.yaml"]
+    assert lines[:4] == [FIRST, OURS, THEIRS, "/etc/cdi/nvidia.yaml"]
     assert lines[4:] == [THEIRS, said, *kept, *put_back]
 
 

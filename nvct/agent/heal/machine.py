@@ -15,6 +15,7 @@ from nvct.agent.health.machine import Health
 from nvct.host.faults import ACTIONS, REMEDIES, Action
 from nvct.host.nvml.model import GpuLink, NvmlGpu
 
+TASK = "heal"
 Step: TypeAlias = Literal[
     "quarantined", "evicting", "releasing", "resetting", "checking", "probation", "requested",
     "failed",

@@ -22,7 +22,7 @@ from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.heal import brakes, machine, node, settings
 from nvct.agent.heal.brakes import Brakes
 from nvct.agent.heal.gpus import Gpus
-from nvct.agent.heal.machine import HEALING, LEVELS, STEPS, Look, Record, Rules
+from nvct.agent.heal.machine import HEALING, LEVELS, STEPS, TASK, Look, Record, Rules
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
 from nvct.agent.health.store import Store
@@ -34,7 +34,6 @@ from nvct.agent.web.exposition import Family, family
 from nvct.errors import NvctError
 from nvct.host.faults import REMEDIES
 
-TASK = "heal"
 FILE = "heal.json"
 LOOK_S = 1.0
 RETRY_S = 10.0

@@ -73,7 +73,7 @@ class Control:
         try:
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
-            # Programs before it had the option end at once.
+            # An older program, without the option, ends at once.
             is_ready = self.daemon.multi_user and not self._run_daemon("-f", MULTI_USER, shm=own)
             status = 0 if is_ready else self._run_daemon("-f", shm=own)
         except OSError as error:

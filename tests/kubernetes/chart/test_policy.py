@@ -11,6 +11,8 @@ import pytest
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.heal.brakes import FAILING, STOP, STOPPED
+from nvct.agent.heal.node import REQUEST
+from nvct.agent.heal.node import TAINT as FAILED
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
 from tests.kubernetes.api import PODS, Object, wait
 from tests.kubernetes.chart.lab import ON_ONE, answer, installed
@@ -28,7 +30,7 @@ WORDS = (
     "--set=gfd.env[0].name=GFD_EXTRA_LABELS",
     "--set=gfd.env[0].value=ecc\\,pci",
     "--set=gfd.allowedLabels[0]=example.com/pool",
-    "--set=health.remediation=reset",
+    "--set=health.remediation=reboot-request",
     "--set=networkPolicy.egress.enabled=true",
     "--set=networkPolicy.egress.apiServer[0]=10.96.0.1/32",
 )
@@ -43,13 +45,14 @@ MERGE = "application/merge-patch+json"
 NO_LABEL = "may change no label but those of its tasks; this request changes "
 NO_STATUS = "may change no part of a Node's status but one condition"
 NO_SPEC = "may change no part of a Node's spec but one taint"
+TAINTS = [{"key": key, "effect": "NoSchedule"} for key in (TAINT, "example.com/b")]
 NO_METADATA = "may change nothing but labels and annotations"
 
 
 @pytest.fixture(scope="module")
 def guarded(node: Cluster) -> Iterator[Cluster]:
     """Yield a cluster with the chart's policies in force, which takes a moment, and two Nodes."""
-    spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in (TAINT, "example.com/b")]}
+    spec = {"taints": TAINTS}
     labels = {CONFIG: "all-disabled"}
     metadata = {"name": OTHER, "labels": labels, "annotations": {"example.com/note": "x"}}
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": metadata, "spec": spec})
@@ -82,7 +85,14 @@ def condition(kind: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    "name", ["nvct-agent", "nvct-agent-events", "nvct-agent-evictions", "nvct-agent-leases"]
+    "name",
+    [
+        "nvct-agent",
+        "nvct-agent-events",
+        "nvct-agent-evictions",
+        "nvct-agent-leases",
+        "nvct-agent-reboots",
+    ],
 )
 def test_the_api_server_warns_of_no_expression(name: str, guarded: Cluster) -> None:
     path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
@@ -107,6 +117,8 @@ def checked(node: Cluster, path: str) -> Object:
         (labels("example.com/pool", STATE, *DEPLOY), ""),
         ({"metadata": {"annotations": {REASON: "busy"}}}, ""),
         ({"spec": {"taints": [{"key": "example.com/b", "effect": "NoSchedule"}]}}, ""),
+        ({"spec": {"taints": [*TAINTS, {"key": FAILED, "effect": "NoSchedule"}]}}, ""),
+        (labels(REQUEST), ""),
         (condition(TYPE), "/status"),
     ],
 )
@@ -172,6 +184,14 @@ def test_no_other_part_of_the_status_can_be_changed(
         ({"spec": {"taints": []}}, f"may remove no taint but {TAINT}"),
         (
             {"spec": {"taints": [{"key": TAINT, "effect": "NoExecute"}]}},
+            f"may remove no taint but {TAINT}",
+        ),
+        (
+            {"spec": {"taints": [*TAINTS, {"key": FAILED, "effect": "NoExecute"}]}},
+            f"may give taint {FAILED} no effect but NoSchedule",
+        ),
+        (
+            {"spec": {"taints": [*TAINTS, {"key": "example.com/c", "effect": "NoSchedule"}]}},
             f"may remove no taint but {TAINT}",
         ),
         (
