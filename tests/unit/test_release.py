@@ -212,7 +212,9 @@ def test_two_assemblies_differ_in_signatures_alone(
     named = {line.split("  ")[1] for line in one["SHA256SUMS"].decode().splitlines()}
     unnamed = {Path(name).name for name in one.keys() - named}
     assert unnamed == SIGNATURES | {"SHA256SUMS"}
-    assert one["notes.md"].decode().startswith(f"# nvct {version}\n\nThe first version.")
+    notes = one["notes.md"].decode()
+    assert notes.startswith(f"# nvct {version}\n\n")
+    assert "### Containers and engines\n" in notes
 
 
 def test_the_release_before_stays_for_the_way_back(
