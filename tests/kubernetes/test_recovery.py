@@ -81,7 +81,10 @@ def test_a_restarted_engine(node: Cluster, watch: Watch) -> None:
 
 
 def test_a_surge_upgrade(node: Cluster) -> None:
-    """The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994)."""
+    """The end of the older stream may make the kubelet drop the newer plugin (kubernetes#121994).
+
+    It does not if the older plugin yields before the newer one is registered.
+    """
     with contextlib.ExitStack() as stack:
         older = stack.enter_context(plugin(node, name="older"))
         watch = stack.enter_context(Watch(node))
@@ -102,7 +105,7 @@ def test_a_surge_upgrade(node: Cluster) -> None:
 async def test_the_kubelet_forgets_a_plugin_to_which_it_connects_as_an_older_one_ends(
     node: Cluster,
 ) -> None:
-    """Why nvct makes each registration twice; once this fails, a kubelet has mended it."""
+    """Why nvct registers after the end of an older stream; once this fails, a kubelet has mended it."""
 
     async def shows(count: int) -> bool:
         return await asyncio.to_thread(wait, lambda: kubelet(node) == count, TIMEOUT_S)

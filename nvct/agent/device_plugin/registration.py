@@ -11,8 +11,8 @@ has no device of it though it has read the list (see `served.watch_kubelet`).
 
 If an older stream ends while the kubelet connects to the newer plugin, the kubelet forgets that
 one, and does not end its stream: it offers the devices for ever, also after the plugin has gone,
-or refuses every pod (seen on Kubernetes 1.36). No plugin notices. So an older instance serves on
-for a moment, and each registration is made twice.
+or refuses every pod (seen on Kubernetes 1.36). No plugin notices. So one that has displaced an
+older instance registers a moment later, when that one's stream has ended.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ FREE_S = 40.0
 socket again after a restart of the kubelet, up to 30 s later."""
 ENDING_S = 3.0
 """How long an owner that is ending may take."""
-GIVES_WAY_S = 2.0
-"""How long an instance serves on after a newer one has its socket, which registers meanwhile."""
-AGAIN_S = 5.0
-"""From a registration until it is made once more."""
+DISPLACED_S = 0.5
+"""From displacing an older instance's socket to the registration: it ends its stream meanwhile."""
 POLL_S = 0.1
 OWNER_S = 2.0
 """How often another program's socket is looked at."""
@@ -142,7 +140,6 @@ class Registration:
         try:
             while True:
                 if self.endpoint.is_taken() and await self._gives_way():
-                    await asyncio.sleep(GIVES_WAY_S)
                     return
                 if await self._serve() and await self._register():
                     since = time.monotonic()
@@ -202,6 +199,8 @@ class Registration:
             return False
         self._become("serving", "")
         self._log.info(f"Starting to serve '{self.name}' on {self.endpoint.path}")
+        if replaced is not None:
+            await asyncio.sleep(DISPLACED_S)
         return True
 
     async def _register(self) -> bool:
@@ -209,8 +208,7 @@ class Registration:
         if not self._kubelet:
             self._log.info("Skipping registration with Kubelet")
             return True
-        if self._state != "listed":
-            self._become("registering", "")
+        self._become("registering", "")
         self._kubelet_identity = identity(self._kubelet)
         if self._kubelet_identity is None:
             self._become("lost", f"there is no {self._kubelet}: the kubelet does not run")
@@ -237,12 +235,11 @@ class Registration:
         return True
 
     async def _until_lost(self) -> None:
-        again = time.monotonic() + AGAIN_S if self._kubelet else None
-        while not (reason := self._loss()):
-            if not await self._woken(again):
-                again = None
-                if not await self._register():
-                    return
+        while True:
+            reason = self._loss()
+            if reason:
+                break
+            await self._woken()
         self._counts.losses[self.name] += 1
         self._become("lost", reason)
 
