@@ -261,7 +261,7 @@ def worker_seeds() -> list[bytes]:
     instance = {"gpus": ["GPU-1"], "instances": [["GPU-1", 1, 0]]}
     daemon = {
         "resource": "nvidia.com/gpu", "uuids": [f"GPU-{'0' * 36}"], "limits": {"0": 5},
-        "percentage": 50,
+        "percentage": 50, "multi_user": False,
     }  # fmt: skip
     calls = {
         "report": {}, "mig_holders": instance, "mig_set_mode": {"uuid": "GPU-1", "enabled": True},

@@ -207,7 +207,7 @@ LACKING: Values = {
         "serviceMonitor": {"enabled": True}, "config": {"name": "a", "data": "b"},
     },
     "devicePlugin": {"config": {"default": "a", "data": {"a": "b"}}},
-    "dra": {"unlabeledNodes": "dra"},
+    "dra": {"unlabeledNodes": "dra", "shares": "uniform"},
     "gfd": {"enabled": False, "allowedLabels": ["a"]},
     "migManager": {
         "enabled": False, "evictPods": True, "gpuClientsConfig": {"name": "a"},

@@ -127,9 +127,9 @@ class Lab:
     def listed(self, name: str = GPU) -> int | None:
         return kubelet(self.cluster, name)
 
-    def until(self, holds: Callable[[], object], what: str) -> None:
+    def until(self, holds: Callable[[], object], what: str, limit_s: float = TIMEOUT_S) -> None:
         began = time.monotonic()
-        assert wait(holds, TIMEOUT_S), (what, self.health(), self.listed(), self.log())
+        assert wait(holds, limit_s), (what, self.health(), self.listed(), self.log())
         print(f"{what}: {time.monotonic() - began:.1f} s")
 
     def health(self) -> dict[str, Any]:

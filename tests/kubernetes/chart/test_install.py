@@ -258,15 +258,15 @@ def test_the_manifests_install_and_remove_it_without_helm(node: Cluster) -> None
 
 @ON_ONE
 def test_the_lines_of_the_readme(node: Cluster) -> None:
-    """As a new user types them, after `make image` and the import."""
-    block = README.read_text().partition("    make image ")[2].partition("\n\n")[0]
+    """As a new user types them in a checkout, after `make image` and the import."""
+    block = README.read_text().partition("    helm repo add ")[2].partition("\n\n")[0]
     lines = [line.partition("#")[0].split() for line in block.splitlines()[1:]]
     assert [words[:2] for words in lines] == [
         ["helm", verb] for verb in ("install", "test", "uninstall")
     ]
     before = node.engine.snapshot()
     for words in lines:
-        chart = [str(CHART) if word == "packaging/helm/nvct" else word for word in words[1:]]
+        chart = [str(CHART) if word == "nvct/nvct" else word for word in words[1:]]
         text = node.helm(*chart, errors=True)
         assert words[1] != "test" or "Phase:          Succeeded" in text, text
     assert node.engine.snapshot() == before
