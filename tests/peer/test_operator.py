@@ -21,9 +21,9 @@ def section() -> str:
 
 def test_the_page_takes_each_operand_but_the_driver_off_a_node() -> None:
     recorded = {key.removeprefix(DEPLOY) for key in FACTS["labels"] if key.startswith(DEPLOY)}
-    (loop,) = re.findall(r"for operand in (.*?); do\n", section(), re.DOTALL)[:1]
-    named = set(loop.replace("\\", "").split())
-    assert named == (recorded - STAYS) | {"mig-manager"}  # the operator's where GPUs have MIG
+    loops = re.findall(r"for operand in (.*?); do\n", section(), re.DOTALL)
+    there, back = (set(loop.replace("\\", "").split()) for loop in loops)
+    assert there == back == (recorded - STAYS) | {"mig-manager"}  # set where GPUs have MIG
 
 
 def test_the_page_waits_for_the_pods_whose_files_nvct_shares() -> None:
@@ -32,9 +32,11 @@ def test_the_page_waits_for_the_pods_whose_files_nvct_shares() -> None:
         assert app in section()
 
 
-def test_the_page_gives_the_labels_back_to_the_operator() -> None:
-    """The operator sets a label that is missing, and only for operands that the node needs."""
-    assert f"{DEPLOY}$operand-" in section()
+def test_the_page_sets_no_label_that_a_node_did_not_have() -> None:
+    """mig-manager's is only where GPUs have MIG; one that is added would stay after the way back."""
+    key = f"{DEPLOY}$operand"
+    assert f"--selector={key}=true {key}=false" in section()
+    assert f"--selector={key}=false {key}=true" in section()
 
 
 def test_the_stand_in_for_the_operator_has_its_labels() -> None:
