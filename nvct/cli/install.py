@@ -122,11 +122,7 @@ def requested(values: OptionValues) -> Request:
 
 
 def _nri(values: OptionValues) -> tuple[str, ...] | None:
-    """Return the options of the NRI plugin; None if it does not run.
-
-    Raises:
-        NvctError: it could not start.
-    """
+    """Return the NRI plugin's options, None if it does not run; NvctError if it cannot start."""
     if not values["nri"] or values["no_daemon"]:
         return None
     options = tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])

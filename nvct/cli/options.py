@@ -61,11 +61,7 @@ def container_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def need_host(command: str) -> None:
-    """Refuse a command about the host in a container of nvct's own pods.
-
-    Raises:
-        HostError: this is one.
-    """
+    """Refuse a command about the host in a container of nvct's own pods, by HostError."""
     from nvct.doctor import inside
 
     inside.need_host(os.environ, command)

@@ -78,11 +78,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that only equal ones have.
-
-        Raises:
-            NvctError: they are malformed.
-        """
+        """Return a device's edits, and a text that tells equal ones; NvctError if malformed."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)

@@ -99,11 +99,7 @@ def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
 
 
 def check_replaceable(path: str) -> None:
-    """Check that the file may be replaced.
-
-    Raises:
-        HostError: it is not a spec of this host's NVIDIA devices.
-    """
+    """Refuse, by HostError, to replace what is no spec of this host's NVIDIA devices."""
     if not os.path.lexists(path):
         return
     try:

@@ -164,11 +164,7 @@ def leaves(text: str) -> dict[str, object]:
 
 
 def from_toml(data: bytes, path: str) -> Config:
-    """Return the configuration in the bytes of a config.toml.
-
-    Raises:
-        ConfigError: as `load`.
-    """
+    """Return the configuration in the bytes of a config.toml; ConfigError as `load`."""
     try:
         document = toml.loads(text(data))
     except (ValueError, RecursionError) as error:

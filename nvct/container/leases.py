@@ -352,11 +352,7 @@ def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[
 
 
 def release(folder: str, pid: int) -> None:
-    """End the leases of a process.
-
-    Raises:
-        UnsafePathError: as `open_folder`, `all_in`.
-    """
+    """End the leases of a process; UnsafePathError as `open_folder` and `all_in`."""
     fd = open_folder(folder)
     try:
         for lease in all_in(fd):

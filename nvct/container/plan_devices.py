@@ -43,11 +43,7 @@ class PlanDevices:
         self._host = host
 
     def count(self, request: Request, kind: str) -> int:
-        """Return the number of devices that "all" of a kind selects.
-
-        Raises:
-            NvctError: no plan has that kind.
-        """
+        """Return how many devices "all" of a kind selects; NvctError if no plan has that kind."""
         plan, name = plan_of(request, self._host, kind)
         return count_all(plan, name)
 
@@ -127,11 +123,7 @@ class PlanDevices:
         return awaited | parse_proc_devices(self._proc(NUMBERS[0]))
 
     def devices(self) -> list[Device]:
-        """Return the GPUs and MIG devices of this host.
-
-        Raises:
-            NvctError: the plan is not available.
-        """
+        """Return the GPUs and MIG devices of this host; NvctError if the plan is not available."""
         from nvct.container.request.device_numbers import devices_of
 
         return devices_of(self._own())

@@ -35,11 +35,7 @@ AGENT_TASKS = ("device-plugin",)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check.
-
-    Attributes:
-        question: a sentence; "no" means that something is wrong.
-    """
+    """A check; `question` is a sentence, to which "no" means that something is wrong."""
 
     name: str
     question: str

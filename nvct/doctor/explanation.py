@@ -88,11 +88,7 @@ class Reader(Host):
         self.used: list[model.Plan] = []
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
-        """Return a plan as the shim would find it.
-
-        Raises:
-            NvctError: the plan cannot be compiled.
-        """
+        """Return a plan as the shim would find it; NvctError if the plan cannot be compiled."""
         before = self.clock.end(then=f"plan {name}")
         how = "read"
         try:

@@ -64,11 +64,7 @@ class Message(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message that is in a text.
-
-    Attributes:
-        line: the first line of the text that has it, from 1.
-    """
+    """A message that is in a text; `line` is the first line that has it, from 1."""
 
     message: Message
     line: int

@@ -95,11 +95,7 @@ def version(program: str, call: Run = run) -> tuple[int, ...]:
 
 
 def dump(engine: str, program: str, call: Run = run) -> str:
-    """Return the configuration in force, as the engine prints it.
-
-    Raises:
-        EngineError: it prints none.
-    """
+    """Return the configuration in force, as the engine prints it; EngineError without any."""
     commands = {
         "containerd": ([program, "config", "dump"],),
         # CRI-O 1.30 has its status command in the program itself.

@@ -201,11 +201,7 @@ def load(options: EngineOptions, files: Files) -> Config:
 
 
 def parsed(path: str, data: bytes | None) -> Loaded:
-    """Return one file of this content, without its imports.
-
-    Raises:
-        EngineConfigError: it is no TOML.
-    """
+    """Return one file of this content, without its imports; EngineConfigError if it is no TOML."""
     return Loaded(path=path, data=data, document=toml_file.parse(text_of(data or b""), path))
 
 
@@ -309,11 +305,7 @@ def is_imported(path: str, config: Config) -> bool:
 
 
 def cri_of_dump(dump: str) -> Cri:
-    """Return the CRI's table of a dump, an empty one if there is none.
-
-    Raises:
-        EngineConfigError: it is no TOML.
-    """
+    """Return a dump's CRI table, empty if there is none; EngineConfigError if it is no TOML."""
     document = toml_file.parse(dump, "containerd config dump")
     version = document.get("version", 1)
     known = version if isinstance(version, int) else 1

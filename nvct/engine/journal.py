@@ -152,11 +152,7 @@ class Journal:
         files.write_atomic(path, text.encode(), mode=0o600, kernel=self.kernel)
 
     def set_aside(self, path: str) -> str:
-        """Rename a damaged page, and return its new path.
-
-        Raises:
-            OSError: it cannot be renamed.
-        """
+        """Rename a damaged page, and return its new path; OSError if it cannot be renamed."""
         names = (f"{path}.damaged{number if number > 1 else ''}" for number in count(1))
         aside = next(name for name in names if not os.path.lexists(name))
         folder, name = files.split(path)
@@ -167,11 +163,7 @@ class Journal:
         return aside
 
     def paths(self) -> list[str]:
-        """Return the paths of all pages.
-
-        Raises:
-            DocumentError: the folder cannot be read.
-        """
+        """Return the paths of all pages; DocumentError if the folder cannot be read."""
         try:
             names = sorted(os.listdir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -232,11 +224,7 @@ def _known_options(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _of_format_1(record: Mapping[str, Any]) -> dict[str, object]:
-    """Return a record of format 1 as one of format 2.
-
-    Raises:
-        ValueError: a member is missing or of another kind.
-    """
+    """Return a record of format 1 as one of format 2; ValueError if it is malformed."""
     try:
         if "boot" in record:  # of --fix
             entries = [{**entry, **_states_of_fix(entry)} for entry in record["entries"]]

@@ -185,11 +185,7 @@ class EditedFiles(Files):
         self._edits = {edit.path: edit.after for edit in edits}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is none.
-
-        Raises:
-            DocumentError: as Files.
-        """
+        """Return a file's bytes, None if there is none; DocumentError as Files."""
         return self._edits[path] if path in self._edits else self._files.read(path)
 
     def names(self, folder: str, suffix: str) -> list[str]:

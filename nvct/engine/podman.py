@@ -50,11 +50,7 @@ class Merged:
     sources: dict[str, str] = field(default_factory=dict)  # key → the last file that has it
 
     def add(self, document: Table, path: str) -> None:
-        """Merge the next file.
-
-        Raises:
-            EngineConfigError: a value in it has the wrong type.
-        """
+        """Merge the next file; EngineConfigError if a value in it has the wrong type."""
         self.files.append(path)
         for name, programs in table(document, RUNTIMES, path).items():
             strings, _ = _strings(programs, f"engine.runtimes.{name}", path)

@@ -154,11 +154,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait until the disk has the change.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file if it exists, and wait for the disk; OSError if it cannot be removed."""
     folder, name = files.split(path)
     with opened(folder, kernel) as dir_fd:
         try:
@@ -344,11 +340,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file, and the folders above it; see `files.write_atomic`.
-
-    Raises:
-        EngineError: it cannot be written.
-    """
+    """Write a file and the folders above, as `files.write_atomic`; EngineError if it fails."""
     try:
         make_folders(missing_folders(path), KERNEL)
         files.write_atomic(path, data, mode=mode, follow=follow)

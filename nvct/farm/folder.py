@@ -113,11 +113,7 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views.
-
-        Raises:
-            HostError: nothing may be built now.
-        """
+        """Return the lock for building and removing views; HostError if nothing may be built."""
         if not self.may_build:
             raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
@@ -150,11 +146,7 @@ class Farm:
         return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
     def store(self, manifest: Manifest) -> None:
-        """Write a manifest.
-
-        Raises:
-            OSError: the write failed.
-        """
+        """Write a manifest; OSError if the write failed."""
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, kernel=self.kernel)
 

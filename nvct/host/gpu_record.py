@@ -52,11 +52,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the plugin knows.
-
-    Attributes:
-        decisions: their number since the plugin started, by outcome.
-    """
+    """What the plugin knows; `decisions` are counted since it started, by outcome."""
 
     holdings: tuple[Holding, ...] = ()
     decisions: Mapping[str, int] = field(default_factory=dict)
@@ -80,11 +76,7 @@ def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
 
 
 def write(record: Record, path: str = NRI_DIR) -> None:
-    """Replace the record.
-
-    Raises:
-        OSError, UnsafePathError: it cannot be written.
-    """
+    """Replace the record; OSError or UnsafePathError if it cannot be written."""
     with SharedFolder.open(path, create=0o755) as folder:
         folder.write(NAME, json.dumps(dump(record)).encode())
 

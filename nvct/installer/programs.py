@@ -58,11 +58,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install, by default that of this program.
-
-    Raises:
-        UsageError: there is no such tree.
-    """
+    """Return the tree to install, by default this program's; UsageError if there is none."""
     if option:
         if not _folder(option):
             raise UsageError(

@@ -89,11 +89,7 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
 
 
 def write(request: Request, data: str) -> None:
-    """Write the file.
-
-    Raises:
-        HostError: it cannot be written.
-    """
+    """Write the file; HostError if it cannot be written."""
     path = request.config_toml
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

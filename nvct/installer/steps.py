@@ -366,11 +366,7 @@ class Instance:
 
 
 def wait_for_signal() -> None:
-    """Wait for a signal.
-
-    Raises:
-        Stopped: always.
-    """
+    """Wait for a signal, and raise Stopped."""
     while True:
         signal.pause()
 

@@ -43,11 +43,7 @@ class Message:
 
 
 def parse(record: bytes) -> Message:
-    """Return the message of a record.
-
-    Raises:
-        ValueError: it is no record.
-    """
+    """Return the message of a record; ValueError if it is no record."""
     match = _RECORD.match(record)
     if not match:
         raise ValueError(f"no record of {FILE}: {record[:80]!r}")

@@ -82,11 +82,7 @@ class SharedFolder:
         return f"{self.path}/{name}"
 
     def names(self) -> list[str]:
-        """Return the sorted names in the folder.
-
-        Raises:
-            UnsafePathError: they are more than NAMES.
-        """
+        """Return the sorted names in the folder; UnsafePathError for more than NAMES."""
         names = names_in(self.fd, NAMES)
         if names is None:
             raise UnsafePathError(f"{self.path} has more than {NAMES} files")
@@ -168,11 +164,7 @@ class SharedFolder:
         return files.Lock(self.at(name), timeout_s, self.fd)
 
     def unlink(self, name: str) -> None:
-        """Remove a name, if there is one.
-
-        Raises:
-            OSError: with the path; it is a folder, or cannot be removed.
-        """
+        """Remove a name, if there is one; OSError, with the path, for a folder or a failure."""
         with self._told(name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 

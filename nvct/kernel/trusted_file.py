@@ -24,11 +24,7 @@ class _Location(Location):
     """A walk that enters no folder that others can change."""
 
     def down(self, name: str, fd: int) -> None:
-        """Continue in an open directory.
-
-        Raises:
-            UnsafePathError: others can change it.
-        """
+        """Continue in an open directory; UnsafePathError if others can change it."""
         super().down(name, fd)
         self.check(fd, self.shown())
 

@@ -101,11 +101,7 @@ class Cache:
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a name or path.
-
-    Raises:
-        LdCacheError: the text contains a NUL.
-    """
+    """Return the bytes of a name or path; LdCacheError if the text contains a NUL."""
     data = text.encode("utf-8", "surrogateescape")
     if 0 in data:
         raise LdCacheError(f"{text!r} is not valid in ld.so.cache: it contains a NUL")

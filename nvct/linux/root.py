@@ -318,11 +318,7 @@ class Root:
                 posix.close(fd)
 
     def unlink(self, path: str, *, kernel: Kernel = KERNEL) -> None:
-        """Remove a file or link, if it exists.
-
-        Raises:
-            UnsafePathError: the path is a directory.
-        """
+        """Remove a file or link, if it exists; UnsafePathError if the path is a directory."""
         try:
             with self._walk(path, NOFOLLOW, write=True) as location:
                 if _replaceable(location) is not None:

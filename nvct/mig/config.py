@@ -77,11 +77,7 @@ def _load(text: str, failure: str) -> Any:  # noqa: ANN401  any YAML
 
 
 def of_document(document: object) -> Configs:
-    """Return the configurations of a file's content by their names.
-
-    Raises:
-        DocumentError: as `parse`.
-    """
+    """Return the configurations of a file's content by their names; DocumentError as `parse`."""
     try:
         return _configs(_mapping(document or {}, "the file"))
     except DocumentError as error:

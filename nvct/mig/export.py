@@ -168,11 +168,7 @@ class Named:
 
 
 def configs(state: MigState, text: str = "") -> dict[str, Named]:
-    """Return all configurations by their names, sorted.
-
-    Raises:
-        DocumentError: the file is malformed.
-    """
+    """Return all configurations by their names, sorted; DocumentError if the file is malformed."""
     found: dict[str, Named] = {}
     for layer in reversed(LAYERS):
         parsed = _layer(layer, state, text)

@@ -52,11 +52,7 @@ def text_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def parse(text: str) -> Plan:
-    """Return the plan that restores a checkpoint.
-
-    Raises:
-        DocumentError: the text is not a checkpoint.
-    """
+    """Return the plan that restores a checkpoint; DocumentError if the text is none."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

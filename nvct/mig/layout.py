@@ -132,11 +132,7 @@ class ComputePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A GPU instance.
-
-    Attributes:
-        kind: NVML_GPU_INSTANCE_PROFILE_*.
-    """
+    """A GPU instance; `kind` is one of NVML_GPU_INSTANCE_PROFILE_*."""
 
     kind: int
     placement: Placement

@@ -48,11 +48,7 @@ def find(root: str, library: str) -> Smi:
 
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
-    """Reset GPUs.
-
-    Raises:
-        HostError: it fails.
-    """
+    """Reset GPUs; HostError if it fails."""
     import subprocess
 
     smi = smi or Smi()

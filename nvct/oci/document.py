@@ -238,11 +238,7 @@ class Document:
         return bool(self._puts or self._rewritten or self._added)
 
     def render(self) -> str:
-        """Return the text with all edits.
-
-        Raises:
-            DocumentError: a parent of a new member is not an object.
-        """
+        """Return the text with all edits; DocumentError if a new member's parent is no object."""
         cuts: list[Cut] = []
         new_members: dict[Path, str] = {}
         for path in {**self._rewritten, **self._added}:

@@ -21,11 +21,7 @@ UUID_WORD = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+|MIG-GPU-[0-9A-Fa-f/-]+")
 
 
 def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
-    """Return the strategies, each once.
-
-    Raises:
-        UsageError: a strategy is unknown, or there is none.
-    """
+    """Return the strategies, each once; UsageError if a strategy is unknown, or there is none."""
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise UsageError(
@@ -78,11 +74,7 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
-    """Return the devices of a mode other than nvml that ids name.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-    """
+    """Return a mode's devices that ids name, not of nvml; UnknownDeviceError for other ids."""
     if "all" in ids:
         return list(inventory.devices)
     chosen = set()

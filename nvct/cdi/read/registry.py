@@ -21,11 +21,7 @@ from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceErr
 
 
 class SpecFile:
-    """One readable spec file.
-
-    Attributes:
-        priority: position of its folder in the list of folders.
-    """
+    """A readable spec file; `priority` is its folder's position in the list of folders."""
 
     __slots__ = ("path", "priority", "spec")
 

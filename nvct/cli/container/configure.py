@@ -88,11 +88,7 @@ class LocalContainer(Container):
         self.userns = True
 
     def enter(self, kernel: Kernel) -> Root:
-        """Return the container's root.
-
-        Raises:
-            HostError: the root does not exist.
-        """
+        """Return the container's root; HostError if the root does not exist."""
         del kernel
         root = Root.open(self.rootfs)
         root.label = "the container"
@@ -125,11 +121,7 @@ def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
 def run(
     options: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn
 ) -> None:
-    """Configure a container.
-
-    Raises:
-        NvctError: the container cannot get the requested devices or files.
-    """
+    """Configure a container; NvctError if it cannot get the requested devices or files."""
     rootfs = _rootfs(options)
     pid = _pid(options)
     request = request_of(options, roots)

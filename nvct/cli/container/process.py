@@ -18,11 +18,7 @@ HINT = "mount -t proc proc /proc in this PID namespace"
 
 
 class Process:
-    """A process of this PID namespace.
-
-    Attributes:
-        number: its number in /proc; 0 if pid is 0.
-    """
+    """A process of this PID namespace; `number` is that in /proc, 0 if pid is 0."""
 
     __slots__ = ("_fd", "number", "pid")
 

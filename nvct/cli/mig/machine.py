@@ -26,11 +26,7 @@ STDIN = "-"
 
 
 def machine_of(given: object) -> Machine:
-    """Return this machine, or the one that a caller gives.
-
-    Raises:
-        DriverNotFoundError: there is no NVML here.
-    """
+    """Return this machine, or a caller's; DriverNotFoundError if there is no NVML here."""
     if isinstance(given, Machine):
         return given
     settings = settings_in_force()
@@ -65,11 +61,7 @@ def failing(prefix: str) -> Iterator[None]:
 
 
 def read(path: str) -> str:
-    """Return a file as text; - is standard input.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Return a file, or standard input for -, as text; UsageError if it cannot be read."""
     if path == STDIN:
         return sys.stdin.read()
     try:
@@ -80,11 +72,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file, whole or not at all.
-
-    Raises:
-        HostError: it cannot be written.
-    """
+    """Replace a file, whole or not at all; HostError if it cannot be written."""
     try:
         mode = None if os.path.exists(path) else 0o644
         files.write_atomic(path, text.encode(), mode=mode, follow=True)
@@ -93,11 +81,7 @@ def write(path: str, text: str) -> None:
 
 
 def require(**values: str) -> None:
-    """Refuse empty options.
-
-    Raises:
-        UsageError: one is empty.
-    """
+    """Refuse empty options by UsageError."""
     missing = [name.replace("_", "-") for name, value in values.items() if not value]
     if missing:
         hint = "nvct mig configs prints the names" if "selected-config" in missing else ""

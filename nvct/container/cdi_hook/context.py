@@ -119,11 +119,7 @@ class Context:
         return isinstance(section, dict) and section.get("readonly") is True
 
     def state(self) -> dict[str, jsontext.Json]:
-        """Return the container's state, which can be read once.
-
-        Raises:
-            BundleError: it cannot be read.
-        """
+        """Return the container's state, to be read once; BundleError if it cannot be read."""
         source = self.options.text("container-spec", "-")
         return read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
 

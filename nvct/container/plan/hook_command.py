@@ -89,11 +89,7 @@ class Options:
         return self.text(name) == "true"
 
     def put(self, kind: str, name: str, value: str) -> None:
-        """Add the value of a flag.
-
-        Raises:
-            UsageError: the value of a switch is neither true nor false.
-        """
+        """Add a flag's value; UsageError if that of a switch is neither true nor false."""
         if kind == SWITCH:
             value = "true" if _is_true(name, value) else "false"
         self.given.setdefault(name, []).append(value)

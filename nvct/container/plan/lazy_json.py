@@ -37,11 +37,7 @@ LAZY_MEMBERS = (MOUNTS, "cache")
 
 
 class LazyList:
-    """A list of consecutive rows.
-
-    Args:
-        lines: all rows of the document.
-    """
+    """A list of consecutive rows of `lines`, all rows of the document."""
 
     __slots__ = ("_count", "_first", "_lines", "_mounts", "_values")
 
@@ -86,11 +82,7 @@ class LazyMounts:
         self._mounts: list[Value] | None = None
 
     def parsed(self) -> list[Value]:
-        """Return the list.
-
-        Raises:
-            DocumentError: the row is not JSON.
-        """
+        """Return the list; DocumentError if the row is not JSON."""
         if self._mounts is None:
             value: Value = jsontext.parse_trusted(self._line, "a row")
             self._mounts = list(value)

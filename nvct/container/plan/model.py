@@ -217,11 +217,7 @@ def collect(
 
 
 def check_known(plan: Plan, names: list[str]) -> None:
-    """Refuse names that a plan does not have.
-
-    Raises:
-        UnknownDeviceError: a name is not in the plan.
-    """
+    """Refuse names that are not in the plan by UnknownDeviceError."""
     missing = [name for name in names if name not in plan["devices"]]
     if missing:
         raise _unknown(plan, missing[0])
@@ -279,11 +275,7 @@ def no_work() -> Work:
 
 
 def check_mount_sources(edits: list[Edits]) -> None:
-    """Check that each mount source of the edits exists.
-
-    Raises:
-        StalePlanError: a file or folder is missing.
-    """
+    """Check that each mount source exists; StalePlanError if a file or folder is missing."""
     for edit in edits:
         for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]

@@ -92,11 +92,7 @@ class Process:
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
     def read(self, name: str) -> bytes:
-        """Read one of the process's files.
-
-        Raises:
-            HostError: the file cannot be read.
-        """
+        """Read one of the process's files; HostError if it cannot be read."""
         try:
             return _read(self.open(name))
         except OSError as error:

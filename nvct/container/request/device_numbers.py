@@ -94,11 +94,7 @@ def is_gpu(number: Number) -> bool:
 
 
 class Device:
-    """A device of a plan.
-
-    Attributes:
-        is_all: it is named "all", and its kind has no other device.
-    """
+    """A device of a plan; `is_all` if it is named "all" and its kind has no other."""
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
@@ -184,11 +180,7 @@ class Selection:
 def select(
     plans: Sequence[Plan], own_kind: str, fits: Callable[[Sequence[str]], bool]
 ) -> Selection:
-    """Return the device numbers of all devices whose names match.
-
-    Args:
-        own_kind: the kind of NVIDIA GPUs.
-    """
+    """Return the numbers of all devices whose names match; `own_kind` is NVIDIA GPUs'."""
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]
     for device in devices:

@@ -19,11 +19,7 @@ PROFILE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.+-")
 
 
 def parse(word: str, source: str) -> Want:
-    """Return what a word free:N asks for.
-
-    Raises:
-        RequestError: it is malformed.
-    """
+    """Return what a word free:N asks for; RequestError if it is malformed."""
     number, *conditions = word[len(PREFIX) :].split("@")
     if not is_index(number) or number == "0":
         raise _malformed(word, source)

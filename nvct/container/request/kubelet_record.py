@@ -60,11 +60,7 @@ class Answer:
         self.names: list[str] = []
 
     def add(self, answer: bytes) -> None:
-        """Add the answer of one plugin, a ContainerAllocateResponse.
-
-        Raises:
-            ValueError: it is malformed.
-        """
+        """Add one plugin's answer, a ContainerAllocateResponse; ValueError if it is malformed."""
         for number, content in _fields(answer):
             if number in (ENVS, ANNOTATIONS, MOUNTS, NODES, NAMES):
                 pair = dict(_fields(content))

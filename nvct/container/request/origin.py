@@ -39,11 +39,7 @@ ALL_UIDS = (1 << 32) - 1
 
 
 class RuleResult:
-    """The result of one rule.
-
-    Attributes:
-        why: the condition that does not hold, or all conditions.
-    """
+    """The result of one rule; `why` is the condition that does not hold, or all conditions."""
 
     __slots__ = ("holds", "rule", "then", "why")
 

@@ -160,11 +160,7 @@ def _factor_holds(factor: str, facts: Mapping[str, str], source: str) -> bool:
 
 
 def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str, str]:
-    """Return property, operator and value of a factor.
-
-    Raises:
-        RequestError: the factor is malformed.
-    """
+    """Return property, operator and value of a factor; RequestError if it is malformed."""
     for name in PROPERTIES:
         condition = factor[len(name) :] if factor.startswith(name) else ""
         for operator in OPERATORS:

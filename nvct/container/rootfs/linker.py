@@ -118,11 +118,7 @@ FOLDER_LIMIT = 256
 
 
 class LinkerConf:
-    """The content of the drop-in.
-
-    Attributes:
-        view: folders of a farm view, which the shim mounts as a whole.
-    """
+    """The content of the drop-in; `view` are folders of a view that is mounted as a whole."""
 
     __slots__ = ("compat", "folders", "view")
 

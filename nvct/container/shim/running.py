@@ -169,11 +169,7 @@ def _without_rules(args: list[str]) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file, of stdin for "-".
-
-    Raises:
-        BundleError: it cannot be read.
-    """
+    """Return the text of a file, of stdin for "-"; BundleError if it cannot be read."""
     try:
         if path != "-":
             return read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")

@@ -46,11 +46,7 @@ class Headers(NamedTuple):
 
 
 class Tree:
-    """A directory of the host that is read as a root of its own.
-
-    Raises:
-        HostError: there is no such directory.
-    """
+    """A directory of the host that is read as a root of its own; HostError without it."""
 
     def __init__(self, host_path: str) -> None:
         self.host_root = host_path

@@ -29,11 +29,7 @@ HINTS = {
 
 
 def load(path: str) -> ModuleType:
-    """Return pynvml, which calls the functions of one library file.
-
-    Raises:
-        NvmlError: the file cannot be loaded.
-    """
+    """Return pynvml with the functions of one library file; NvmlError if that cannot be loaded."""
     return _load(path, path)
 
 

@@ -33,11 +33,7 @@ NUMBERS = count(1)
 
 
 class Watch:
-    """A started watch of all GPUs.
-
-    Raises:
-        NVMLError: NVML cannot make a set of events.
-    """
+    """A started watch of all GPUs; NVMLError if NVML cannot make a set of events."""
 
     def __init__(self, nvml: Calls) -> None:
         self.number = next(NUMBERS)

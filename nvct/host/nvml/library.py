@@ -33,11 +33,7 @@ def nvml_library(roots: Roots) -> str:
 
 
 def find(roots: Roots) -> Library:
-    """Return the driver's NVML, as `nvml_library`.
-
-    Raises:
-        DriverNotFoundError: there is none.
-    """
+    """Return the driver's NVML, as `nvml_library`; DriverNotFoundError if there is none."""
     for root in dict.fromkeys((roots.driver_root, "/")):
         try:
             with Tree(root) as tree:

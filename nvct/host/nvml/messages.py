@@ -106,11 +106,7 @@ def decode(data: bytes) -> Json:
 
 
 def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
-    """Return a request's id, verb and arguments.
-
-    Raises:
-        MalformedMessageError: the message is not a request.
-    """
+    """Return a request's id, verb and arguments; MalformedMessageError if it is none."""
     if isinstance(message, dict) and message.keys() == {"id", "verb", "arguments"}:
         number, verb, arguments = message["id"], message["verb"], message["arguments"]
         if type(number) is int and isinstance(verb, str) and isinstance(arguments, dict):

@@ -255,11 +255,7 @@ class _LimitedReader:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """Read some bytes.
-
-        Raises:
-            ReadError: they are more than there is room for.
-        """
+        """Read some bytes; ReadError if there is no room for so many."""
         if size > self.room:
             raise tarfile.ReadError("a header is too large")
         data = self._file.read(size)
