@@ -41,15 +41,10 @@ INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of a script.
+    """A change of a script."""
 
-    Attributes:
-        at_s: seconds since the start.
-        change: a name of node_changes.CHANGES and its arguments.
-    """
-
-    at_s: float
-    change: tuple[str, ...]
+    at_s: float  # seconds since the start
+    change: tuple[str, ...]  # a name of node_changes.CHANGES and its arguments
     over_s: float = 0.0
 
     def __str__(self) -> str:
@@ -97,18 +92,13 @@ def check(node: Node, steps: Sequence[Step]) -> None:
 def play(
     node: Node,
     steps: Sequence[Step],
-    tell: Callable[[str], None],
+    tell: Callable[[str], None],  # called with a line about each step
     *,
-    speed: float = 1.0,
+    speed: float = 1.0,  # how much faster than written
     sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,  # seconds that do not go back
 ) -> None:
     """Carry out all steps at their times; return after the last one.
-
-    Args:
-        tell: called with a line about each step.
-        speed: how much faster than written.
-        clock: seconds that do not go back.
 
     Raises:
         NvctError: a change fails; those before it stay.

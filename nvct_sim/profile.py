@@ -76,20 +76,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpu:
-    """A GPU of a node: its model, its position, and its initial MIG instances.
-
-    Attributes:
-        mig: profile names of the MIG instances; None if MIG mode is off.
-        path: NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a
-            common prefix share the parts that the prefix names.
-        links: peer of each NVLink: the index of a GPU, or `s` and the index of a switch.
-    """
+    """A GPU of a node: its model, its position, and its initial MIG instances."""
 
     model: Model
     bus: str
     minor: int
-    mig: tuple[str, ...] | None
+    mig: tuple[str, ...] | None  # profile names of the MIG instances; None if MIG mode is off
+    # NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a common
+    # prefix share the parts that the prefix names
     path: str
+    # peer of each NVLink: the index of a GPU, or `s` and the index of a switch
     links: tuple[str, ...] = ()
 
     def topology(self) -> dict[str, str | int]:
@@ -112,19 +108,13 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """Numbers of a node's devices other than GPUs, 0 for none.
-
-    Attributes:
-        nvidia_fs: device nodes of GPUDirect Storage.
-        gdrdrv: 1 for GDRCopy's device node.
-        uverbs: InfiniBand devices, with the connection manager's device node.
-    """
+    """Numbers of a node's devices other than GPUs, 0 for none."""
 
     nvswitch: int = 0
     imex: int = 0
-    nvidia_fs: int = 0
-    gdrdrv: int = 0
-    uverbs: int = 0
+    nvidia_fs: int = 0  # device nodes of GPUDirect Storage
+    gdrdrv: int = 0  # 1 for GDRCopy's device node
+    uverbs: int = 0  # InfiniBand devices, with the connection manager's device node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,16 +96,14 @@ def of_environment(env: Mapping[str, str]) -> Place:
 class HostSide:
     """Answers requests.
 
-    Attributes:
-        edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
-        pids: of the processes that may be asked about; None for all.
-
     Args:
         run: for work that imports the generator.
     """
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
+        # those of each GPU or MIG device by its UUID, None before a `DriverSpec`
         self.edits: Mapping[str, ContainerEdits] | None = None
+        # of the processes that may be asked about; None for all
         self.pids: frozenset[int] | None = None
         self._find_place = find_place
         self._run = run

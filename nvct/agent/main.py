@@ -74,19 +74,16 @@ offer devices, because the imports of the others would delay the first list; bet
 
 @dataclass()
 class Agent:
-    """An agent that is to run on this node.
-
-    Attributes:
-        listen: host and port for everybody's requests, None to have no port.
-        running: what does a task's work while it runs, by the task's name.
-    """
+    """An agent that is to run on this node."""
 
     names: Sequence[str]
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
     has_gpu: Callable[[], bool]
+    # host and port for everybody's requests, None to have no port
     listen: tuple[str, int] | None = None
+    # what does a task's work while it runs, by the task's name
     running: dict[str, Task] = field(default_factory=dict)
     tasks: list[KeptTask] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)

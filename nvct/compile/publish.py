@@ -308,7 +308,7 @@ def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
 
 
 def write(
-    specs: dict[str, Spec],
+    specs: dict[str, Spec],  # by the suffix of the file name before its extension
     inventory: Inventory,
     request: Request,
     say: Callable[[str], None],
@@ -316,9 +316,6 @@ def write(
     follow: bool = False,
 ) -> list[str]:
     """Write specs to files in one folder; return what is for stdout instead.
-
-    Args:
-        specs: by the suffix of the file name before its extension.
 
     Raises:
         HostError: a file cannot be written.

@@ -64,15 +64,11 @@ def refused(
     bundle: str,
     error: NvctError,
     *,
-    times: Sequence[float] = (),
+    times: Sequence[float] = (),  # as in `given`; the step that failed has no end
     decision: Decision | None = None,
     command: str = "",
 ) -> None:
-    """Record why a container was refused, or a command for one that runs, such as exec.
-
-    Args:
-        times: as in `given`; the step that failed has no end.
-    """
+    """Record why a container was refused, or a command for one that runs, such as exec."""
     subject = ("about", f"{command} {bundle}") if command else ("bundle", bundle)
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:

@@ -106,14 +106,10 @@ def _folder(proc: str, processes: Sequence[int], root: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The kubelet's record of devices.
+    """The kubelet's record of devices."""
 
-    Attributes:
-        registered: their ids, by resource.
-        given: their ids, by UID of the pod and name of the container.
-    """
-
-    registered: dict[str, list[str]]
+    registered: dict[str, list[str]]  # their ids, by resource
+    # their ids, by UID of the pod and name of the container
     given: dict[tuple[str, str], list[str]]
 
 

@@ -42,20 +42,15 @@ STEPS = {
 
 
 class Message(NamedTuple):
-    """A message.
-
-    Attributes:
-        step: what to do next; "" for the remedy of the reason.
-        is_general: it has many causes.
-    """
+    """A message."""
 
     name: str
     source: str
     pattern: str
     cause: str
-    step: str = ""
+    step: str = ""  # what to do next; "" for the remedy of the reason
     reason: Reason | None = None
-    is_general: bool = False
+    is_general: bool = False  # it has many causes
 
     @property
     def remedy(self) -> str:

@@ -131,7 +131,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 
 def view_of_spec(
     settings: Config,
-    inventory: Inventory,
+    inventory: Inventory,  # of all capabilities; a view has the whole driver
     given: Inventory,
     capabilities: Collection[Capability],
     *,
@@ -141,9 +141,6 @@ def view_of_spec(
     may_build: bool = True,
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
-
-    Args:
-        inventory: of all capabilities; a view has the whole driver.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.

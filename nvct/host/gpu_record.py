@@ -28,21 +28,16 @@ LAST_S = 1e11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A container with device nodes of GPUs.
-
-    Attributes:
-        since: seconds since 1970; 0.0 if it is older than the plugin, and the engine says no time.
-        devices: a name for each GPU or MIG device, its UUID where one is known.
-        numbers: major and minor of the nodes.
-    """
+    """A container with device nodes of GPUs."""
 
     id: str
     namespace: str
     pod: str
     container: str
+    # seconds since 1970; 0.0 if it is older than the plugin, and the engine says no time
     since: float
-    devices: tuple[str, ...]
-    numbers: tuple[tuple[int, int], ...]
+    devices: tuple[str, ...]  # a name for each GPU or MIG device, its UUID where one is known
+    numbers: tuple[tuple[int, int], ...]  # major and minor of the nodes
 
     @property
     def labels(self) -> dict[str, str]:

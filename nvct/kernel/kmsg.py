@@ -26,19 +26,12 @@ _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the kernel, or of a program that writes to /dev/kmsg.
+    """A message of the kernel, or of a program that writes to /dev/kmsg."""
 
-    Attributes:
-        level: 0 (emergency) to 7 (debug), syslog(2).
-        facility: 0 for the kernel's own messages; programs cannot use 0.
-        sequence: each record has the next number; a gap means that records were overwritten.
-        time_us: of CLOCK_MONOTONIC, approximately.
-    """
-
-    level: int
-    facility: int
-    sequence: int
-    time_us: int
+    level: int  # 0 (emergency) to 7 (debug), syslog(2)
+    facility: int  # 0 for the kernel's own messages; programs cannot use 0
+    sequence: int  # each record has the next number; a gap means that records were overwritten
+    time_us: int  # of CLOCK_MONOTONIC, approximately
     text: str
 
 

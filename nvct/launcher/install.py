@@ -76,19 +76,14 @@ contain double quotes or backslashes, because it is quoted in C and in sh."""
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The paths that are built into a launcher.
+    """The paths that are built into a launcher."""
 
-    Attributes:
-        python: interpreter of the hot side, which needs only the standard library.
-        cold: interpreter of the cold side, with the dependencies of nvct.
-        hot: nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With
-            form "static" it is installed with the names of the programs.
-    """
-
-    python: str
+    python: str  # interpreter of the hot side, which needs only the standard library
     packages: str
-    cold: str
+    cold: str  # interpreter of the cold side, with the dependencies of nvct
     archive: str = ""
+    # nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With form
+    # "static" it is installed with the names of the programs
     hot: str = ""
 
     def check(self) -> None:

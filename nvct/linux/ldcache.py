@@ -51,23 +51,18 @@ NUMBER = 1 << 40
 
 
 class Cache:
-    """A parsed cache.
-
-    Attributes:
-        records: (flags, offset of the name, offset of the path, osversion, hwcap) of each library,
-            in the order of the file.
-        base: the offset of the first byte of `strings`.
-        hwcaps: offsets of the names of glibc-hwcaps subdirectories.
-    """
+    """A parsed cache."""
 
     __slots__ = ("base", "extended", "generator", "hwcaps", "records", "strings")
 
     def __init__(self, base: int, records: list[Record], strings: bytes) -> None:
-        self.base = base
+        self.base = base  # the offset of the first byte of `strings`
+        # (flags, offset of the name, offset of the path, osversion, hwcap) of each library, in the
+        # order of the file
         self.records = records
         self.strings = strings
         self.generator: bytes | None = None
-        self.hwcaps: tuple[int, ...] = ()
+        self.hwcaps: tuple[int, ...] = ()  # offsets of the names of glibc-hwcaps subdirectories
         self.extended = False
 
     @property
@@ -216,8 +211,8 @@ def _wrap(number: int) -> int:
 
 
 def merge(
-    data: bytes | None,
-    add: Iterable[tuple[str, str]],
+    data: bytes | None,  # the current cache; None to make a new one
+    add: Iterable[tuple[str, str]],  # (name, path) of each library
     *,
     machine: str,
     drop_dirs: Sequence[str] = (),
@@ -225,10 +220,6 @@ def merge(
     """Return a cache with added libraries before all others of the same name.
 
     Added libraries of the same name keep their order. The function is idempotent.
-
-    Args:
-        data: the current cache; None to make a new one.
-        add: (name, path) of each library.
 
     Raises:
         LdCacheError: the cache is damaged or of an unknown format, or the machine is unknown.

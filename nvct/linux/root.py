@@ -61,17 +61,14 @@ class Root:
 
     A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
     to create and replace files; its links do not lead out of that directory.
-
-    Attributes:
-        fd: an O_PATH or readable descriptor of the directory, which the object closes.
-        budget: limits the steps of all walks together; None for no limit.
     """
 
     __slots__ = ("budget", "fd", "label")
 
     def __init__(self, fd: int, label: str = "the container") -> None:
-        self.fd = fd
+        self.fd = fd  # an O_PATH or readable descriptor of the directory, which the object closes
         self.label = label
+        # limits the steps of all walks together; None for no limit
         self.budget: Budget | None = None
 
     @classmethod

@@ -70,23 +70,19 @@ AGENT = "nvct-nvml"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a change works on.
-
-    Attributes:
-        pause: keeps devices from being given to containers while a change lasts.
-        skip_reset: leave a mode pending that needs a reset.
-        may_be_held: do not look for processes that hold what changes; NVML may still refuse.
-        find_holders: as `nvct.mig.holders.holders`, of roots that this process cannot read itself.
-    """
+    """What a change works on."""
 
     session: Session
     roots: Roots
     journal: Journal
     reset: Callable[[Sequence[str]], None]
     hook: Callable[[str], None] = lambda _: None
+    # keeps devices from being given to containers while a change lasts
     pause: Callable[[Paused], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
-    skip_reset: bool = False
+    skip_reset: bool = False  # leave a mode pending that needs a reset
+    # do not look for processes that hold what changes; NVML may still refuse
     may_be_held: bool = False
+    # as `nvct.mig.holders.holders`, of roots that this process cannot read itself
     find_holders: Callable[[Sequence[MigGpu], Instances], list[Holder]] | None = None
 
     def holders(self, gpus: Sequence[MigGpu], instances: Instances = None) -> list[Holder]:

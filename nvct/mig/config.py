@@ -23,15 +23,10 @@ FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceId:
-    """A filter for GPUs.
+    """A filter for GPUs."""
 
-    Attributes:
-        device: the PCI id, the device in the upper 16 bits and the vendor in the lower.
-        subsystem: the same of the board; None if every board matches.
-    """
-
-    device: int
-    subsystem: int | None = None
+    device: int  # the PCI id, the device in the upper 16 bits and the vendor in the lower
+    subsystem: int | None = None  # the same of the board; None if every board matches
 
     def matches(self, device: int, subsystem: int) -> bool:
         """Return whether a GPU with these PCI ids matches."""
@@ -40,17 +35,13 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One entry of a configuration.
-
-    Attributes:
-        filters: the GPU matches one of them; empty for all.
-        fault: a filter that is no id; the other configurations of the file can be used.
-    """
+    """One entry of a configuration."""
 
     devices: tuple[int, ...] | None
     enabled: bool
     wish: Mapping[str, int] = field(default_factory=dict)
-    filters: tuple[DeviceId, ...] = ()
+    filters: tuple[DeviceId, ...] = ()  # the GPU matches one of them; empty for all
+    # a filter that is no id; the other configurations of the file can be used
     fault: DocumentError | None = None
 
 

@@ -25,19 +25,15 @@ POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process that has a device open.
-
-    Attributes:
-        device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
-        instance: UUID of the GPU, ids of GPU and compute instance; None for the GPU itself.
-    """
+    """A process that has a device open."""
 
     pid: int
     command: str
     container: str
     pod: str
     unit: str
-    device: str
+    device: str  # what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0"
+    # UUID of the GPU, ids of GPU and compute instance; None for the GPU itself
     instance: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:

@@ -21,12 +21,9 @@ from nvct.mig.tables import with_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The layouts of GPUs.
+    """The layouts of GPUs."""
 
-    Attributes:
-        layouts: by the UUID of each GPU that the configuration names; others stay as they are.
-    """
-
+    # by the UUID of each GPU that the configuration names; others stay as they are
     layouts: Mapping[str, Layout]
 
     def changed(self, state: MigState) -> tuple[MigGpu, ...]:

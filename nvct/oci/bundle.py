@@ -63,9 +63,6 @@ def _schema() -> Schema:
 class Bundle:
     """The config.json of a bundle, ready for edits.
 
-    Attributes:
-        steps_left: remaining budget for path components in the container's root.
-
     Raises:
         BundleError: it is not a JSON object, or ambiguous.
     """
@@ -74,6 +71,7 @@ class Bundle:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
+        # remaining budget for path components in the container's root
         self.steps_left = STEP_BUDGET
         try:
             self.document = Document(text, _schema(), path)

@@ -53,9 +53,6 @@ def make(context: Context) -> ConfigManager:
 class ConfigManager(Task):
     """The task of the agent that chooses its node's config file; `reload` has it look at once.
 
-    Attributes:
-        name: of the file in force, "" for an empty configuration, None before there is one.
-
     Args:
         notify: notifies the programs of a change, and returns how many there are.
     """
@@ -64,6 +61,7 @@ class ConfigManager(Task):
         self, settings: Settings, cluster: Cluster, notify: Callable[[], int], log: Log
     ) -> None:
         super().__init__(log, problems_are_errors=True)
+        # of the file in force, "" for an empty configuration, None before there is one
         self.name: str | None = None
         self._settings = settings
         self._cluster = cluster

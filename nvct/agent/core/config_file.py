@@ -73,17 +73,12 @@ class NamePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """A resource whose devices are shared.
-
-    Attributes:
-        rename: the name of the shared resource, "" for the same one.
-        devices: "all", how many, or their indices and UUIDs.
-    """
+    """A resource whose devices are shared."""
 
     name: str
     replicas: int
-    rename: str = ""
-    devices: str | int | tuple[str, ...] = "all"
+    rename: str = ""  # the name of the shared resource, "" for the same one
+    devices: str | int | tuple[str, ...] = "all"  # "all", how many, or their indices and UUIDs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +92,15 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A config file.
-
-    Attributes:
-        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
-        warnings: a sentence for each unknown key.
-    """
+    """A config file."""
 
     values: Mapping[str, Any]
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
+    # GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models
     excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # a sentence for each unknown key
     config_content: bytes = b""
 
     @property

@@ -34,20 +34,15 @@ def node_name(env: Mapping[str, str]) -> str:
 
 @dataclass()
 class Shared:
-    """What the tasks of one process share.
+    """What the tasks of one process share."""
 
-    Attributes:
-        mode: which task offers the GPUs; None if only one of them can.
-        health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
-        clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
-        has_successor: whether tasks end because another instance serves this node next.
-        handing: what they still do until it serves.
-    """
-
-    mode: ResourcesMode | None = None
+    mode: ResourcesMode | None = None  # which task offers the GPUs; None if only one of them can
+    # of the GPUs, because NVML delivers each XID once; None if no task watches it
     health: HealthEngine | None = None
+    # by kubeconfig: each connection has TLS's own memory, near a megabyte
     clusters: dict[str, Cluster] = field(default_factory=dict)
-    has_successor: bool = False
+    has_successor: bool = False  # whether tasks end because another instance serves this node next
+    # what they still do until it serves
     handing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hands_over(self, work: Work) -> bool:
@@ -61,18 +56,13 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a task is made of.
-
-    Attributes:
-        words: the command line of a program; the agent's tasks have none.
-        in_agent: whether this is the agent, else the task is alone in a program.
-    """
+    """What a task is made of."""
 
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
-    words: Sequence[str] = ()
-    in_agent: bool = False
+    words: Sequence[str] = ()  # the command line of a program; the agent's tasks have none
+    in_agent: bool = False  # whether this is the agent, else the task is alone in a program
     status: Callable[[], dict[str, Any]] = dict
     shared: Shared = field(default_factory=Shared)
 

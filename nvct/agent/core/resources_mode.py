@@ -33,13 +33,6 @@ GRANTED_S = 30.0
 class ResourcesMode:
     """The choice of one node, and who has its GPUs.
 
-    Attributes:
-        mode: the choice; "" before the label is known.
-        problem: why the label has no effect, "" if it has one.
-        is_withdrawn: whether the API server has no ResourceSlices of this node.
-        is_listed: whether it has them, and the kubelet knows the driver.
-        claims: returns the UUIDs of the GPUs that claims have.
-
     Raises:
         UsageError: the default is no mode.
     """
@@ -47,10 +40,11 @@ class ResourcesMode:
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
         if default not in NAMES:
             raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
-        self.mode = ""
-        self.problem = ""
-        self.is_withdrawn = False
-        self.is_listed = False
+        self.mode = ""  # the choice; "" before the label is known
+        self.problem = ""  # why the label has no effect, "" if it has one
+        self.is_withdrawn = False  # whether the API server has no ResourceSlices of this node
+        self.is_listed = False  # whether it has them, and the kubelet knows the driver
+        # returns the UUIDs of the GPUs that claims have
         self.claims: Callable[[], Collection[str]] = frozenset
         self._default = default
         self._clock = clock

@@ -32,20 +32,17 @@ ON_THE_NODE = "on the node, nvct agent --status says why"
 
 @dataclass()
 class Status:
-    """The state of the agent and its tasks.
-
-    Attributes:
-        nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
-        part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
-            while another one serves it.
-        refusal: returns why the driver is not to be used now, "" if it may be; and whether nothing
-            of it is open here.
-    """
+    """The state of the agent and its tasks."""
 
     tasks: Sequence[KeptTask]
+    # returns why NVML does not answer, "" if it does, None if it was not asked
     nvml_problem: Callable[[], str | None] = lambda: None
+    # the state of this process: it starts, waits for a GPU, serves its node, or stands by while
+    # another one serves it
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None
+    # returns why the driver is not to be used now, "" if it may be; and whether nothing of it is
+    # open here
     refusal: Callable[[], tuple[str, bool]] = lambda: ("", False)
 
     def open_answer(self, request: Request) -> Answer:

@@ -92,19 +92,14 @@ class Task(ABC):
 
 @dataclass()
 class KeptTask:
-    """A task of the agent, which is started again after a failure, and its state.
-
-    Attributes:
-        state: waiting before its start; failed until it is started again.
-        reason: the sentence of its last failure, "" if there is none.
-    """
+    """A task of the agent, which is started again after a failure, and its state."""
 
     name: str
     run: Callable[[], Awaitable[None]]
     describe: Callable[[], object] = lambda: None
     metrics: Callable[[], Iterable[Family]] = tuple
-    state: State = "waiting"
-    reason: str = ""
+    state: State = "waiting"  # waiting before its start; failed until it is started again
+    reason: str = ""  # the sentence of its last failure, "" if there is none
     restarts: int = 0
 
     async def keep(self, journal: Log) -> None:

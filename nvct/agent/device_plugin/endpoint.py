@@ -34,27 +34,19 @@ def listing(content: Content) -> api.ListAndWatchResponse:
 
 
 class Endpoint(Sockets):
-    """Serves one resource on a socket in the kubelet's folder.
-
-    Attributes:
-        is_listed: whether the kubelet has read the list since the last registration.
-        has_ended: whether it has closed all streams that it opened since then.
-
-    Args:
-        wake: called when a stream begins or ends.
-    """
+    """Serves one resource on a socket in the kubelet's folder."""
 
     def __init__(
         self,
         content: Content,
         folder: str,
-        wake: Callable[[], None],
+        wake: Callable[[], None],  # called when a stream begins or ends
         counts: Counts,
         log: Log | None = None,
     ) -> None:
         super().__init__(f"{folder}/{content.resource.endpoint}")
-        self.is_listed = False
-        self.has_ended = False
+        self.is_listed = False  # whether the kubelet has read the list since the last registration
+        self.has_ended = False  # whether it has closed all streams that it opened since then
         self._content = content
         self._wake = wake
         self._counts = counts

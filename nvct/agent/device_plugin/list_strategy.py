@@ -33,19 +33,13 @@ IGNORED = frozenset({"cdi-cri"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Features of the kubelet and the container engine of this node.
+    """Features of the kubelet and the container engine of this node."""
 
-    Attributes:
-        takes_names: whether both take CDI names in the answer to Allocate.
-        takes_annotations: whether the engine, or its NVIDIA runtime, reads CDI annotations.
-        evidence: how that is known, e.g. "containerd 1.7.28, enable_cdi = true".
-        default_is_nvidia: whether pods without a RuntimeClass are started by a runtime of NVIDIA's
-            or nvct's; None if the engine does not tell.
-    """
-
-    takes_names: bool
-    takes_annotations: bool
-    evidence: str
+    takes_names: bool  # whether both take CDI names in the answer to Allocate
+    takes_annotations: bool  # whether the engine, or its NVIDIA runtime, reads CDI annotations
+    evidence: str  # how that is known, e.g. "containerd 1.7.28, enable_cdi = true"
+    # whether pods without a RuntimeClass are started by a runtime of NVIDIA's or nvct's; None if
+    # the engine does not tell
     default_is_nvidia: bool | None = None
 
 

@@ -64,28 +64,21 @@ WITHDRAWN_S = 10.0
 
 
 class Registration:
-    """One resource: its endpoint, and its state with the kubelet.
-
-    Attributes:
-        is_handed_over: whether another instance is to take the socket: that is no news.
-
-    Args:
-        kubelet: path of the kubelet's socket; "" serves without registration.
-        host: tells what has the socket, if this process does not see it.
-    """
+    """One resource: its endpoint, and its state with the kubelet."""
 
     def __init__(
         self,
         content: Content,
-        kubelet: str,
+        kubelet: str,  # path of the kubelet's socket; "" serves without registration
         folder: str,
         log: Log,
         counts: Counts | None = None,
         *,
-        host: Host | None = None,
+        host: Host | None = None,  # tells what has the socket, if this process does not see it
     ) -> None:
         self._ask = host.ask if host else None
         self.reason = ""
+        # whether another instance is to take the socket: that is no news
         self.is_handed_over = False
         self.name = content.resource.name
         self._wake = asyncio.Event()

@@ -130,15 +130,10 @@ def _host_roots(place: Place) -> tuple[tuple[str, str], ...]:
 
 
 class Published(NamedTuple):
-    """The edits that give the driver's files.
+    """The edits that give the driver's files."""
 
-    Attributes:
-        path: of the published specification, "" if none gives a view of the driver.
-        edits: its mounts, hooks and variables, {} without a path.
-    """
-
-    path: str
-    edits: ContainerEdits
+    path: str  # of the published specification, "" if none gives a view of the driver
+    edits: ContainerEdits  # its mounts, hooks and variables, {} without a path
     reason: str = ""
 
 

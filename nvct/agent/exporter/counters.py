@@ -37,18 +37,13 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A line of a counter file.
-
-    Attributes:
-        field: the field that it shows, differs from the name for those of version 1.
-        reason: why it has no series; "" if it may have some.
-    """
+    """A line of a counter file."""
 
     name: str
     kind: Kind
     help: str
-    field: str
-    reason: str = ""
+    field: str  # the field that it shows, differs from the name for those of version 1
+    reason: str = ""  # why it has no series; "" if it may have some
 
 
 def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
@@ -99,15 +94,11 @@ def _counter(line: str, where: str) -> Counter:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How a field follows from a sample.
+    """How a field follows from a sample."""
 
-    Attributes:
-        value: a name in `sample_model.VALUES`.
-        is_float: whether DCGM has it as a floating-point number, which is written with 6 digits.
-    """
-
-    value: str
+    value: str  # a name in `sample_model.VALUES`
     divisor: int = 1
+    # whether DCGM has it as a floating-point number, which is written with 6 digits
     is_float: bool = False
 
 

@@ -25,16 +25,13 @@ RATED = ("nvlink_tx", "nvlink_rx")
 
 @dataclass()
 class History:
-    """The counts since this process started.
+    """The counts since this process started."""
 
-    Attributes:
-        xids: how often each XID occurred, by instance and XID, and when last (seconds since 1970).
-        skipped: how often a GPU did not answer, by index.
-        rates: of RATED a second, between the last two samples, by the GPU's UUID.
-    """
-
+    # how often each XID occurred, by instance and XID, and when last (seconds since 1970)
     xids: dict[Instance, dict[int, tuple[int, float]]] = field(default_factory=dict)
+    # how often a GPU did not answer, by index
     skipped: dict[str, int] = field(default_factory=dict)
+    # of RATED a second, between the last two samples, by the GPU's UUID
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     _totals: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     _watch: float = 0.0

@@ -73,18 +73,14 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The data of which metrics are made.
-
-    Attributes:
-        now: seconds since 1970.
-        usages: what containers use, by their processes; None if that is not known.
-    """
+    """The data of which metrics are made."""
 
     samples: NvmlSamples
     history: History
     settings: Settings
     pods: Pods
-    now: float
+    now: float  # seconds since 1970
+    # what containers use, by their processes; None if that is not known
     usages: Sequence[Usage] | None = None
 
 

@@ -74,15 +74,12 @@ class Change:
 
 @dataclass(slots=True)
 class Board:
-    """The health of a node.
-
-    Attributes:
-        states: of all GPUs that were seen, and of the instances that had an error.
-        instances: UUIDs of MIG devices by the ids of their instances, by GPU.
-    """
+    """The health of a node."""
 
     rules: Rules
+    # of all GPUs that were seen, and of the instances that had an error
     states: dict[Key, Health] = field(default_factory=dict)
+    # UUIDs of MIG devices by the ids of their instances, by GPU
     instances: dict[str, Mapping[Instance, str]] = field(default_factory=dict)
     _application_xids: dict[Key, int] = field(default_factory=dict)
 

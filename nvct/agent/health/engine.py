@@ -57,14 +57,10 @@ TASK = "health"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class User:
-    """A task that offers devices.
+    """A task that offers devices."""
 
-    Attributes:
-        nvml: returns the client, None while the task has nothing to watch.
-        changed: called with changes of devices; with none if it is NVML that answers or does not.
-    """
-
-    nvml: FindNvml
+    nvml: FindNvml  # returns the client, None while the task has nothing to watch
+    # called with changes of devices; with none if it is NVML that answers or does not
     changed: Changed
 
 

@@ -38,15 +38,11 @@ with each of the others."""
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked for, and what it does to the GPU.
-
-    Attributes:
-        action: what ends the finding, for a GPU that is withheld.
-        look: returns a sentence about the values, "" if they are as they should be.
-    """
+    """What is looked for, and what it does to the GPU."""
 
     effect: Effect
-    action: Action
+    action: Action  # what ends the finding, for a GPU that is withheld
+    # returns a sentence about the values, "" if they are as they should be
     look: Callable[[Values], str]
 
 

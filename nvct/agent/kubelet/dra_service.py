@@ -42,17 +42,12 @@ class ClaimRef(NamedTuple):
 
 
 class PreparedDevice(NamedTuple):
-    """A device of a claim that containers can have.
+    """A device of a claim that containers can have."""
 
-    Attributes:
-        requests: names of the claim's requests that it is for.
-        cdi: the CDI devices that give it to a container.
-    """
-
-    requests: tuple[str, ...]
+    requests: tuple[str, ...]  # names of the claim's requests that it is for
     pool: str
     device: str
-    cdi: tuple[str, ...]
+    cdi: tuple[str, ...]  # the CDI devices that give it to a container
 
 
 class Driver(Protocol):

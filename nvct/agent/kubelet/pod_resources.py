@@ -54,20 +54,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The devices of one resource that a container has.
-
-    Attributes:
-        resource: its name; the driver's for a claim.
-        devices: their ids; the name in the pool for a claim.
-        claim: None for the devices of a device plugin.
-    """
+    """The devices of one resource that a container has."""
 
     namespace: str
     pod: str
     container: str
-    resource: str
-    devices: tuple[str, ...]
-    claim: Claim | None = None
+    resource: str  # its name; the driver's for a claim
+    devices: tuple[str, ...]  # their ids; the name in the pool for a claim
+    claim: Claim | None = None  # None for the devices of a device plugin
 
 
 def uuid_of(id_: str) -> str:

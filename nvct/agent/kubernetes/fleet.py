@@ -44,23 +44,17 @@ UNKNOWN = "Unknown"
 
 
 class GpuNode(NamedTuple):
-    """A node with GPUs, or with a pod of the agent.
-
-    Attributes:
-        gpus: allocatable devices by resource, and those of DRA by driver and type; including those
-            that pods have.
-        agent: of the agent's pod: Ready, NotReady, or "" if there is none.
-        ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
-        reason: why the agent is not ready, or the message of the condition if it is not True.
-    """
+    """A node with GPUs, or with a pod of the agent."""
 
     name: str
+    # allocatable devices by resource, and those of DRA by driver and type; including those that
+    # pods have
     gpus: dict[str, int]
     driver: str
     product: str
-    agent: str
-    ready: str
-    reason: str
+    agent: str  # of the agent's pod: Ready, NotReady, or "" if there is none
+    ready: str  # whether pods can have the GPUs, as the condition nvct.dev/GPUReady says
+    reason: str  # why the agent is not ready, or the message of the condition if it is not True
 
 
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:

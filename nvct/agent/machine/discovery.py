@@ -39,19 +39,14 @@ _signatures: dict[Roots, tuple[float, asyncio.Future[Signature]]] = {}
 
 
 class Discovery:
-    """The machine below some roots; each call of `inventory` looks again.
-
-    Args:
-        stat_node: for trees that have plain files as device nodes.
-        mode: of the discovery; None is the machine's own.
-    """
+    """The machine below some roots; each call of `inventory` looks again."""
 
     def __init__(
         self,
         roots: Roots,
         nvml: NvmlClient,
-        stat_node: StatNode = device_nodes.node,
-        mode: Mode | None = None,
+        stat_node: StatNode = device_nodes.node,  # for trees that have plain files as device nodes
+        mode: Mode | None = None,  # of the discovery; None is the machine's own
     ) -> None:
         self.roots = roots
         self.nvml = nvml

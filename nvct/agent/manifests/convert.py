@@ -213,17 +213,12 @@ def _of_term(term: Term) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """The specification of a pod in an object.
+    """The specification of a pod in an object."""
 
-    Attributes:
-        what: kind and name of the object, for sentences.
-        spec: the fields of the pod; a part of the manifest, to be changed in place.
-    """
-
-    what: str
+    what: str  # kind and name of the object, for sentences
     name: str
     namespace: str
-    spec: Object
+    spec: Object  # the fields of the pod; a part of the manifest, to be changed in place
 
 
 def objects(document: object) -> Iterator[Object]:

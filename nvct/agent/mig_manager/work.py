@@ -51,19 +51,15 @@ class Change:
 
 @dataclass(kw_only=True)
 class Work:
-    """The machine and its configurations; what fails raises NvctError, which says what is left.
-
-    Attributes:
-        state_file: the drop-in of the host's unit.
-        strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
-        in_use: MIG devices of pods: UUID of the GPU, ids of the instances.
-    """
+    """The machine and its configurations; what fails raises NvctError, which says what is left."""
 
     machine: Machine
     config_file: str
-    state_file: str
+    state_file: str  # the drop-in of the host's unit
     make_nodes: Callable[[], None] = field(default=lambda: None)
+    # returns the MIG strategy by which this agent offers GPUs, "" if it offers none
     strategy: Callable[[], str] = field(default=lambda: "")
+    # MIG devices of pods: UUID of the GPU, ids of the instances
     in_use: Collection[tuple[str, int, int]] = ()
 
     def look(self, name: str) -> Change | None:
@@ -193,12 +189,9 @@ class AgentSession:
     """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
 
     What does not work, or is refused, raises NvctError.
-
-    Attributes:
-        pid: not known: the worker is a descendant of this process.
     """
 
-    pid: int | None = None
+    pid: int | None = None  # not known: the worker is a descendant of this process
 
     def __init__(self, client: NvmlClient, roots: Roots) -> None:
         self._client = client

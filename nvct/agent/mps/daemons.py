@@ -40,22 +40,16 @@ FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A daemon.
+    """A daemon."""
 
-    Attributes:
-        resource: the name of the resource that it serves; of a claim CLAIMS and the uid.
-        uuids: of its GPUs; a claim may have a MIG device.
-        limits: the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for
-            a claim, whose daemon sees no other GPUs.
-        percentage: of a GPU's threads for a client; 0 sets nothing.
-        multi_user: whether clients of several users run at the same time, if the program can
-            that; else those of one user wait for the end of the others.
-    """
-
-    resource: str
-    uuids: tuple[str, ...]
+    resource: str  # the name of the resource that it serves; of a claim CLAIMS and the uid
+    uuids: tuple[str, ...]  # of its GPUs; a claim may have a MIG device
+    # the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for a claim,
+    # whose daemon sees no other GPUs
     limits: Mapping[str, int] = field(default_factory=dict)
-    percentage: int = 0
+    percentage: int = 0  # of a GPU's threads for a client; 0 sets nothing
+    # whether clients of several users run at the same time, if the program can that; else those of
+    # one user wait for the end of the others
     multi_user: bool = False
 
     @property

@@ -64,18 +64,12 @@ class PluginSpecs:
 
 
 class Written(NamedTuple):
-    """The plugin's specifications that were written.
+    """The plugin's specifications that were written."""
 
-    Attributes:
-        devices: names in the specification of GPUs.
-        view: path of the node's specification that gives the driver's files, "" if none does.
-        reason: why none does.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # names in the specification of GPUs
     features: tuple[str, ...]
-    view: str
-    reason: str
+    view: str  # path of the node's specification that gives the driver's files, "" if none does
+    reason: str  # why none does
     warnings: tuple[str, ...]
 
 
@@ -183,16 +177,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What is to be seen of a machine in /dev and in its root.
-
-    Attributes:
-        nodes: major, minor, mode, uid and gid of device nodes, by their paths below /dev.
-        folders: those below /dev that can have such nodes, and are there.
-    """
+    """What is to be seen of a machine in /dev and in its root."""
 
     mode: Mode
+    # major, minor, mode, uid and gid of device nodes, by their paths below /dev
     nodes: Mapping[str, tuple[int, int, int, int, int]]
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # those below /dev that can have such nodes, and are there
     imex_channels: tuple[int, ...]
 
 

@@ -25,17 +25,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """All samples of one metric.
+    """All samples of one metric."""
 
-    Attributes:
-        name: of the metric; that of a counter ends with _total.
-        fixed: whether values are written with six digits after the point, as C's %f.
-    """
-
-    name: str
+    name: str  # of the metric; that of a counter ends with _total
     help: str
     kind: Literal["counter", "gauge", "histogram", "summary", "untyped"] = "gauge"
-    fixed: bool = False
+    fixed: bool = False  # whether values are written with six digits after the point, as C's %f
     samples: tuple[Sample, ...] = ()
 
 

@@ -52,17 +52,12 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for.
-
-    Attributes:
-        path: without the part from `?` on.
-        authorization: the header of that name; "" if there is none.
-    """
+    """What a client asks for."""
 
     method: str
-    path: str
+    path: str  # without the part from `?` on
     accepts_html: bool = False
-    authorization: str = ""
+    authorization: str = ""  # the header of that name; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,16 +69,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountedView:
-    """A farm view that a spec mounts.
-
-    Attributes:
-        shown: what the hook makes visible in the container.
-        files: sockets and folders, which are not in a view.
-    """
+    """A farm view that a spec mounts."""
 
     source: str
-    shown: model.View
-    files: Sequence[DriverFile]
+    shown: model.View  # what the hook makes visible in the container
+    files: Sequence[DriverFile]  # sockets and folders, which are not in a view
     env: Sequence[str]
 
 

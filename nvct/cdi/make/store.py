@@ -38,13 +38,10 @@ def check_format(name: str) -> str:
 def dumps(
     spec: Spec,
     format: str = "yaml",  # noqa: A002  as the option
-    comment: str = "",
+    comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
-
-    Args:
-        comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
         CdiSpecError: the spec is invalid.

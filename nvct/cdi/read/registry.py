@@ -32,23 +32,19 @@ class SpecFile:
 
 
 class Registry:
-    """The spec files and devices of the folders.
-
-    Attributes:
-        specs: by priority, then by file name.
-        devices: qualified name -> the spec file and the device.
-        errors: path of a file or folder -> the reason that it is unusable.
-        conflicts: qualified name -> the files that define it; it is not in `devices`.
-        inputs: all folders and files that were read, including those with errors.
-    """
+    """The spec files and devices of the folders."""
 
     __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
 
     def __init__(self) -> None:
-        self.specs: list[SpecFile] = []
+        self.specs: list[SpecFile] = []  # by priority, then by file name
+        # qualified name -> the spec file and the device
         self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        # path of a file or folder -> the reason that it is unusable
         self.errors: dict[str, NvctError] = {}
+        # qualified name -> the files that define it; it is not in `devices`
         self.conflicts: dict[str, list[str]] = {}
+        # all folders and files that were read, including those with errors
         self.inputs: list[str] = []
 
     def device(self, name: str) -> tuple[SpecFile, Device]:

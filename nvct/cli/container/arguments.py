@@ -38,12 +38,9 @@ USUAL = (HELP, VERSION)
 
 @dataclass(slots=True)
 class Parsed:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        values: values of each given option, by its long name; None for a missing value.
-    """
-
+    # values of each given option, by its long name; None for a missing value
     values: dict[str, list[str | None]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
 
@@ -165,14 +162,10 @@ HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
 
 @dataclass(slots=True)
 class Selected:
-    """The selected devices, without duplicates, in the order of the command line.
-
-    Attributes:
-        gpus: including the GPUs of requested MIG devices.
-    """
+    """The selected devices, without duplicates, in the order of the command line."""
 
     everything: bool = False
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)  # including the GPUs of requested MIG devices
     migs: list[tuple[Gpu, MigDevice]] = field(default_factory=list)
 
     def add(self, gpu: Gpu, mig: MigDevice | None = None) -> None:

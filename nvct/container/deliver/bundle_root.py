@@ -30,12 +30,7 @@ class UnfitError(Exception):
 
 
 class Layout:
-    """A layout for one container: changes of its root, which it closes, and of config.json.
-
-    Args:
-        folder: of the bundle, "" for the working directory.
-        destinations: of mounts that hide files of the root.
-    """
+    """A layout for one container: changes of its root, which it closes, and of config.json."""
 
     __slots__ = (
         "_bundle", "_changes", "_covered", "_folder", "_note", "_root", "edits", "summary",
@@ -44,9 +39,9 @@ class Layout:
     def __init__(
         self,
         bundle: Bundle,
-        folder: str,
+        folder: str,  # of the bundle, "" for the working directory
         root: Root,
-        destinations: Iterable[str],
+        destinations: Iterable[str],  # of mounts that hide files of the root
         note: Callable[[str], None],
     ) -> None:
         self._root = root

@@ -153,18 +153,14 @@ def devices_of(plan: Plan) -> list[Device]:
 
 
 class Selection:
-    """The device numbers behind the names that a rule matches.
-
-    Attributes:
-        numbers: device numbers; each alone is a selected device, or a part of one.
-        sets: sets of device numbers; each set is a selected device.
-    """
+    """The device numbers behind the names that a rule matches."""
 
     __slots__ = ("numbers", "sets")
 
     def __init__(self) -> None:
+        # device numbers; each alone is a selected device, or a part of one
         self.numbers: set[Number] = set()
-        self.sets: list[set[Number]] = []
+        self.sets: list[set[Number]] = []  # sets of device numbers; each set is a selected device
 
     def among(self, nodes: Nodes) -> str:
         """Return the path of a node that belongs to a selected device, "" if there is none."""
