@@ -32,8 +32,7 @@ NAMES = {
     type(None): "null", bool: "a boolean", int: "an integer", float: "a number", str: "a string",
     list: "a list", dict: "an object",
 }  # fmt: skip
-SHOWN = 40
-"""Characters of a key that a message shows."""
+SHOWN = 40  # Characters of a key that a message shows
 
 
 class MalformedError(ValueError):

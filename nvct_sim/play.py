@@ -35,8 +35,7 @@ from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
-INTERVAL_S = 0.5
-"""Between two values of a line."""
+INTERVAL_S = 0.5  # Between two values of a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

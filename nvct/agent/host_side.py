@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     # Runs work that imports the generator, and returns its answer.
     Run: TypeAlias = Callable[[Callable[[], Json]], Json]
 
-LIMIT_S = 8.0
-"""How long a process may take that writes specifications: less than the agent waits."""
+LIMIT_S = 8.0  # How long a process may take that writes specifications: less than the agent waits
 
 
 def of_environment(env: Mapping[str, str]) -> Place:

@@ -61,12 +61,9 @@ NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP, UPGRADES = "http", "driver-upgrades"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
-WORKER_S = 1.0
-"""How often the worker that was installed with this agent is looked for."""
-NVML_S = 30.0
-"""How long NVML is waited for before an older instance is asked to yield."""
-HARDWARE_S = 5.0
-"""How often a node without a GPU is looked at."""
+WORKER_S = 1.0  # How often the worker that was installed with this agent is looked for
+NVML_S = 30.0  # How long NVML is waited for before an older instance is asked to yield
+HARDWARE_S = 5.0  # How often a node without a GPU is looked at
 SOON_S, LOOK_S = 5.0, 0.05
 """How long a task waits at the start: for the config file of config-manager, and for those that
 offer devices, because the imports of the others would delay the first list; between two looks."""

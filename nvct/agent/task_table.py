@@ -44,10 +44,8 @@ OFFERING = ("device-plugin", "dra")
 """The tasks that offer devices; if an agent has both, a label of the Node chooses."""
 NOT_BOTH = ("dra", "mig-manager")
 """A configuration by a label knows nothing of the MIG devices that claims have."""
-CONFIG_MANAGER = "config-manager"
-"""It writes the file that the others read."""
-DEFAULT = ("device-plugin",)
-"""What runs if --tasks names none."""
+CONFIG_MANAGER = "config-manager"  # It writes the file that the others read
+DEFAULT = ("device-plugin",)  # What runs if --tasks names none
 
 
 def load(names: Iterable[str]) -> None:

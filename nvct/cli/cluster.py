@@ -130,8 +130,7 @@ def connect(kubeconfig: str) -> Cluster:
     return clusters.connect(kubeconfig, os.environ)
 
 
-SHOWN = 8
-"""Devices and nodes of a list; --json has all."""
+SHOWN = 8  # Devices and nodes of a list; --json has all
 OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
 """A remedy with it sends the reader to what is printed already."""
 ENDED = ("Succeeded", "Failed")

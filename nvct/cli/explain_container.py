@@ -20,8 +20,7 @@ from nvct.doctor.model import count, date
 from nvct.doctor.node import Node
 from nvct.errors import NvctError, UsageError, printable, shortened
 
-LONGEST = 1000
-"""Characters of a text that others chose."""
+LONGEST = 1000  # Characters of a text that others chose
 HEADLINES = {
     "GPU": "The container would start with what it asks for.",
     "untouched": "The container would start as it is, without a GPU.",

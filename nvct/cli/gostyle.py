@@ -26,8 +26,7 @@ HELP = ("help", "h")
 OFF = "nvct.off"
 SIMULATION = "nvct_sim"
 """Absent if distribution packages installed nvct without the package nvct-sim."""
-TOOLS = ("apt", "dnf", "zypper")
-"""Package managers that install a package by `TOOL install NAME`."""
+TOOLS = ("apt", "dnf", "zypper")  # Package managers that install a package by `TOOL install NAME`
 
 
 class GoStyle(click.Command):

@@ -33,8 +33,7 @@ NRI = {
 """Options of the plugin, too."""
 EXTRA = "pip install 'nvct[agent]'"
 NO_NODES = ("", "none")
-FOUND = "auto"
-"""As --runtime: the engine that runs this container."""
+FOUND = "auto"  # As --runtime: the engine that runs this container
 EMPTY = {
     "cdi_output_dir": ("CDI_OUTPUT_DIR", ""),
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),

@@ -16,18 +16,14 @@ import click
 from nvct.errors import printable
 
 COMMAND = re.compile(r"`[^`]*`")
-GLUE = "\0"
-"""For a space where no line may end."""
-MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
-"""Of the health of a part of a node."""
+GLUE = "\0"  # For a space where no line may end
+MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}  # Of the health of a part of a node
 COLORS = {"ok": "green", "LOOK": "red", "?": "yellow"}
 """Of the marks; the question mark is of what could not be seen."""
-NARROW = 40
-"""Columns; a narrower terminal breaks lines itself."""
+NARROW = 40  # Columns; a narrower terminal breaks lines itself
 
 
-GAP, BELOW = "  ", "    "
-"""Between columns, and before a last column that stands below its row."""
+GAP, BELOW = "  ", "    "  # Between columns, and before a last column that stands below its row
 LAST_COLUMN = 44
 """The fewest columns for long texts in the last column of a table: room for a UUID."""
 

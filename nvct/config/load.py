@@ -69,14 +69,12 @@ KEYS: dict[str, str] = {
 }
 """Every supported key: its path in the file, and its attribute of Config."""
 
-POLICY = "nvct.policy"
-"""A table that `rules` parses as a whole."""
+POLICY = "nvct.policy"  # A table that `rules` parses as a whole
 
 COMMA_LISTS = ("swarm_resource", "supported_driver_capabilities")
 """List attributes whose file values are strings with commas."""
 
-SWITCHES = ("params_mask",)
-"""String attributes whose file values may be true or false."""
+SWITCHES = ("params_mask",)  # String attributes whose file values may be true or false
 
 _ABSENT = object()
 

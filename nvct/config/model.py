@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
 LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
-COMPAT_OTHERS = ("disabled", "ldconfig", "mount")
-"""Values of cuda-compat-mode besides hook."""
+COMPAT_OTHERS = ("disabled", "ldconfig", "mount")  # Values of cuda-compat-mode besides hook
 UNCHECKED, CHECKED = "unchecked", "checked"
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (

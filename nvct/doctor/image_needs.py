@@ -182,10 +182,8 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
 
 CONFIG = "/etc/ld.so.conf"
 CONFIG_LIMIT = 1 << 20
-CONFIGS = 64
-"""Files of ld.so.conf that are read."""
-FOLDERS = 64
-"""Folders that are searched."""
+CONFIGS = 64  # Files of ld.so.conf that are read
+FOLDERS = 64  # Folders that are searched
 USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 MUSL = "ld-musl-"
 

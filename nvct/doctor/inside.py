@@ -34,8 +34,7 @@ HOST_PIDS = "pid:[4026531836]"
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
-AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"
-"""Of every container of nvct's pods."""
+AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"  # Of every container of nvct's pods
 WRAPPER_VARIABLE = "NVCT_CONFIG_FILE_PATH"
 """Of every program that `nvct install` has put on a host."""
 HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
@@ -138,8 +137,7 @@ def _is_denied(path: str) -> bool:
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
 STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)
-MAJOR = 195
-"""Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux."""
+MAJOR = 195  # Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux
 LISTED = re.compile(
     rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
     re.MULTILINE,

@@ -243,13 +243,10 @@ INSTANCE = "anon_inode:inotify"
 WATCH = "inotify wd:"
 BUDGET_S = 0.25
 """For the count: a node with a thousand containers has some hundred thousand descriptors."""
-FEW_INSTANCES = 8
-"""What a kubelet with an engine and an agent opens."""
+FEW_INSTANCES = 8  # What a kubelet with an engine and an agent opens
 FEW_WATCHES = 1024
-MANY = 10
-"""Some of root's processes may be closed even to root; one of so many does not matter."""
-SHARE = 0.9
-"""Above this part of a limit, little is left."""
+MANY = 10  # Some of root's processes may be closed even to root; one of so many does not matter
+SHARE = 0.9  # Above this part of a limit, little is left
 
 
 @dataclass(slots=True)

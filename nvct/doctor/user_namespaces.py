@@ -27,10 +27,8 @@ from nvct.host.roots import Roots
 READ_WRITE = 0o6
 STORAGE = ".local/share/containers/storage"
 """Of a user's Podman, below the home: containers-storage.conf(5)."""
-FIRST_ID, IDS = 100_000, 65_536
-"""What useradd(8) gives the first user."""
-NAMESPACES = 256
-"""User namespaces that are looked at."""
+FIRST_ID, IDS = 100_000, 65_536  # What useradd(8) gives the first user
+NAMESPACES = 256  # User namespaces that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,7 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
-NOT_YET = "the view of this driver is not made yet"
-"""Why there is none where nothing may be built."""
+NOT_YET = "the view of this driver is not made yet"  # Why there is none where nothing may be built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,7 @@ from nvct.typed import MalformedError, dump, load
 
 NAME, LOCK = "containers.json", "lock"
 LIMIT = 8 << 20
-LAST_S = 1e11
-"""A time after it has no date that time.localtime knows everywhere."""
+LAST_S = 1e11  # A time after it has no date that time.localtime knows everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ import re
 from dataclasses import dataclass
 
 FILE = "/dev/kmsg"
-RECORD_LIMIT = 8192
-"""Longer than any record; the kernel refuses a shorter read."""
+RECORD_LIMIT = 8192  # Longer than any record; the kernel refuses a shorter read
 _RECORD = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;([^\n]*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 

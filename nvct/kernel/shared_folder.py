@@ -31,8 +31,7 @@ from nvct.linux.walk import names_in
 
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_MAY_WRITE = 0o022
-NAMES = 10_000
-"""More names are not listed."""
+NAMES = 10_000  # More names are not listed
 ABANDONED_S = 60.0
 
 

@@ -46,17 +46,14 @@ FLAGS = (
     "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now,-z,noexecstack",
 )  # fmt: skip
 """Flags for launchers, programs of the bundle, and wrappers."""
-HOOK_MARK = b"nvct.container.cdi_hook.launch"
-"""A string in each launcher for hooks."""
+HOOK_MARK = b"nvct.container.cdi_hook.launch"  # A string in each launcher for hooks
 FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
 """Precedes the space for the cold side's path in nvct-hot (packaging/static/main.c)."""
 COLD_ROOM = 1024
-PT_INTERP = 3
-"""elf(5): the program header that names the dynamic loader."""
+PT_INTERP = 3  # elf(5): the program header that names the dynamic loader
 HOT_HINT = "make static builds it; --hot names it"
-DIGEST_SIZE = 16
-"""nvct-hot ends with the digest of its sources (`nvct.launcher.archive.digest`)."""
+DIGEST_SIZE = 16  # nvct-hot ends with the digest of its sources (`nvct.launcher.archive.digest`)
 BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')

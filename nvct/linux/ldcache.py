@@ -46,8 +46,7 @@ NAME_LIMIT = 255  # NAME_MAX; an order key takes 30 times the memory, and 80 ns 
 SAME_LIMIT = 1024
 """Entries that the sort order takes for one name, such as `libx.so.1` and `libx.so.0001`."""
 DIGITS = frozenset(b"0123456789")
-NUMBER = 1 << 40
-"""Precedes a number in an order key; greater than every character."""
+NUMBER = 1 << 40  # Precedes a number in an order key; greater than every character
 
 
 class Cache:

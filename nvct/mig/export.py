@@ -155,8 +155,7 @@ def _balanced(gpu: MigGpu) -> dict[str, int]:
 Layer: TypeAlias = Literal["table", "hardware", "file"]
 
 
-LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
-"""The first one that has a name counts."""
+LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")  # The first one that has a name counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from nvct.mig.tables import with_placements
 VERSION = "v1"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What a document of another form raises."""
-TEXT_LIMIT = 1 << 16
-"""Of numbers of profiles and slices; those of all GPUs are much smaller."""
+TEXT_LIMIT = 1 << 16  # Of numbers of profiles and slices; those of all GPUs are much smaller
 
 
 def of_state(state: MigState) -> dict[str, Any]:
@@ -143,11 +142,9 @@ def _number(value: object) -> int:
 
 FILE, LOCK = "mig-journal.json", "mig.lock"
 FOLDER_MODE = 0o700
-LIMIT = 1 << 20
-"""Bytes; that of 16 GPUs with 7 instances each has 30 KB."""
+LIMIT = 1 << 20  # Bytes; that of 16 GPUs with 7 instances each has 30 KB
 TARGET = "Target"
-LOCK_S = 60.0
-"""How long to wait for another program that changes MIG."""
+LOCK_S = 60.0  # How long to wait for another program that changes MIG
 
 
 @dataclass(frozen=True, slots=True)

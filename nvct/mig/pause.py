@@ -23,10 +23,8 @@ Instance: TypeAlias = tuple[int, int]
 Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
-LIMIT = 1 << 20
-"""Bytes of an announcement that are read."""
-PAUSE_S = 1.0
-"""How long a device plugin may take to notice, and to tell the kubelet."""
+LIMIT = 1 << 20  # Bytes of an announcement that are read
+PAUSE_S = 1.0  # How long a device plugin may take to notice, and to tell the kubelet
 _own: set[str] = set()
 """Files of this process's own announcements: a file that is replaced has another inode."""
 FOLDER_MODE = 0o700

@@ -16,8 +16,7 @@ from nvct.mig.holders import Holder
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
-FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")
-"""Below the driver's root."""
+FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")  # Below the driver's root
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 

@@ -22,8 +22,7 @@ HOOK_POINTS = (
 )  # fmt: skip
 MAPPINGS = (("linux", "uidMappings"), ("linux", "gidMappings"))
 WRITER = "the container engine writes this file"
-STEP_BUDGET = 20_000
-"""Path components in a container's root: 7 us each. A usual create takes 500."""
+STEP_BUDGET = 20_000  # Path components in a container's root: 7 us each. A usual create takes 500
 
 
 def _array(*members: str) -> Schema:

@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     Cut: TypeAlias = tuple[int, int, str]
     Path: TypeAlias = tuple[str, ...]
 
-EACH = "[]"
-"""The key, in a schema, of an array whose elements are parsed with positions."""
+EACH = "[]"  # The key, in a schema, of an array whose elements are parsed with positions
 ELEMENTS: Schema = {EACH: None}
-SKIPPED: Schema = {"": None}
-"""The schema of all other members."""
+SKIPPED: Schema = {"": None}  # The schema of all other members
 
 
 class Element:

@@ -25,12 +25,9 @@ from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
-WORDS = 5
-"""Of a command line, in which a program's name can be: python -I -m MODULE NAME."""
-DEFAULT_NAME = "default"
-"""The file of fallback strategy `named`."""
-FILES_S = 1.0
-"""How often the folder of config files is looked at."""
+WORDS = 5  # Of a command line, in which a program's name can be: python -I -m MODULE NAME
+DEFAULT_NAME = "default"  # The file of fallback strategy `named`
+FILES_S = 1.0  # How often the folder of config files is looked at
 MODE = 0o644
 
 

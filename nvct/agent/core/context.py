@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.client import NvmlClient
 
-SOCKET_ENV = "NVCT_AGENT_SOCKET"
-"""The agent's own socket; the agent sets it for its tasks."""
+SOCKET_ENV = "NVCT_AGENT_SOCKET"  # The agent's own socket; the agent sets it for its tasks
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 

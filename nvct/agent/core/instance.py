@@ -26,12 +26,9 @@ from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.paths import AGENT_DIR
 
-POD_ENV = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets it in every pod."""
-POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")
-"""The name of a DaemonSet's pod."""
-MARGIN_S = 5
-"""How much earlier than its pod must have ended an agent that serves on ends."""
+POD_ENV = "KUBERNETES_SERVICE_HOST"  # The kubelet sets it in every pod
+POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")  # The name of a DaemonSet's pod
+MARGIN_S = 5  # How much earlier than its pod must have ended an agent that serves on ends
 LOOK_S, LOOKS = 0.25, 5
 """How often the kubelet is asked: it knows a pod when that has been scheduled."""
 FOLDER = AGENT_DIR
@@ -39,15 +36,12 @@ LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD, HAND_OVER = "/yield", "/hand-over"
 """Requests to an instance; the second one if the asking instance serves next."""
 OK = 200
-YIELD_S = 15.0
-"""How long the older instance may take to end its tasks."""
+YIELD_S = 15.0  # How long the older instance may take to end its tasks
 POLL_S = 0.05
-ASK_S = 1.0
-"""How often the older instance is asked: it may have taken the lock again, see GRACE_S."""
+ASK_S = 1.0  # How often the older instance is asked: it may have taken the lock again, see GRACE_S
 GRACE_S = 1.0
 """How long an instance that yielded does not take the lock: the one that asked takes it."""
-STANDBY_S = 0.2
-"""How often an instance that stands by looks whether the lock is free."""
+STANDBY_S = 0.2  # How often an instance that stands by looks whether the lock is free
 
 
 class Instance:

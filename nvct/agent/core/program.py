@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from nvct.host.nvml.process import WorkerProcess
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-"""Signals that end a program."""
-ASKED_S = 0.005
-"""After which the first request to NVML has been sent."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)  # Signals that end a program
+ASKED_S = 0.005  # After which the first request to NVML has been sent
 GARBAGE = 10_000
 """Objects between two searches for cycles; with the usual 700 a start takes a twentieth longer."""
 
@@ -223,8 +221,7 @@ UPGRADES_ENV = "NVCT_DRIVER_UPGRADES"
 manager waits, and where the Node is watched though no task obeys a label of it."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
-GRACE_S = 30
-"""Kubernetes's default."""
+GRACE_S = 30  # Kubernetes's default
 
 
 def grace_s(env: Mapping[str, str]) -> int:

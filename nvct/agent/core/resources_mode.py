@@ -24,8 +24,7 @@ CLASSIC, DRA = "classic", "dra"
 """The device plugin's resources, such as nvidia.com/gpu; or the devices of ResourceSlices."""
 NAMES = {CLASSIC: "the device plugin", DRA: "ResourceSlices (DRA)"}
 LABEL = "nvct.dev/resources"
-DEFAULT_ENV = "NVCT_RESOURCES"
-"""What a Node without the label offers."""
+DEFAULT_ENV = "NVCT_RESOURCES"  # What a Node without the label offers
 GRANTED_S = 30.0
 """How long after its answer to Allocate the kubelet may not yet list the device as the pod's."""
 

@@ -20,8 +20,7 @@ Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]
 
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
-CONFIG_FILE = "config_file"
-"""The field of the config file, if a program reads one."""
+CONFIG_FILE = "config_file"  # The field of the config file, if a program reads one
 KINDS: Mapping[str, Kind] = {
     "bool": "switch", "bool | None": "switch",
     "tuple[str, ...]": "words", "tuple[int, ...]": "numbers",

@@ -26,8 +26,7 @@ Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 JSON = "application/json"
 READY = ("listed", "written")
 """States of a task's parts: resources that the kubelet has listed, labels that were written."""
-ON_THE_NODE = "on the node, nvct agent --status says why"
-"""In place of a reason, on the port."""
+ON_THE_NODE = "on the node, nvct agent --status says why"  # In place of a reason, on the port
 
 
 @dataclass()

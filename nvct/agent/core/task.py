@@ -19,14 +19,10 @@ from nvct.errors import NvctError
 
 T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
-LASTS_S = 300.0
-"""A task that ran that long starts with the shortest delay again."""
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
+LASTS_S = 300.0  # A task that ran that long starts with the shortest delay again
+MACHINE_S = 1.0  # How often the machine is looked at: a few folders of procfs
+SETTLE_S = 2.0  # Until the next look after a change: procfs may show it before NVML does
+PERIOD_S = 30.0  # Until the next look if nothing seems to have changed
 
 
 class Task(ABC):

@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 SIZE_LIMIT = 1 << 20
 DEPTH_LIMIT = 32
-DIGITS = 18
-"""Of a number; 64 bits have more."""
+DIGITS = 18  # Of a number; 64 bits have more
 BOOL, NULL, INT, FLOAT, STR, MERGE = (
     f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str", "merge")
 )

@@ -27,8 +27,7 @@ from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
 from nvct.oci.jsontext import Json
 
-IGNORED = frozenset({"cdi-cri"})
-"""Strategies that nothing but the engine reads."""
+IGNORED = frozenset({"cdi-cri"})  # Strategies that nothing but the engine reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +102,7 @@ CONTAINERD, CRIO = "containerd", "cri-o"
 SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
 """The folder of the plugin's specifications, which is one by two names."""
 NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
-FIRST_CRIO = (1, 28)
-"""From then on it takes CDI names, and annotations longer."""
+FIRST_CRIO = (1, 28)  # From then on it takes CDI names, and annotations longer
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
 """containerd: the first version with CDI, and the first one with CDI unless it is off."""

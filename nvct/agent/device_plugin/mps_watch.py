@@ -18,10 +18,8 @@ from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import NvctError
 
-LOOK_S = 0.5
-"""Between two questions; the answer is there already."""
-STOP_S = 8.0
-"""How long the daemons may take to end."""
+LOOK_S = 0.5  # Between two questions; the answer is there already
+STOP_S = 8.0  # How long the daemons may take to end
 STARTING = "its MPS control daemon is not ready yet"
 
 

@@ -44,23 +44,19 @@ State: TypeAlias = Literal[
 DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Before each next attempt; from the start again after a registration that lasted."""
 LASTS_S = 10.0
-LISTED_S = 10.0
-"""How long the kubelet may take from a registration to the stream of the list."""
+LISTED_S = 10.0  # How long the kubelet may take from a registration to the stream of the list
 FREE_S = 40.0
 """How long another program's socket is free before it is taken over: NVIDIA's plugin makes its
 socket again after a restart of the kubelet, up to 30 s later."""
-ENDING_S = 3.0
-"""How long an owner that is ending may take."""
+ENDING_S = 3.0  # How long an owner that is ending may take
 DISPLACED_S = 0.5
 """From displacing an older instance's socket to the registration: it ends its stream meanwhile."""
 POLL_S = 0.1
-OWNER_S = 2.0
-"""How often another program's socket is looked at."""
+OWNER_S = 2.0  # How often another program's socket is looked at
 UNLIKE_LOOKS = 2
 """How many looks in a row must show that the kubelet has none of the devices: one may come before
 it has read the list."""
-WITHDRAWN_S = 10.0
-"""How long an empty list is served, so that the kubelet has read it."""
+WITHDRAWN_S = 10.0  # How long an empty list is served, so that the kubelet has read it
 
 
 class Registration:

@@ -24,8 +24,7 @@ from nvct.host.model import Gpu, MigDevice
 
 GPU = f"{PREFIX}gpu"
 MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"
-SEPARATOR = "::"
-"""Between a device's UUID and the number of a replica."""
+SEPARATOR = "::"  # Between a device's UUID and the number of a replica
 DEVICES_LIMIT = 32768
 """Of a resource, at 100 bytes each: gRPC in Go, as in the kubelet, reads messages of 4 MiB."""
 PART = re.compile(r"\d+c\.")

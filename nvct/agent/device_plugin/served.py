@@ -39,10 +39,8 @@ LAST = "devices.json"
 cannot see what there is."""
 BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
-KUBELET_S = 10.0
-"""Between two questions to the kubelet."""
-HAND_OVER_S = 20.0
-"""How long another instance may take until it serves: NVML answers it already."""
+KUBELET_S = 10.0  # Between two questions to the kubelet
+HAND_OVER_S = 20.0  # How long another instance may take until it serves: NVML answers it already
 
 
 @dataclass()

@@ -50,12 +50,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
-BROKEN_S = 2.0
-"""Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
-RETRY_S = 10.0
-"""Until the next attempt if the driver does not answer."""
-LATER = ("device_plugin.registration",)
-"""Imported when the task has something to offer."""
+BROKEN_S = 2.0  # Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs
+RETRY_S = 10.0  # Until the next attempt if the driver does not answer
+LATER = ("device_plugin.registration",)  # Imported when the task has something to offer
 
 
 def make(context: Context) -> DevicePlugin:

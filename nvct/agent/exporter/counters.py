@@ -117,8 +117,7 @@ COMPUTED = (XID, XID_COUNT, CLOCK_EVENTS, *LINK_RATES)
 """Metrics that do not follow from one sample alone."""
 
 FIELDS: dict[str, Field] = {}
-VERSION_1: dict[str, str] = {}
-"""The field of each name of version 1."""
+VERSION_1: dict[str, str] = {}  # The field of each name of version 1
 
 
 def _read_fields() -> None:

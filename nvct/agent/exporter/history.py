@@ -19,8 +19,7 @@ CLOCK_EVENTS = {
     "display_clocks": 0x100,
 }  # fmt: skip
 """The names of dcgm-exporter for nvml.h's nvmlClocksEventReason*."""
-RATED = ("nvlink_tx", "nvlink_rx")
-"""Totals of which the rate is shown."""
+RATED = ("nvlink_tx", "nvlink_rx")  # Totals of which the rate is shown
 
 
 @dataclass()

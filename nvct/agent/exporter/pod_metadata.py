@@ -85,8 +85,7 @@ class SliceDevices(NodeObjects):
     """UUIDs of the devices in the ResourceSlices of one node."""
 
     lacking = "pods of claimed devices"
-    uuids: Mapping[tuple[str, str], str] = {}
-    """By pool and name."""
+    uuids: Mapping[tuple[str, str], str] = {}  # By pool and name
 
     async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
         from nvct.agent.dra import selectors, slices

@@ -206,10 +206,8 @@ def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
 
 
 JOBS_FILE = re.compile(r"\d+(\.\d+)?")
-JOBS_LIMIT = 1 << 20
-"""Bytes of a file; a larger one is left out."""
-JOBS = 64
-"""Of one device; each of them has a series of every metric."""
+JOBS_LIMIT = 1 << 20  # Bytes of a file; a larger one is left out
+JOBS = 64  # Of one device; each of them has a series of every metric
 JOB_LABEL = "hpc_job"
 
 

@@ -30,8 +30,7 @@ PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memor
 """Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
-UNKNOWN_XID = "Unknown Error"
-"""The label err_msg of an XID that NVIDIA's exporter does not know."""
+UNKNOWN_XID = "Unknown Error"  # The label err_msg of an XID that NVIDIA's exporter does not know
 
 
 @dataclass(frozen=True, slots=True)

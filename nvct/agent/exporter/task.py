@@ -43,11 +43,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.web.guard import WebGuard
 
-FIRST_S = 1.0
-"""Between the first two samples: performance metrics (GPM) need two."""
+FIRST_S = 1.0  # Between the first two samples: performance metrics (GPM) need two
 STALE_INTERVALS = 3
-STALE_S = 10.0
-"""A sample is stale after so many intervals and seconds."""
+STALE_S = 10.0  # A sample is stale after so many intervals and seconds
 INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>\n"
 
 

@@ -26,8 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
 
-WHOLE = -1
-"""In place of the id of an instance."""
+WHOLE = -1  # In place of the id of an instance
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
 """Counters that only increase until the GPU is reset or the driver loaded again, and the part of
 the last value that a value below tells of that."""

@@ -14,10 +14,8 @@ from nvct.host.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")
-OFFERED = ("healthy", "suspect")
-"""The states in which pods can have the device."""
-FLAPPING = "flapping"
-"""The first word of the reason of a device that came back too often."""
+OFFERED = ("healthy", "suspect")  # The states in which pods can have the device
+FLAPPING = "flapping"  # The first word of the reason of a device that came back too often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,8 @@ from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
 from nvct.oci.jsontext import Json
 
-LIMIT = 50
-"""Notices that are kept."""
-AGAIN_S = 60.0
-"""The same sentence about the same device is not repeated before."""
+LIMIT = 50  # Notices that are kept
+AGAIN_S = 60.0  # The same sentence about the same device is not repeated before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

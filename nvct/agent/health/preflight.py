@@ -28,8 +28,7 @@ Effect = Literal["withhold", "warn", "ignore"]
 Values: TypeAlias = Mapping[str, float]
 
 DEFAULT = "default"
-AGAIN_S = 30.0
-"""Until a GPU with findings is asked again."""
+AGAIN_S = 30.0  # Until a GPU with findings is asked again
 PENDING = "it is not checked yet (preflight)"
 SLOWDOWNS = {0x8: "hardware slowdown", 0x40: "too hot", 0x80: "power brake"}
 """nvml.h, nvmlClocksEventReason*: those that halve the clocks at least. `hardware slowdown` is set

@@ -15,8 +15,7 @@ from nvct.oci.jsontext import Json
 
 NAME = "health.json"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-LIMIT = 1 << 20
-"""Bytes; a node of 16 GPUs with 7 instances each needs 30 KB."""
+LIMIT = 1 << 20  # Bytes; a node of 16 GPUs with 7 instances each needs 30 KB
 
 
 class Store:

@@ -25,12 +25,9 @@ VERSIONS = ("v1", "v1beta1")
 TYPE = "DRAPlugin"
 HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
-NVCT = "nvct.DRAPlugin"
-"""A service of nvct's drivers alone, by which they know each other."""
-HEALTH_S = 1.0
-"""How often the health of devices is compared with what the kubelet knows."""
-BELIEVED_S = 30
-"""How long the kubelet believes it; it is sent again before."""
+NVCT = "nvct.DRAPlugin"  # A service of nvct's drivers alone, by which they know each other
+HEALTH_S = 1.0  # How often the health of devices is compared with what the kubelet knows
+BELIEVED_S = 30  # How long the kubelet believes it; it is sent again before
 
 
 class ClaimRef(NamedTuple):

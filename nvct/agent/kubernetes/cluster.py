@@ -32,13 +32,10 @@ Object: TypeAlias = dict[str, Any]
 sys.modules.setdefault("h2", None)  # type: ignore[arg-type]
 """HTTP/2, 1.4 MB: the client imports it if it can, and no request here uses it."""
 TIMEOUT_S = 10.0
-WATCH_S = 300.0
-"""How long one watch lasts."""
-CHUNK = 500
-"""Objects of one answer to a list."""
+WATCH_S = 300.0  # How long one watch lasts
+CHUNK = 500  # Objects of one answer to a list
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 401, 403, 404, 409
-USER = re.compile(r'User "([^"]+)"')
-"""In the API server's message of status 403."""
+USER = re.compile(r'User "([^"]+)"')  # In the API server's message of status 403
 ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)")
 
 

@@ -38,8 +38,7 @@ NAME, MARK = "app.kubernetes.io/name", "nvct.dev/policy"
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
-SILENT = timedelta(minutes=30)
-"""Three heartbeats of the condition: an older one is not believed."""
+SILENT = timedelta(minutes=30)  # Three heartbeats of the condition: an older one is not believed
 UNKNOWN = "Unknown"
 
 

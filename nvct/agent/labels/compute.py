@@ -33,8 +33,7 @@ DEPLOYED = (
     "gpu-feature-discovery", "node-status-exporter", "operator-validator",
 )  # fmt: skip
 """What the GPU operator runs on a node with GPUs for containers."""
-MIG_MANAGER = "mig-manager"
-"""It runs there if a GPU has a MIG mode."""
+MIG_MANAGER = "mig-manager"  # It runs there if a GPU has a MIG mode
 
 
 def labels(

@@ -55,8 +55,7 @@ class Facts:
     has_nvidia_device: bool = False
 
 
-LIMIT = 63
-"""Characters of a value, and of the part of a key after the slash."""
+LIMIT = 63  # Characters of a value, and of the part of a key after the slash
 PREFIX_LIMIT = 253
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

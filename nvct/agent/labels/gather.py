@@ -173,8 +173,7 @@ def _lower_text(path: str) -> str:
 
 CUDA_PROBE = ("-I", "-m", "nvct.agent.labels.cuda_probe")
 PROBE_S = 30.0
-KILL_S = 2.0
-"""How long a process may live after SIGKILL; one that waits in the kernel does."""
+KILL_S = 2.0  # How long a process may live after SIGKILL; one that waits in the kernel does
 
 
 async def facts_of_tegra() -> Facts:

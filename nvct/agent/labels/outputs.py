@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
 
 
-MANAGER = "nvct-labels"
-"""The field manager of server-side apply."""
+MANAGER = "nvct-labels"  # The field manager of server-side apply
 NODE_OF = "nfd.node.kubernetes.io/node-name"
 MODE = 0o644
 

@@ -25,15 +25,13 @@ from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
-RETRY_S = 10.0
-"""Until the next attempt after a failure."""
+RETRY_S = 10.0  # Until the next attempt after a failure
 REPAIR_S = 30.0
 """After labels were written, until they are written again because somebody has removed some; twice
 as long each time, up to the interval."""
 
 
-LATER = ("kubernetes.cluster",)
-"""Imported when the task runs."""
+LATER = ("kubernetes.cluster",)  # Imported when the task runs
 
 
 def make(context: Context) -> NodeLabels:

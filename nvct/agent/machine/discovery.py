@@ -32,8 +32,7 @@ MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 """Device numbers of a node that cannot be seen; the agent does not use them."""
-SAME_S = 0.1
-"""How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
+SAME_S = 0.1  # How long a signature counts for other tasks: they wake together (`waiting.tick`)
 _signatures: dict[Roots, tuple[float, asyncio.Future[Signature]]] = {}
 """The last look at a machine, and when it began."""
 

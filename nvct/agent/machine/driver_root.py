@@ -16,8 +16,7 @@ from nvct.installer import ready
 
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 ROOT_ENV = "DRIVER_ROOT_CTR_PATH"
-DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"
-"""Where the root with the host's /dev is mounted."""
+DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"  # Where the root with the host's /dev is mounted
 HOST_ROOT_ENV = "HOST_ROOT_MOUNT"
 """Where the host's root is mounted: with the container engine's socket, and the hook."""
 FOLDER_ENV = "NVCT_DRIVER_FOLDER"

@@ -21,12 +21,9 @@ Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
 DEFAULT_KUBELET = "/var/lib/kubelet"
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
-"""How names of the agent's own files begin."""
-NODES = "nvidia"
-"""How names of the driver's nodes in /dev begin."""
-FOLDERS = ("nvidia-caps", "dri")
-"""Of further nodes."""
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # How names of the agent's own files begin
+NODES = "nvidia"  # How names of the driver's nodes in /dev begin
+FOLDERS = ("nvidia-caps", "dri")  # Of further nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

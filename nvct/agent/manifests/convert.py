@@ -23,8 +23,7 @@ from typing import Any, TypeAlias
 from nvct.errors import DocumentError
 
 Object: TypeAlias = dict[str, Any]
-Term: TypeAlias = list[Object]
-"""Match expressions that must all hold; of several terms one must."""
+Term: TypeAlias = list[Object]  # Match expressions that must all hold; of several terms one must
 
 PREFIX = "nvidia.com/"
 RESOURCES, REQUESTS = "extendedResources", "extendedResourceRequests"

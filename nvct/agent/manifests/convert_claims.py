@@ -55,8 +55,7 @@ OF_SHARING = re.compile("-SHARED$|-MIG-")
 NOT_A_NAME = re.compile("[^a-z0-9-]+")
 PROFILE = re.compile("[a-z0-9.+-]+")
 NAME_LIMIT = 63
-DIGITS = 8
-"""Of the hash in a name that was too long."""
+DIGITS = 8  # Of the hash in a name that was too long
 
 
 class Wanted(NamedTuple):

@@ -14,11 +14,9 @@ import yaml
 
 from nvct.agent.core import yaml_file
 
-SIZE_LIMIT = 8 << 20
-"""What a Helm chart with its CustomResourceDefinitions has."""
+SIZE_LIMIT = 8 << 20  # What a Helm chart with its CustomResourceDefinitions has
 DEPTH_LIMIT = 100
-WIDTH = 1 << 20
-"""Of a line; scripts and commands are not folded."""
+WIDTH = 1 << 20  # Of a line; scripts and commands are not folded
 
 
 def load_all(path: str) -> list[object]:

@@ -39,20 +39,14 @@ from nvct.errors import HostError, NvctError, UsageError
 T = TypeVar("T")
 
 TASK = "mig-manager"
-PERIOD_S = 30.0
-"""Between two comparisons without a report of a change."""
-DEADLINE_S = 300.0
-"""Of a change; NVIDIA's manager waits as long for each of its steps."""
-CLEAR_S = 120.0
-"""How long pods and services may take to release the GPUs."""
-LOOK_S = 1.0
-"""How often that is looked at."""
+PERIOD_S = 30.0  # Between two comparisons without a report of a change
+DEADLINE_S = 300.0  # Of a change; NVIDIA's manager waits as long for each of its steps
+CLEAR_S = 120.0  # How long pods and services may take to release the GPUs
+LOOK_S = 1.0  # How often that is looked at
 RETRY_S = (60.0, 120.0, 300.0, 600.0)
 """Before the next attempt after a change that failed on the GPUs."""
-REBOOT_S = 300.0
-"""How long a reboot may take to begin."""
-LEAVE_S = 5.0
-"""How long the API server may take as this task ends."""
+REBOOT_S = 300.0  # How long a reboot may take to begin
+LEAVE_S = 5.0  # How long the API server may take as this task ends
 NOT_IN_FORCE = "the MIG mode is not in force after a reboot"
 """The reason that keeps a node from being rebooted again for the same configuration."""
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"

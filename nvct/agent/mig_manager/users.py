@@ -29,8 +29,7 @@ from nvct.errors import DocumentError, HostError, NvctError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.apply import HeldError
 
-TIMES, WINDOW_S = 3, 3600.0
-"""How often a GPU instance is made again, and in what time."""
+TIMES, WINDOW_S = 3, 3600.0  # How often a GPU instance is made again, and in what time
 
 
 class Renewals:

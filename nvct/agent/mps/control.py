@@ -27,16 +27,13 @@ EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
 ANSWER = 4096
 """Seconds and bytes of one answer: clients can put a socket of their own in the daemon's place."""
-START_S = 5.0
-"""Until a daemon answers."""
+START_S = 5.0  # Until a daemon answers
 POLL_S = 0.05
 PERCENTAGE = "default_active_thread_percentage"
 LIMIT = "default_device_pinned_mem_limit"
-PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"
-"""Of one server."""
+PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"  # Of one server
 AMOUNT = re.compile(r"(\d+)\s*([GM])")
-MIB = {"M": 1, "G": 1024}
-"""By the unit of an answer."""
+MIB = {"M": 1, "G": 1024}  # By the unit of an answer
 SELINUX = "/sys/fs/selinux"
 CONTAINERS = b"system_u:object_r:container_file_t:s0"
 """The type of files that containers may use, with SELinux."""

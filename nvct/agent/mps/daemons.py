@@ -22,8 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.resources import Resource
 
-VOLTA = (7, 0)
-"""The first compute capability whose MPS server has limits and 48 clients."""
+VOLTA = (7, 0)  # The first compute capability whose MPS server has limits and 48 clients
 UNKNOWN = (0, 0)
 CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 RESOURCE = re.compile(r"(gpu\.)?nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -31,8 +30,7 @@ CLAIMS = "gpu.nvidia.com/"
 """The beginning of a claim's name, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
-MOST = 256
-"""More daemons are not kept: each is a process."""
+MOST = 256  # More daemons are not kept: each is a process
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
 """Where containers have MPS's folders, and the shared memory of clients and servers."""

@@ -35,12 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-PERIOD_S, SOON_S = 2.0, 0.5
-"""How often the daemons are looked at; and when one has just ended."""
-DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next start, by the failures before it."""
-HANGS = 5
-"""Looks without an answer after which a daemon that lives is killed."""
+PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
+DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it
+HANGS = 5  # Looks without an answer after which a daemon that lives is killed
 NOT_YET = "the MPS control daemon has not been started yet"
 ENDED = "the MPS control daemon has ended"
 ENDING = "the MPS control daemon is being stopped"

@@ -21,12 +21,10 @@ from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 
 PATH = f"{CONTAINER_FOLDER}/{SHM}"
 FALLBACK_KIB = 65536
-FILES = 65536
-"""In the shared memory of all resources; a file takes a KiB of the kernel's memory."""
+FILES = 65536  # In the shared memory of all resources; a file takes a KiB of the kernel's memory
 CLAIM_PART, CLAIM_FILES = 8, 16384
 """A claim has this part of the shared memory: a node has 8 GPUs, and each is of one claim."""
-RESOURCE_KIB, RESOURCE_FILES = 16384, 1024
-"""For pipes and logs."""
+RESOURCE_KIB, RESOURCE_FILES = 16384, 1024  # For pipes and logs
 LOCK = threading.Lock()
 MS_RELATIME = 1 << 21
 FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME

@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-START_S = 60
-"""Eight GPUs that nothing else uses take some twenty seconds to start."""
-CALL_S = 5
-"""Of a worker that has answered before: a longer wait is a hang."""
+START_S = 60  # Eight GPUs that nothing else uses take some twenty seconds to start
+CALL_S = 5  # Of a worker that has answered before: a longer wait is a hang
 LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300}
 """Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
-CHANGE_S = 60
-"""Of one change of MIG."""
+CHANGE_S = 60  # Of one change of MIG
 WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 STOP_S, STOP_LOOK_S = 8.0, 0.2
@@ -74,8 +71,7 @@ class NvmlClient:
     busy_s = 0
     refusal = ""
     is_let_go = _was_asked = False
-    chooses_library = True
-    """Whether this side names the library."""
+    chooses_library = True  # Whether this side names the library
 
     def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
         self.library = library

@@ -18,22 +18,16 @@ from nvct.host.model import Mode
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
 GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""Of a device in a ResourceSlice."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # Of a device in a ResourceSlice
 OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """The name of an object of Kubernetes; it becomes part of a path in containers."""
-LONGEST = 1 << 18
-"""Characters of a request's metadata: a request has 32 devices of 32 attributes."""
+LONGEST = 1 << 18  # Characters of a request's metadata: a request has 32 devices of 32 attributes
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 """The name of a socket in one of the kubelet's folders."""
-DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
-"""Of the CDI devices of dynamic resource allocation."""
-OF_MPS = "-mps"
-"""The end of the name of a claim's CDI device for MPS."""
-MOST = 4096
-"""Claims, and devices of one: more are not believed."""
-CHANNELS = 4096
-"""More IMEX channels no driver has."""
+DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"  # Of the CDI devices of dynamic resource allocation
+OF_MPS = "-mps"  # The end of the name of a claim's CDI device for MPS
+MOST = 4096  # Claims, and devices of one: more are not believed
+CHANNELS = 4096  # More IMEX channels no driver has
 Flag: TypeAlias = Literal[
     "enable-explicit-driver-libraries", "enable-coherent-annotations",
     "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",

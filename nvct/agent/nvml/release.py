@@ -34,16 +34,12 @@ from nvct.mig import pause
 LOOK_S = 0.2
 """How often the announcement is looked at while there is one, or where nothing reports one."""
 RETRY_S = 5.0
-LIMIT_S = 300
-"""How long a change may keep others waiting; the reset of a GPU takes most of it."""
+LIMIT_S = 300  # How long a change may keep others waiting; the reset of a GPU takes most of it
 NOT_YET = f"{REPLACED}: NVML does not answer yet"
 FILE = "driver-release.json"
-LONGEST_S = 24 * 3600
-"""How long a request may last: the option --limit has no more."""
-FILE_LIMIT = 1 << 10
-"""Bytes of the file that are read."""
-LOADING_S = 900.0
-"""How long a driver is waited for: a driver container may compile its modules."""
+LONGEST_S = 24 * 3600  # How long a request may last: the option --limit has no more
+FILE_LIMIT = 1 << 10  # Bytes of the file that are read
+LOADING_S = 900.0  # How long a driver is waited for: a driver container may compile its modules
 FILES_S, FILES_LOOK_S = 120.0, 1.0
 """How long NVML is waited for with a loaded module: a driver container that keeps the module takes
 its folder away and brings it again; and how often NVML is asked."""

@@ -58,16 +58,13 @@ if TYPE_CHECKING:
             ...
 
 
-CLOSE = "close"
-"""The verb that ends the worker, which closes NVML's handles."""
+CLOSE = "close"  # The verb that ends the worker, which closes NVML's handles
 ENGINE = "engine"
 """The verb that asks the container engine, not NVML: this process may see its socket."""
-MPS = "mps"
-"""The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
+MPS = "mps"  # The verb of MPS control daemons: see `nvct.agent.mps.keeper`
 HELLO = "hello"
 """The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
-PROTOCOL = 2
-"""Another number for each change of what the verbs take and answer."""
+PROTOCOL = 2  # Another number for each change of what the verbs take and answer
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
@@ -81,8 +78,7 @@ CALLS: Mapping[str, type] = {
     MPS: Wanted,
 }  # fmt: skip
 """The arguments of each verb."""
-LIMIT_S = 60
-"""The longest deadline that a request may give a call, in seconds."""
+LIMIT_S = 60  # The longest deadline that a request may give a call, in seconds
 
 
 def start() -> WorkerProcess:

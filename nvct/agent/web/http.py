@@ -35,8 +35,7 @@ ANSWER_LIMIT = 4 << 20
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
 REPEAT_S = 0.2
-HANDSHAKES = 50
-"""Handshakes of TLS a second, which cost the CPU most."""
+HANDSHAKES = 50  # Handshakes of TLS a second, which cost the CPU most
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -70,8 +69,7 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-END = b"\r\n\r\n"
-"""Of a request without a body."""
+END = b"\r\n\r\n"  # Of a request without a body
 MALFORMED = Answer(400, "not an HTTP request\n")
 
 

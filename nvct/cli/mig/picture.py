@@ -14,10 +14,8 @@ from nvct.host.nvml.mig_model import MigGpu
 from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
-WIDTH, NARROW = 10, 8
-"""Columns of a memory slice: usually, and on a terminal of 80 columns."""
-LINE = 10 + 8 * WIDTH + 1
-"""Columns of the longest line of a picture."""
+WIDTH, NARROW = 10, 8  # Columns of a memory slice: usually, and on a terminal of 80 columns
+LINE = 10 + 8 * WIDTH + 1  # Columns of the longest line of a picture
 GIGABYTES = re.compile(r"\.\d+gb")
 COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 

@@ -25,8 +25,7 @@ PROC = "/proc"
 LIMIT = 64 << 20
 ENDED = "has the container's process ended?"
 ALL_IDS = ("0", "0", "4294967295")
-HOST = "1"
-"""The process with the mounts of the host, or of the container that the engine runs in."""
+HOST = "1"  # The process with the mounts of the host, or of the container that the engine runs in
 
 
 class Process:
