@@ -72,8 +72,7 @@ def find_runtime(name: str, folders: tuple[str, ...]) -> str:
 def add_hook(path: str, kernel: Kernel) -> None:
     """Add the hook to a config.json, unless it has the hook or no mount namespace.
 
-    Raises:
-        BundleError: the file cannot be read or written, or is not a container's configuration.
+    BundleError if the file cannot be read or written, or is not a container's configuration.
     """
     config = bundle.load(path)
     document = config.document

@@ -55,8 +55,7 @@ class Step:
 def read(path: Path) -> tuple[Step, ...]:
     """Return the steps of a script, in the order of their times.
 
-    Raises:
-        DocumentError: the file is no script; the message names the step.
+    DocumentError, which names the step, if the file is no script.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -99,8 +98,7 @@ def play(
 ) -> None:
     """Carry out all steps at their times; return after the last one.
 
-    Raises:
-        NvctError: a change fails; those before it stay.
+    NvctError if a change fails; those before it stay.
     """
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}

@@ -32,8 +32,7 @@ SECCOMP, OPENAT, ARCHITECTURE = {
 def main() -> None:
     """Execute the command given as arguments.
 
-    Raises:
-        OSError: the kernel refuses the filter, or the command cannot be started.
+    OSError if the kernel refuses the filter, or the command cannot be started.
     """
     command = sys.argv[1:]
     if not os.path.exists(FILE) and os.path.exists(NODE_FILE):

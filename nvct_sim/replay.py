@@ -142,9 +142,8 @@ def spec(
 def opened(path: str) -> Iterator[Replay]:
     """Read a snapshot and lay it out in a temporary folder.
 
-    Raises:
-        HostError: the snapshot cannot be read or laid out.
-        DocumentError: the path is not a snapshot, or is an unsafe one.
+    HostError if the snapshot cannot be read or laid out; DocumentError if the path is not a
+    snapshot, or is an unsafe one.
     """
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
@@ -155,9 +154,7 @@ def opened(path: str) -> Iterator[Replay]:
 def lay_out(snapshot: Snapshot, tree: str) -> None:
     """Create the files and links of a snapshot in an empty folder.
 
-    Raises:
-        HostError: a file cannot be created.
-        DocumentError: the snapshot has an invalid value.
+    HostError if a file cannot be created; DocumentError if the snapshot has an invalid value.
     """
     try:
         for part in document.PARTS:
@@ -221,8 +218,7 @@ def _write(path: str, data: bytes, mode: int) -> None:
 def environment(replay: Replay) -> dict[str, str]:
     """Write a config.toml for the tree; return the variables that make nvct programs use it.
 
-    Raises:
-        HostError: the file cannot be written.
+    HostError if the file cannot be written.
     """
     path = f"{replay.tree}/config.toml"
     folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}

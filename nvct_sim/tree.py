@@ -310,9 +310,8 @@ def save(node: Node) -> None:
 def load(tree: Path) -> Node:
     """Return the node in a folder.
 
-    Raises:
-        UsageError: the folder is not a node's.
-        DocumentError: node.json is damaged or has another format version.
+    UsageError if the folder is not a node's; DocumentError if node.json is damaged or has another
+    format version.
     """
     path = tree / NODE_FILE
     try:

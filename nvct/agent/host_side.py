@@ -66,8 +66,7 @@ LIMIT_S = 8.0  # How long a process may take that writes specifications: less th
 def of_environment(env: Mapping[str, str]) -> Place:
     """Return the place for the settings of a worker's environment.
 
-    Raises:
-        HostError: the file of `nvct install` cannot be read.
+    HostError if the file of `nvct install` cannot be read.
     """
     from nvct.agent.nvml import engine_question  # and json, for this process alone
 
@@ -111,8 +110,7 @@ class HostSide:
     def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
         """Return the answer to a request.
 
-        Raises:
-            NvctError: a specification cannot be made, written or removed.
+        NvctError if a specification cannot be made, written or removed.
         """
         place = self._find_place()
         if isinstance(call, Published):
@@ -184,8 +182,7 @@ class Host:
     async def ask(self, call: Call, kind: type[T]) -> T:
         """Return the answer to a request, of a type.
 
-        Raises:
-            NvctError: a specification cannot be made, written or removed; nobody answers.
+        NvctError if a specification cannot be made, written or removed, or nobody answers.
         """
         verb = host_verbs.VERBS[type(call)]
         if not self._nvml.chooses_library:
@@ -206,8 +203,7 @@ class Host:
 def in_child(work: Callable[[], Json]) -> Json:
     """Do work in a child process, so that its memory is released when it ends.
 
-    Raises:
-        NvctError: the work's own; or it takes too long, or its process ends.
+    NvctError as the work's own, or if it takes too long, or its process ends.
     """
     from nvct.host.nvml import messages
     from nvct.host.nvml.process import WorkerProcess

@@ -297,9 +297,8 @@ def run(
 ) -> None:
     """Serve until a signal ends the agent.
 
-    Raises:
-        UsageError: a task is unknown, or a setting is wrong.
-        HostError: another agent does not yield.
+    UsageError if a task is unknown, or a setting is wrong; HostError if another agent does not
+    yield.
     """
     for name in names:
         if name not in TASKS:

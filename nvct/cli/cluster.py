@@ -99,8 +99,7 @@ def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
 async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
     """Connect as `connect` does, for what an admin asks: the agent's account may not.
 
-    Raises:
-        ClusterError: the API server refuses, or does not answer.
+    ClusterError if the API server refuses, or does not answer.
     """
     from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
 
@@ -119,8 +118,7 @@ async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
 def connect(kubeconfig: str) -> Cluster:
     """Return the cluster of a kubeconfig, the default being that of kubectl.
 
-    Raises:
-        ClusterError: there is none, or it is malformed.
+    ClusterError if there is none, or it is malformed.
     """
     from nvct.agent.kubernetes import cluster as clusters
 
@@ -140,9 +138,8 @@ RULED_OUT = "its node, its GPU's other MIG devices or another request may rule a
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
     """Print what is known about a pod.
 
-    Raises:
-        UsageError: there is no such pod.
-        NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
+    UsageError if there is no such pod; NvctError if the API server refuses or does not answer, or
+    the extra `agent` is missing.
     """
     report = asyncio.run(_ask(namespace, name, kubeconfig))
     show(form, report, _wrapped(text(report), screen.columns()))

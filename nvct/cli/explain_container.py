@@ -31,8 +31,7 @@ HEADLINES = {
 def explain_existing(word: str, form: str) -> None:
     """Print what a container asked for, what was decided about it, and which GPUs it has.
 
-    Raises:
-        UsageError: there is none, and nothing was decided about one.
+    UsageError if there is none, and nothing was decided about one.
     """
     need_host("explain")
     node = Node(settings=settings_in_force(), env=os.environ)

@@ -236,8 +236,7 @@ class LazyGroup(GoGroup):
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import and return a command.
 
-        Raises:
-            HostError: the command needs the simulation, which is not installed.
+        HostError if the command needs the simulation, which is not installed.
         """
         if name not in self.table:
             return None

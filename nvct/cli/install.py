@@ -81,8 +81,7 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 def requested(values: OptionValues) -> Request:
     """Return the request that the options describe; warn about options without effect.
 
-    Raises:
-        UsageError: an option or combination is not valid.
+    UsageError if an option or combination is not valid.
     """
     _warn(values)
     values = _with_empty(values)

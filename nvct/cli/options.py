@@ -138,8 +138,7 @@ def show(form: str, document: object, lines: Iterable[str]) -> None:
 def raise_first(errors: Sequence[NvctError]) -> None:
     """Raise the first of several errors, after a line for each other one, even with --quiet.
 
-    Raises:
-        NvctError: there is one.
+    NvctError if there is one.
     """
     for error in errors[1:]:
         click.echo(line("nvct", error), err=True)

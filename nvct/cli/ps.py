@@ -119,9 +119,7 @@ def _row(use: Use) -> tuple[str, ...]:
 def uses_of_host(roots: Roots) -> list[Use]:
     """Return who uses the GPUs now.
 
-    Raises:
-        DriverNotFoundError: there is no NVML.
-        NvmlError: NVML does not answer.
+    DriverNotFoundError if there is no NVML; NvmlError if NVML does not answer.
     """
     from nvct.host import gpu_record
     from nvct.host.nvml.library import nvml_library

@@ -39,8 +39,7 @@ KEYS = {
 def hints_name_keys() -> Iterator[None]:
     """Let hints of errors name keys of config.toml: the runtime and the hook have no options.
 
-    Raises:
-        NvctError: the body's error, with the changed hint.
+    NvctError as the body's, with the changed hint.
     """
     try:
         yield
@@ -70,9 +69,7 @@ def discover(
 ) -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        UsageError: the mode is unknown.
+    DriverNotFoundError if no driver is installed or loaded; UsageError if the mode is unknown.
     """
     roots = roots_of(settings)
     options = options or DiscoveryOptions()
@@ -121,10 +118,7 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     """Return the inventory of mode csv on a machine without JetPack's lists: a GPU without nodes.
 
     As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
-    a warning tells why they have no GPU.
-
-    Raises:
-        HostError: this is a Tegra, and its lists are missing.
+    a warning tells why they have no GPU. HostError if this is a Tegra, and its lists are missing.
     """
     from nvct.host import procfs
     from nvct.host.model import Inventory, NamedDevice

@@ -204,10 +204,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
 
     A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
-
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml is invalid.
+    DriverNotFoundError if no driver is installed or loaded; ConfigError if config.toml is invalid.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

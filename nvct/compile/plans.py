@@ -287,10 +287,8 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
 def in_parts(inventory: Inventory, options: Options) -> Own:
     """Return the edits by capability: key "" has those of every container.
 
-    Each other key has the edits that its capability adds.
-
-    Raises:
-        UsageError, UnknownDeviceError, HostError: as `generate`.
+    Each other key has the edits that its capability adds. UsageError, UnknownDeviceError and
+    HostError as `generate`.
     """
     job = generate.prepare(inventory, options)
     return Own(

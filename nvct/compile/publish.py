@@ -97,8 +97,7 @@ class Request:
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
     """Discover this host and write its specifications; return the documents for stdout.
 
-    Raises:
-        NvctError: an option is wrong, the host has no driver, or a file cannot be written.
+    NvctError if an option is wrong, the host has no driver, or a file cannot be written.
     """
     limit = request.cdi_version_max
     request = replace(
@@ -317,9 +316,8 @@ def write(
 ) -> list[str]:
     """Write specs to files in one folder; return what is for stdout instead.
 
-    Raises:
-        HostError: a file cannot be written.
-        CdiSpecError: a spec cannot be expressed in the CDI version.
+    HostError if a file cannot be written; CdiSpecError if a spec cannot be expressed in the CDI
+    version.
     """
     output, form, limit = request.output, request.form, request.cdi_version_max
     only = "" if "all" in request.device_id else ",".join(request.device_id)

@@ -43,10 +43,8 @@ REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 def choices_of_service(path: str) -> dict[str, str]:
     """Return the CHOICES that the service's variables make, by option.
 
-    A call by hand, or by doctor --fix, publishes what the service does.
-
-    Raises:
-        HostError: the file is there and cannot be read.
+    A call by hand, or by doctor --fix, publishes what the service does. HostError if the file is
+    there and cannot be read.
     """
     values = variables_of_service(path)
     found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
@@ -56,8 +54,7 @@ def choices_of_service(path: str) -> dict[str, str]:
 def variables_of_service(path: str) -> dict[str, str]:
     """Return the variables in the service's file; none if there is no file.
 
-    Raises:
-        HostError: the file is there and cannot be read.
+    HostError if the file is there and cannot be read.
     """
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
@@ -115,8 +112,7 @@ def check_replaceable(path: str) -> None:
 def output_path(output: str) -> str:
     """Return the path of a spec; without an extension that engines read, .yaml is added.
 
-    Raises:
-        UsageError: the path has no file name, or is a folder.
+    UsageError if the path has no file name, or is a folder.
     """
     if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
@@ -156,8 +152,7 @@ def is_of_another_generator(path: str) -> bool:
 def withdraw(path: str) -> bool:
     """Remove the spec; return whether it existed.
 
-    Raises:
-        HostError: as `check_replaceable`, or the removal failed.
+    HostError as `check_replaceable`, or if the removal failed.
     """
     check_replaceable(path)
     try:

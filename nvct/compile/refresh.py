@@ -36,8 +36,7 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 def config(path: str) -> dict[str, object]:
     """Return config.toml as the flat values that `Config.from_dict` parses.
 
-    Raises:
-        ConfigError: config.toml is invalid.
+    ConfigError if config.toml is invalid.
     """
     settings = load.load(path)
     warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
@@ -47,8 +46,7 @@ def config(path: str) -> dict[str, object]:
 def registry_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile the CDI spec folders that config.toml names, and store the plan.
 
-    Raises:
-        ConfigError: config.toml is invalid.
+    ConfigError if config.toml is invalid.
     """
     # Fingerprints of files before reading, of folders before listing: a later change breaks one.
     facts = compiler.input_fingerprints([config_path])
@@ -249,8 +247,7 @@ def discover_with_fingerprints(
 ) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
-    Raises:
-        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
+    HostError if the machine changed during each of ATTEMPTS discoveries, or one of them failed.
     """
     for _ in range(ATTEMPTS):
         before = kernel_fingerprints(roots)

@@ -96,10 +96,8 @@ def parse(options: list[str], separator: str = SEPARATOR) -> list[Setting]:
     """Parse the values of --set.
 
     A word may contain several settings separated by commas, as in the incumbent; text after a
-    comma that does not start with a key belongs to the previous value.
-
-    Raises:
-        UsageError: a key is unknown or a table, or its value has the wrong type.
+    comma that does not start with a key belongs to the previous value. UsageError if a key is
+    unknown or a table, or its value has the wrong type.
     """
     return [_setting(word, separator) for text in options for word in _split(text)]
 
@@ -170,10 +168,8 @@ def change(text: str, settings: list[Setting], path: str) -> str:
 def complete(text: str, path: str) -> str:
     """Return the default file with the keys of a text; a text with all keys unchanged.
 
-    The incumbent also prints all effective values, and scripts read them.
-
-    Raises:
-        ConfigError: the text is not TOML.
+    The incumbent also prints all effective values, and scripts read them. ConfigError if the text
+    is not TOML.
     """
     import tomlkit
 

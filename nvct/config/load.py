@@ -82,8 +82,7 @@ _ABSENT = object()
 def load(path: str, *, required: bool = False) -> Config:
     """Return the configuration in a config.toml; the default one if the file does not exist.
 
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or has a value of the wrong type.
+    ConfigError if the file cannot be read, is not TOML, or has a value of the wrong type.
     """
     data = read(path)
     if data is None:
@@ -116,8 +115,7 @@ def in_force(
 def read(path: str) -> bytes | None:
     """Return the bytes of a config.toml, None if absent; /dev/null counts as empty.
 
-    Raises:
-        ConfigError: it cannot be read, is too large, or is not a regular file.
+    ConfigError if it cannot be read, is too large, or is not a regular file.
     """
     if path == os.devnull:
         return b""
@@ -136,8 +134,7 @@ def read(path: str) -> bytes | None:
 def text(data: bytes) -> str:
     """Return the text in the bytes of a config.toml, without a byte order mark.
 
-    Raises:
-        UnicodeDecodeError: it is not UTF-8.
+    UnicodeDecodeError if it is not UTF-8.
     """
     return data.decode("utf-8-sig")
 

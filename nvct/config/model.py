@@ -129,8 +129,7 @@ class Config:
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
         """Return a Config from the result of `to_dict`; a missing name keeps its default.
 
-        Raises:
-            ConfigError: a value has the wrong type.
+        ConfigError if a value has the wrong type.
         """
         return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
@@ -243,10 +242,7 @@ def check(config: Config) -> None:
     """Refuse values with which no container can be created.
 
     Called on create only: a bad value must not break delete or --version, as it does in
-    nvidia-container-toolkit v1.20.
-
-    Raises:
-        ConfigError: a value is not valid.
+    nvidia-container-toolkit v1.20. ConfigError if a value is not valid.
     """
     where = config.path or "the configuration"
     mode = "nvidia-container-runtime.mode"

@@ -62,9 +62,8 @@ def run(
 ) -> dict[str, jsontext.Json]:
     """Run a module with the cold interpreter and return its answer.
 
-    Raises:
-        NvctError: the error in the answer of the cold side.
-        HostError: the cold side crashed, could not be started or did not answer in time.
+    NvctError as in the answer of the cold side; HostError if the cold side crashed, could not be
+    started or did not answer in time.
     """
     cold_env = {k: v for k, v in env.items() if k in KEPT_VARIABLES or k.startswith("NVIDIA_CTK_")}
     cold_env.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
@@ -172,11 +171,8 @@ def under_lock(
 
     One process at a time calls `make`. `failures` records that `make` failed and for which
     processes the failure counts. If the run directory cannot hold the lock, each process calls
-    `make`.
-
-    Raises:
-        HostError: the lock was not free in time.
-        NvctError: `make` fails, or has just failed in another process.
+    `make`. HostError if the lock was not free in time; NvctError if `make` fails, or has just
+    failed in another process.
     """
     if store.fd < 0:
         return make()

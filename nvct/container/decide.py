@@ -62,8 +62,7 @@ class Decision:
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
         """Edit the bundle's config.json in memory and, with a kernel, the container's root.
 
-        Raises:
-            NvctError: the request is refused.
+        NvctError if the request is refused.
         """
         if self.error is not None:
             raise self.error
@@ -154,9 +153,8 @@ def _choose(
 ) -> None:
     """Put free devices into a request for some, and lease them to the container.
 
-    Raises:
-        RequestError: too few are free, or the container belongs to a pod.
-        HostError: no lease can be made.
+    RequestError if too few are free, or the container belongs to a pod; HostError if no lease can
+    be made.
     """
     from nvct.container import leases
     from nvct.container.request.case import Case
@@ -221,9 +219,7 @@ def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
     """Report whether a container gets the driver by a view, if a view fits it.
 
     The container's variable can only choose among the layouts that config.toml allows.
-
-    Raises:
-        RequestError: the variable names no layout.
+    RequestError if the variable names no layout.
     """
     prefix = f"{LAYOUT}="
     layout = ([e[len(prefix) :] for e in bundle.env if e.startswith(prefix)] or [""])[-1]

@@ -30,9 +30,8 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
     """Return the remaining ids, for the plan of the GPUs, and the edits for the extras.
 
-    Raises:
-        NvctError: this host lacks a requested extra.
-        StalePlanError: a plan no longer describes the host.
+    NvctError if this host lacks a requested extra; StalePlanError if a plan no longer describes
+    the host.
     """
     extras = request.extras
     edits: list[model.Edits] = []
@@ -156,9 +155,7 @@ def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: 
     """Check the requirements on brand and architecture for each requested GPU.
 
     As in libnvidia-container, a requirement on a property that NVML does not report is met.
-
-    Raises:
-        RequirementError: a GPU does not meet a requirement.
+    RequirementError if a GPU does not meet a requirement.
     """
     from nvct.container.request.requirements import check
 

@@ -81,11 +81,8 @@ class Host:
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
         """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
 
-        And the path of the program of hooks.
-
-        Raises:
-            HostError: too few are free, and who has the others; or they cannot be looked for, or
-                no lease can be made.
+        And the path of the program of hooks. HostError, which names who has the others, if too few
+        are free; or they cannot be looked for, or no lease can be made.
         """
         from nvct.container import leases
 
@@ -97,11 +94,9 @@ class Host:
     def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
         """Return the devices that fit and that nobody uses, the emptiest first.
 
-        By their names in leases their UUIDs; and the path of the program of hooks.
-
-        Raises:
-            HostError: they are fewer than wanted, and who uses the others; or the cold side does
-                not answer.
+        By their names in leases their UUIDs; and the path of the program of hooks. HostError,
+        which names who uses the others, if they are fewer than wanted; or if the cold side does
+        not answer.
         """
         from nvct.container import cold_process, leases
 

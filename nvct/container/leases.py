@@ -75,9 +75,8 @@ def folder_of(env: Mapping[str, str]) -> str:
 def open_folder(path: str, *, create: bool = True) -> int:
     """Return a descriptor of the folder; with `create`, root makes it if it is missing.
 
-    Raises:
-        HostError: it is missing.
-        UnsafePathError: others could remove or rename files of other users there.
+    HostError if it is missing; UnsafePathError if others could remove or rename files of other
+    users there.
     """
     if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
         _make(path)
@@ -168,9 +167,7 @@ def all_in(fd: int) -> list[Lease]:
     """Return all leases of a folder, also those that do not count.
 
     It looks twice: a hook may rename a lease during the first look, once in its life.
-
-    Raises:
-        UnsafePathError: it has more than NAMES files.
+    UnsafePathError if it has more than NAMES files.
     """
     leases: dict[str, Lease] = {}
     for _ in range(2):
@@ -307,9 +304,8 @@ def _name(device: str, pid: int, start: str) -> str:
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
     """Return as many of the devices, the first ones, as are wanted, with leases of the process.
 
-    Raises:
-        HostError: others have just taken them, the process is not seen, or no lease can be made.
-        UnsafePathError: as `open_folder`, `all_in`.
+    HostError if others have just taken them, the process is not seen, or no lease can be made;
+    UnsafePathError as `open_folder` and `all_in`.
     """
     start = _start_of_container(pid)
     fd = open_folder(folder)
@@ -374,8 +370,7 @@ def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
 def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
     """Give all leases of a process, PID.START, to the container's first process.
 
-    Raises:
-        HostError: it has fewer than `count`, or the container's process is not seen.
+    HostError if it has fewer than `count`, or the container's process is not seen.
     """
     start = _start_of_container(pid)
     fd = open_folder(folder)

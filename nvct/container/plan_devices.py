@@ -50,9 +50,7 @@ class PlanDevices:
     def check_known(self, request: Request) -> None:
         """Check that every device of a request exists.
 
-        Raises:
-            UnknownDeviceError: a device does not exist.
-            NvctError: a plan is not available.
+        UnknownDeviceError if a device does not exist; NvctError if a plan is not available.
         """
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
@@ -70,8 +68,7 @@ class PlanDevices:
     def injected(self, request: Request) -> Nodes:
         """Return the device nodes that a container would get.
 
-        Raises:
-            NvctError: a requested device is not available.
+        NvctError if a requested device is not available.
         """
         from nvct.container.request.device_numbers import nodes_of
 
@@ -131,8 +128,7 @@ class PlanDevices:
     def gpus(self) -> set[Number]:
         """Return the device numbers of this host's GPUs, also of those in MIG mode.
 
-        Raises:
-            NvctError: the plan is not available.
+        NvctError if the plan is not available.
         """
         parents = self._own().get("parents", {}).values()
         numbers: set[Number] = {("c", major, minor) for major, minor in parents}

@@ -109,8 +109,7 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 def components(ready: str, sys: str) -> dict[str, Finding]:
     """Return the status files of a driver container's optional parts: whether each is loaded.
 
-    Raises:
-        HostError: the driver container's file cannot be read.
+    HostError if the driver container's file cannot be read.
     """
     try:
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
@@ -187,8 +186,7 @@ DEV_CHAR = "/host-dev-char"
 def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
     """Make the links; load modules and make nodes if needed.
 
-    Raises:
-        HostError: the kernel has no major for a node.
+    HostError if the kernel has no major for a node.
     """
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here

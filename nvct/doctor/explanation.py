@@ -101,8 +101,7 @@ class Reader(Host):
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
         """Return the devices that the shim would choose now; nothing is leased.
 
-        Raises:
-            HostError: too few are free, or they cannot be looked for.
+        HostError if too few are free, or they cannot be looked for.
         """
         if os.geteuid():
             posix.close(leases.open_folder(leases.folder_of(self.env), create=False))

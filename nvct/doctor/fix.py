@@ -83,8 +83,7 @@ class Transaction:
     def alone(self) -> Iterator[None]:
         """Hold a lock around all transactions of a command: those of engines, too.
 
-        Raises:
-            HostError: another such command runs on; the folder cannot be made.
+        HostError if another such command runs on, or the folder cannot be made.
         """
         with self.paths.locked():
             pass  # the folder is there, and is only ours
@@ -96,9 +95,7 @@ class Transaction:
         """Take back what a killed run left; without such a run, write nothing.
 
         Contract: it comes before the checks, because they would not find what is taken back.
-
-        Raises:
-            NvctError: the journal cannot be used.
+        NvctError if the journal cannot be used.
         """
         if self._page().pending is None:
             return
@@ -111,8 +108,7 @@ class Transaction:
     def carry_out(self, steps: Sequence[Step]) -> bool:
         """Carry out all steps; return False if one failed, and all were taken back.
 
-        Raises:
-            NvctError: the journal cannot be used.
+        NvctError if the journal cannot be used.
         """
         with self.paths.locked():
             page = self._page()
@@ -135,8 +131,7 @@ class Transaction:
     def undo(self, *, dry_run: bool = False) -> bool:
         """Take back the last --fix; return whether all of it is taken back.
 
-        Raises:
-            NvctError: the journal cannot be used.
+        NvctError if the journal cannot be used.
         """
         with self.paths.locked():
             page = self._page()

@@ -196,8 +196,7 @@ def _names(names: Sequence[str]) -> str:
 def answer(args: list[str]) -> dict[str, object]:
     """Return which devices are free, who uses the others, and the path of the hook program.
 
-    Raises:
-        NvctError: as `of_host`.
+    NvctError as `of_host`.
     """
     match args:
         case ["free", path, folder, memory, profile]:

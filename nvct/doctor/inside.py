@@ -64,8 +64,7 @@ def hint(env: Mapping[str, str], root: str = "/") -> str:
 def need_host(env: Mapping[str, str], command: str, root: str = "/") -> None:
     """Refuse a command about the host in a container of nvct's own pods.
 
-    Raises:
-        HostError: it would not see the host, and would blame it for what it does not see.
+    HostError if it would not see the host, and would blame it for what it does not see.
     """
     if AGENT_VARIABLE not in env or WRAPPER_VARIABLE in env or not is_container(env, root):
         return

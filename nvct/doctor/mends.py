@@ -86,8 +86,7 @@ def step(mend: Mend, host: Host) -> Step:
 def lines(mend: Mend, host: Host) -> Iterator[str]:
     """Yield what a mend will change, a path each; what it leaves out; what stays after --undo.
 
-    Raises:
-        NvctError: a path cannot be looked at.
+    NvctError if a path cannot be looked at.
     """
     findings = Findings()
     if mend.words == NODES:

@@ -51,10 +51,7 @@ def run(
     """Run a program to its end; a missing one has status 127, a slow one is killed (124).
 
     `enter` is called in the child before the program starts. `executable` is the file to run, if
-    that is not argv[0].
-
-    Raises:
-        OSError: `enter` raised it.
+    that is not argv[0]. OSError if `enter` raised it.
     """
     try:
         completed = subprocess.run(

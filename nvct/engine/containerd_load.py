@@ -174,8 +174,7 @@ class Config:
 def load(options: EngineOptions, files: Files) -> Config:
     """Read the root file and all imports; without a root file, the engine's defaults are in force.
 
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
+    DocumentError if a file cannot be read, is no TOML, or is of an unknown version.
     """
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
@@ -255,9 +254,7 @@ def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
     """Return the paths and patterns that a file imports, absolute.
 
     Unless `relative`, a relative pattern starts at the working folder, which is / here.
-
-    Raises:
-        EngineConfigError: its `imports` are no list of strings.
+    EngineConfigError if its `imports` are no list of strings.
     """
     imports = loaded.document.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):

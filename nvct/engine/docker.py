@@ -37,9 +37,7 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 def state(options: EngineOptions, files: Files) -> State:
     """Return what daemon.json says; CDI also by the release, if that is known.
 
-    Raises:
-        DocumentError: it cannot be read.
-        EngineConfigError: it is malformed, with line and column.
+    DocumentError if it cannot be read; EngineConfigError if it is malformed, with line and column.
     """
     path = options.config or CONFIG
     data = files.read(path)

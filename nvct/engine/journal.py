@@ -103,9 +103,8 @@ class Journal:
     def lock(self) -> files.Lock:
         """Return the lock to hold while an engine's files are changed; create the folder.
 
-        Raises:
-            UnsafePathError: the folder belongs to another user, or others may write to it.
-            OSError: the folder cannot be created.
+        UnsafePathError if the folder belongs to another user, or others may write to it; OSError
+        if the folder cannot be created.
         """
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
@@ -118,8 +117,7 @@ class Journal:
     def load(self, path: str) -> Page:
         """Return a page; an empty one if the file does not exist.
 
-        Raises:
-            DocumentError: it cannot be read or is damaged.
+        DocumentError if it cannot be read or is damaged.
         """
         try:
             data = files.read_bytes(path, LIMIT, check=check_owner)
@@ -142,8 +140,7 @@ class Journal:
     def save(self, path: str, page: Page) -> None:
         """Write a page to the disk; an empty one removes the file.
 
-        Raises:
-            OSError: it cannot be written; the old page is unchanged.
+        OSError if it cannot be written; the old page is unchanged.
         """
         if page == Page():
             remove(path, self.kernel)
@@ -194,9 +191,7 @@ def check_owner(path: str, status: os.stat_result) -> None:
 def _page(data: bytes) -> Page:
     """Return the page that a file holds.
 
-    Raises:
-        NewerJournalError: it is of a later format.
-        ValueError: it holds none.
+    NewerJournalError if it is of a later format; ValueError if it holds none.
     """
     document = json.loads(data)
     if not isinstance(document, dict):

@@ -71,8 +71,7 @@ class Document:
     def find(self, path: Path) -> Item | None:
         """Return the value at a path, None if there is none.
 
-        Raises:
-            EngineConfigError: a value on the path is no object, or a name is duplicate.
+        EngineConfigError if a value on the path is no object, or a name is duplicate.
         """
         item = self.root
         for depth, name in enumerate(path):
@@ -97,8 +96,7 @@ class Document:
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
         """Return the data at a path, None if there is none or null.
 
-        Raises:
-            EngineConfigError: the data is of another kind, or as `find`.
+        EngineConfigError if the data is of another kind, and as `find`.
         """
         item = self.find(path)
         data = self.value(item) if item else None
@@ -123,8 +121,7 @@ def kind(data: object) -> str:
 def parse(data: bytes | None, path: str) -> Document:
     """Parse a file; None and a file of white space are an empty object, as in Docker.
 
-    Raises:
-        EngineConfigError: with line and column.
+    EngineConfigError, with line and column, if it is no JSON.
     """
     data = data or b""
     if data.startswith(BYTE_ORDER_MARKS):
@@ -143,10 +140,8 @@ def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | Non
     """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
-    new member is the last one of its object, in the style of the others.
-
-    Raises:
-        EngineConfigError: the file cannot be edited, with line and column.
+    new member is the last one of its object, in the style of the others. EngineConfigError, with
+    line and column, if the file cannot be edited.
     """
     document = start = parse(data, path)
     for where, value in edits:

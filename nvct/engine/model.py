@@ -149,8 +149,7 @@ class Files:
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, None if there is none.
 
-        Raises:
-            DocumentError: it is no regular file, too large, or cannot be read.
+        DocumentError if it is no regular file, too large, or cannot be read.
         """
         try:
             return host_files.read_bytes(self.at(path), FILE_LIMIT)

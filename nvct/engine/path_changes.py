@@ -41,8 +41,7 @@ class PathChanges:
     def locked(self) -> Iterator[None]:
         """Hold the lock of the journal's folder, which is made.
 
-        Raises:
-            HostError: the folder cannot be made or locked.
+        HostError if the folder cannot be made or locked.
         """
         with ExitStack() as stack:
             try:
@@ -59,8 +58,7 @@ class PathChanges:
     def save(self, page_path: str, page: Page) -> None:
         """Write a page of the journal to the disk.
 
-        Raises:
-            HostError: it cannot be written; the old page is unchanged.
+        HostError if it cannot be written; the old page is unchanged.
         """
         try:
             self.journal.save(page_path, page)
@@ -75,8 +73,7 @@ class PathChanges:
     def write(self, entry: Entry) -> None:
         """Make a path what its entry says.
 
-        Raises:
-            HostError: it cannot be written, or somebody else changed it just now.
+        HostError if it cannot be written, or somebody else changed it just now.
         """
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
@@ -87,8 +84,7 @@ class PathChanges:
     def put_back(self, entry: Entry) -> None:
         """Make a path what it was before its entry.
 
-        Raises:
-            HostError: it cannot be written, or somebody else changed it just now.
+        HostError if it cannot be written, or somebody else changed it just now.
         """
         self._sweep(entry)
         current = self.state_of(entry)

@@ -76,9 +76,7 @@ class Merged:
 def state(options: EngineOptions, files: Files) -> State:
     """Return the settings of all files.
 
-    Raises:
-        DocumentError: one cannot be read.
-        EngineConfigError: one is malformed.
+    DocumentError if one cannot be read; EngineConfigError if one is malformed.
     """
     merged = _merged(_order(options, files), files)
     return State(

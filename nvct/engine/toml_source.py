@@ -103,8 +103,7 @@ def put_member(  # noqa: PLR0917  all of one call
 ) -> str:
     """Return a text in whose inline table a path has a value.
 
-    Raises:
-        EngineConfigError: the member is of another kind; `where` is the name of the whole path.
+    EngineConfigError if the member is of another kind; `where` is the name of the whole path.
     """
     members = items(text, start)
     for member in members:
@@ -141,8 +140,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
     """Return a text with another value; elements of an array that stay keep their text.
 
-    Raises:
-        EngineConfigError: one of the two is a table, and the other is none.
+    EngineConfigError if one of the two is a table, and the other is none.
     """
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]
@@ -210,8 +208,7 @@ def key_text(name: str, quote: str = '"') -> str:
 def value_text(value: object, quote: str = '"') -> str:
     """Return a value on one line; strings in single quotes if `quote` is one and they can be.
 
-    Raises:
-        EngineConfigError: TOML has no such value.
+    EngineConfigError if TOML has no such value.
     """
     if isinstance(value, str):
         if quote == "'" and "'" not in value and value.isprintable():

@@ -40,8 +40,7 @@ class Control(Protocol):
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload a running engine and probe it; `restored` if it has its former files.
 
-        Raises:
-            EngineError: the engine does not read its files, or is not well with them.
+        EngineError if the engine does not read its files, or is not well with them.
         """
 
 
@@ -154,8 +153,7 @@ class Transaction:
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
         """Return a note if the engine refuses the files after undo and also the original ones.
 
-        Raises:
-            EngineError: it refuses only the files after undo.
+        EngineError if it refuses only the files after undo.
         """
         if self.control is None:
             return ()
@@ -226,11 +224,9 @@ class Transaction:
     def _take_back(self, path: str, pending: Record, done: Record | None) -> Change:
         """Take a change out of the files again, and reload; return the edits that did it.
 
-        A file that is as we wrote it gets its former bytes; of one that others changed since,
-        only our keys get their former values.
-
-        Raises:
-            NvctError: a file cannot be understood or written; the pending record stays.
+        A file that is as we wrote it gets its former bytes; of one that others changed since, only
+        our keys get their former values. NvctError if a file cannot be understood or written; the
+        pending record stays.
         """
         restored = self._restored_bytes(pending)
         change = Change(engine=pending.options.engine)
@@ -260,8 +256,7 @@ class Transaction:
     def _without(self, record: Record, files: Files) -> Change:
         """Return the edits that restore the keys from before a record.
 
-        Raises:
-            EngineConfigError: a file cannot be understood or edited any more.
+        EngineConfigError if a file cannot be understood or edited any more.
         """
         try:
             return undoing.by_journal(record, self.module, files)

@@ -91,9 +91,7 @@ ABSENT = PathState()
 def state_of(path: str) -> PathState:
     """Return what is at a path; links are not followed.
 
-    Raises:
-        HostError: it cannot be read.
-        DocumentError: it is a file of more than 64 MiB.
+    HostError if it cannot be read; DocumentError if it is a file of more than 64 MiB.
     """
     data = b""
     try:
@@ -132,10 +130,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
     """Make a path what a state says.
 
     With `follow`, for files that admins link and own: links stay, and a file that is there keeps
-    its mode and owner.
-
-    Raises:
-        OSError: the path is unchanged.
+    its mode and owner. OSError if it fails; the path is unchanged then.
     """
     if state == ABSENT:
         # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
@@ -196,11 +191,8 @@ def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) 
     CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
     file there prevents its start. So that of a drop-in is created in the parent folder, where no
     engine reads all files. If that is another mount, the file gets its name only when it is
-    complete.
-
-    Raises:
-        UnsafePathError: it is no regular file, or everybody may write to its folder.
-        OSError: nothing was changed.
+    complete. UnsafePathError if it is no regular file, or everybody may write to its folder;
+    OSError if it fails, and nothing was changed.
     """
     real = target(path)
     folder, name = os.path.split(real)
@@ -366,8 +358,7 @@ def make_folders(
 ) -> None:
     """Create folders, the outermost first; their mode is independent of the umask.
 
-    Raises:
-        HostError: one cannot be created.
+    HostError if one cannot be created.
     """
     for folder in folders:
         try:

@@ -30,9 +30,8 @@ def discover_or_view(
 ) -> Inventory:
     """Return the inventory of a machine, with files of a view if the disk has another driver.
 
-    Raises:
-        DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
-        HostError: discovery fails.
+    DriverNotFoundError if no driver fits the loaded module, on the disk or in a view; HostError if
+    discovery fails.
     """
     loaded = procfs.driver_version(roots)
     try:

@@ -202,10 +202,8 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     """Compare views with their manifests by content; return the differences.
 
     A missing digest of an unchanged file is added to the manifest. A view without its mounts has
-    no differences: it is made again when it is needed.
-
-    Raises:
-        HostError: a view does not exist, or its manifest is unreadable.
+    no differences: it is made again when it is needed. HostError if a view does not exist, or its
+    manifest is unreadable.
     """
     view_names = farm.names()
     for name in names:
@@ -260,8 +258,7 @@ def _digest(path: str) -> str:
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
     """Remove the views that nobody needs, and the rests of killed builds; return those views.
 
-    Raises:
-        HostError: the users of views are unknown, or a removal failed.
+    HostError if the users of views are unknown, or a removal failed.
     """
     if not os.path.lexists(farm.path):
         return []

@@ -42,8 +42,7 @@ class Farm:
     def prepare(self) -> None:
         """Make the folder, mode 0755 whatever the umask.
 
-        Raises:
-            HostError: it cannot be made, or other users may write to it.
+        HostError if it cannot be made, or other users may write to it.
         """
         if not self.may_build:
             if not os.path.lexists(self.path):
@@ -68,8 +67,7 @@ class Farm:
     def check(self) -> None:
         """Refuse a farm that other users may write to, or may replace.
 
-        Raises:
-            HostError: they may, or the path is not a folder.
+        HostError if they may, or the path is not a folder.
         """
         self._check_parents()
         try:
@@ -215,9 +213,7 @@ def is_intact(manifest: Manifest) -> bool:
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
     """Return the mount of a path.
 
-    Raises:
-        OSError: the path cannot be opened.
-        HostError: the kernel does not report the mount.
+    OSError if the path cannot be opened; HostError if the kernel does not report the mount.
     """
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:

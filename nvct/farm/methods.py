@@ -64,9 +64,8 @@ class ViewContent(NamedTuple):
 def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
     """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
 
-    Raises:
-        RefusedError: a file cannot be linked this way, or the folder is on a noexec mount.
-        OSError: a file cannot be written.
+    RefusedError if a file cannot be linked this way, or the folder is on a noexec mount; OSError
+    if a file cannot be written.
     """
     try:
         options = mount_of(farm, folder).options
@@ -160,9 +159,7 @@ def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
     """Bind the files onto a tmpfs, and bind that to the final path.
 
-    Raises:
-        RefusedError: this process may not mount.
-        OSError: another call failed.
+    RefusedError if this process may not mount; OSError if another call failed.
     """
     kernel = farm.kernel
     try:
@@ -218,8 +215,7 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
 def in_own_folder(farm: Farm, root: str, content: ViewContent) -> None:
     """Check that the driver root is a folder of the driver alone with the layout of a view.
 
-    Raises:
-        RefusedError: it is not; the text is the reason.
+    RefusedError, whose text is the reason, if it is not.
     """
     files = [view_file.file.host_path for view_file in content.files]
     if root == "/" or not all(path.startswith(root + "/") for path in files):

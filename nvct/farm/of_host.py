@@ -51,8 +51,7 @@ def discover_or_view(
 ) -> Inventory:
     """Return the result of discovery, or the loaded driver's view if the disk has another driver.
 
-    Raises:
-        HostError: discovery fails.
+    HostError if discovery fails.
     """
     return after_upgrade.discover_or_view(
         farm_of(settings, may_build=may_build), roots, _named(settings, roots, options), discover
@@ -142,8 +141,7 @@ def view_of_spec(
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
 
-    Raises:
-        HostError: this host has views, but none of this driver could be made now.
+    HostError if this host has views, but none of this driver could be made now.
     """
     off = set(NEEDED).difference(hooks)
     if inventory.mode != "nvml":

@@ -207,9 +207,8 @@ CAP = re.compile(r"nvidia-cap\d+")
 def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
-    Raises:
-        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
-        HostError: the driver has no node.
+    DriverNotFoundError if no driver is installed, or no library fits the loaded module; HostError
+    if the driver has no node.
     """
     # The agent's worker does without both.
     from nvct.host.discover import find_files, sort_left_out

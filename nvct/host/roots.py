@@ -33,8 +33,7 @@ class Roots:
     def __post_init__(self) -> None:
         """Normalize every directory and choose the dev root.
 
-        Raises:
-            UsageError: a directory is not an absolute path.
+        UsageError if a directory is not an absolute path.
         """
         for name in ("driver_root", "proc", "sys", "etc", "run"):
             object.__setattr__(self, name, _absolute(name, getattr(self, name)))

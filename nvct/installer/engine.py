@@ -41,9 +41,8 @@ class Setup:
 def setup(request: Request) -> Setup:
     """Return the engine that a request names.
 
-    Raises:
-        EngineError: it does not print its configuration.
-        DocumentError: the file to read instead cannot be read.
+    EngineError if it does not print its configuration; DocumentError if the file to read instead
+    cannot be read.
     """
     run, files = host.programs_of(request), host.files_of(request)
     options, socket = options_of(request, run), host.socket_of(request)
@@ -113,8 +112,7 @@ def low_level(state: State) -> tuple[str, ...]:
 def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
     """Return the low-level runtimes of an engine; see `low_level`.
 
-    Raises:
-        DocumentError: its files cannot be understood.
+    DocumentError if its files cannot be understood.
     """
     options = engine_setup.options
     if options.dump and options.engine == "containerd":  # its module reads only files

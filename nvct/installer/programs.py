@@ -82,9 +82,8 @@ def install(
 ) -> Installed:
     """Copy the tree, and write or replace the wrappers; see `wrapper`.
 
-    Raises:
-        UsageError: the source is no such tree, or has no wrapper.
-        HostError: a file cannot be written.
+    UsageError if the source is no such tree, or has no wrapper; HostError if a file cannot be
+    written.
     """
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)
@@ -147,10 +146,8 @@ def wrapper(
     """Return the wrapper of a program.
 
     While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
-    low-level `runtimes` instead; () always starts the program.
-
-    Raises:
-        UsageError: the names are too long for it.
+    low-level `runtimes` instead; () always starts the program. UsageError if the names are too
+    long for it.
     """
     strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in strings)

@@ -171,8 +171,7 @@ class Starter(NamedTuple):
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
     """Return the engine of the container of a process, 0 for this one.
 
-    Raises:
-        EngineError: the process is in no container, or the engine's own process is not visible.
+    EngineError if the process is in no container, or the engine's own process is not visible.
     """
     starter = starter_of(pid or os.getpid(), proc)
     if starter is None:

@@ -23,9 +23,8 @@ POLICY_LIMIT = 1 << 20
 def text(request: Request, runtimes: Sequence[str]) -> str:
     """Return the config.toml.
 
-    Raises:
-        UsageError: a feature's name is not valid.
-        ConfigError: no container could be created with it.
+    UsageError if a feature's name is not valid; ConfigError if no container could be created with
+    it.
     """
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
@@ -52,8 +51,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 def read_policy(path: str) -> str:
     """Return the text of a file with the table [nvct.policy].
 
-    Raises:
-        UsageError: it cannot be read, or has something else.
+    UsageError if it cannot be read, or has something else.
     """
     option = f"--policy-file {path}"
     try:
@@ -74,8 +72,7 @@ def read_policy(path: str) -> str:
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
     """Return settings that switch features on, and warnings about unknown features.
 
-    Raises:
-        UsageError: a name cannot be a key.
+    UsageError if a name cannot be a key.
     """
     switches, warnings = [], []
     for name in names:

@@ -42,10 +42,8 @@ Say: TypeAlias = Callable[[str], None]
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
-    An earlier signal ends the installation and restores the engine, too.
-
-    Raises:
-        NvctError: a step failed; the engine has its former configuration.
+    An earlier signal ends the installation and restores the engine, too. NvctError if a step
+    failed; the engine has its former configuration.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None
@@ -115,9 +113,7 @@ def of_record(request: Request, options: EngineOptions) -> Request:
 def run_plugin(options: Sequence[str], config: str) -> None:
     """Run the NRI plugin until a signal to this process, or its end by SIGKILL; it ends then, too.
 
-    Raises:
-        HostError: it has ended.
-        Stopped: the signal.
+    HostError if it has ended; Stopped at the signal.
     """
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
     env = {**os.environ, paths.CONFIG_ENV: config}
@@ -134,8 +130,7 @@ def run_plugin(options: Sequence[str], config: str) -> None:
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
     """Install the programs, their configuration, and the parts for management containers.
 
-    Raises:
-        NvctError: a step failed, and errors are not ignored.
+    NvctError if a step failed, and errors are not ignored.
     """
     runtimes = request.runtimes
     if not runtimes:
@@ -173,8 +168,7 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
     """Create or correct the driver's control nodes; return sentences about them.
 
-    Raises:
-        HostError: no driver is loaded, or a node cannot be created.
+    HostError if no driver is loaded, or a node cannot be created.
     """
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, ["control"], findings)
@@ -198,8 +192,7 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
 def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
     """Write the specification; return its path.
 
-    Raises:
-        HostError: there is no driver or no node of it, or the file cannot be written.
+    HostError if there is no driver or no node of it, or the file cannot be written.
     """
     inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)

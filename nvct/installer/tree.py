@@ -45,9 +45,8 @@ class Member:
 def members(root: str) -> Iterator[Member]:
     """Yield the parts of a tree, sorted; a folder comes before its content.
 
-    Raises:
-        UsageError: a part is not a folder, a file or a link that stays inside.
-        OSError: it cannot be read.
+    UsageError if a part is not a folder, a file or a link that stays inside; OSError if it cannot
+    be read.
     """
     for folder, folders, files in os.walk(root, onerror=_raise):
         folders.sort()
@@ -82,11 +81,8 @@ def digest(root: str) -> str:
 def copy(source: str, parent: str) -> str:
     """Copy a tree into a folder, under the name of its content; return the copy's path.
 
-    A complete existing copy is used; a damaged one is replaced.
-
-    Raises:
-        UsageError: a part of the tree cannot be copied.
-        HostError: it cannot be read or written.
+    A complete existing copy is used; a damaged one is replaced. UsageError if a part of the tree
+    cannot be copied; HostError if it cannot be read or written.
     """
     target = parent
     try:

@@ -138,8 +138,7 @@ PR_SET_PDEATHSIG = 1
 def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
     """Return the attach flags of a cgroup's own device programs (cgroup v2), and their ids.
 
-    Raises:
-        OSError: without a path.
+    OSError without a path.
     """
     from nvct.kernel.library import call, ffi, lib, system_call
 

@@ -36,8 +36,7 @@ def call(
 ) -> int:
     """Return the result of a function of the C library or of `system_call`.
 
-    Raises:
-        OSError: with the paths; the result was negative.
+    OSError, with the paths, if the result was negative.
     """
     result = function(*arguments)
     if result < 0:
@@ -48,8 +47,7 @@ def call(
 def c_string(text: str | None) -> Any:  # noqa: ANN401 - bytes or C's NULL
     """Return a path or another string as C takes it, NULL for None.
 
-    Raises:
-        ValueError: it contains a NUL, where C would end it.
+    ValueError if it contains a NUL, where C would end it.
     """
     if text is None:
         return ffi.NULL

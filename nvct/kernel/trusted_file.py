@@ -31,8 +31,7 @@ class _Location(Location):
     def check(self, fd: int, shown: str, *, is_file: bool = False) -> None:
         """Refuse what others than root and this user can change, and what is no regular file.
 
-        Raises:
-            UnsafePathError: it is such.
+        UnsafePathError if it is such.
         """
         status = os.fstat(fd)
         if is_file and not stat.S_ISREG(status.st_mode):
@@ -73,8 +72,7 @@ def open_trusted(root: str, path: str) -> int:
 def find_program(root: str, folders: Iterable[str], name: str) -> str | None:
     """Return the path below a root of the first such program in folders; None if there is none.
 
-    Raises:
-        UnsafePathError: others can change each that there is.
+    UnsafePathError if others can change each that there is.
     """
     refusal = None
     for folder in folders:

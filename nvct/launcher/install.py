@@ -187,8 +187,7 @@ def _remove_unsafe_hooks(bin_dir: Path) -> None:
 def check_hot(path: str) -> None:
     """Refuse an nvct-hot that was not built from the sources of this nvct.
 
-    Raises:
-        HostError: it was built from other sources, or cannot be read.
+    HostError if it was built from other sources, or cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -225,8 +224,7 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
 def make_archive(built: Built) -> str:
     """Make the archive with the interpreter that will read it; return its path.
 
-    Raises:
-        HostError: making or writing it failed.
+    HostError if making or writing it failed.
     """
     code = (
         "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
@@ -250,8 +248,7 @@ def make_archive(built: Built) -> str:
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
     """Return the compiled launcher, static if the C library supports it.
 
-    Raises:
-        HostError: there is no compiler, or it failed.
+    HostError if there is no compiler, or it failed.
     """
     if compiler is None:
         raise HostError(
@@ -305,9 +302,7 @@ def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
     """Return a static program with a value in its slot.
 
     A slot is a mark and the bytes after it (`room`), which the program reads when it starts.
-
-    Raises:
-        ValueError: the program has no such slot.
+    ValueError if the program has no such slot.
     """
     at = program.find(mark) + len(mark)
     if program.count(mark) != 1 or len(program) < at + room or program[:4] != b"\x7fELF":
@@ -318,8 +313,7 @@ def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
 def fill_static(built: Built) -> bytes:
     """Return nvct-hot with the path of the cold side.
 
-    Raises:
-        HostError: the file cannot be read or is not nvct-hot, or the path is too long.
+    HostError if the file cannot be read or is not nvct-hot, or the path is too long.
     """
     path = built.hot or "nvct-hot"
     try:

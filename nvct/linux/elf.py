@@ -47,8 +47,7 @@ NOTE_LIMIT = 1 << 20
 class Elf:
     """The parsed headers of an ELF file; a descriptor stays open for the methods.
 
-    Raises:
-        ElfError: the file is not an ELF file, or damaged.
+    ElfError if the file is not an ELF file, or damaged.
     """
 
     __slots__ = (
@@ -136,8 +135,7 @@ class Elf:
     def needed(self) -> list[str]:
         """DT_NEEDED in the order of the file; each access reads up to a thousand strings.
 
-        Raises:
-            ElfError: a name is damaged.
+        ElfError if a name is damaged.
         """
         return [self._string(offset) for offset in self._needed]
 
@@ -169,10 +167,8 @@ class Elf:
         """Return (name, type, description) of each note in the first section with a name.
 
         The end of the section truncates a description: libcuda of CUDA 13.2.1 for Orin has such a
-        note, and nvidia-container-toolkit v1.20 accepts it.
-
-        Raises:
-            ElfError: the section headers or the notes are damaged.
+        note, and nvidia-container-toolkit v1.20 accepts it. ElfError if the section headers or the
+        notes are damaged.
         """
         offset, size, count, names = self._sections
         layout, least = ("IIQQQQIIQQ", 64) if self.bits == 64 else ("IIIIIIIIII", 40)

@@ -143,8 +143,7 @@ def write_temporary(
 ) -> str:
     """Write a new file with an unpredictable name; return the name.
 
-    Raises:
-        OSError: writing failed; the file is removed.
+    OSError if writing failed; the file is removed.
     """
     name = temporary_name()
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
@@ -187,12 +186,9 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
 
-    `check` may refuse the opened file because of its status.
-
-    Raises:
-        DocumentError: larger than `limit`, not a regular file (FIFOs do not block), or the path
-            is not valid.
-        OSError: absent or not readable.
+    `check` may refuse the opened file because of its status. DocumentError if it is larger than
+    `limit`, not a regular file (FIFOs do not block), or the path is not valid; OSError if it is
+    absent or not readable.
     """
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
@@ -216,10 +212,7 @@ def open_log(path: str) -> int:
     """Open a log of the host for appending, create it if missing; return its descriptor.
 
     Other users may be able to replace a log: links are not followed, and a FIFO does not block.
-
-    Raises:
-        DocumentError: the path is a link, or not a regular file.
-        OSError: it cannot be written.
+    DocumentError if the path is a link, or not a regular file; OSError if it cannot be written.
     """
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
     flags |= posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
@@ -255,8 +248,7 @@ def read_all(fd: int, size: int, limit: int) -> bytes | None:
 def signature(path: str) -> Signature | None:
     """Return (device, inode, size, mtime in ns, uid) of a path, links followed; None if absent.
 
-    Raises:
-        OSError: stat(2) failed, for instance by EACCES.
+    OSError if stat(2) failed, for instance by EACCES.
     """
     try:
         status = posix.stat(path)

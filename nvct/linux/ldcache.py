@@ -105,8 +105,7 @@ def encode(text: str) -> bytes:
 def parse(data: bytes) -> Cache:
     """Parse the content of an ld.so.cache.
 
-    Raises:
-        LdCacheError: it is damaged, or its format, byte order or extension is unknown.
+    LdCacheError if it is damaged, or its format, byte order or extension is unknown.
     """
     from _struct import iter_unpack, unpack_from
 
@@ -218,10 +217,8 @@ def merge(
 ) -> bytes:
     """Return a cache with added libraries before all others of the same name.
 
-    Added libraries of the same name keep their order. The function is idempotent.
-
-    Raises:
-        LdCacheError: the cache is damaged or of an unknown format, or the machine is unknown.
+    Added libraries of the same name keep their order. The function is idempotent. LdCacheError if
+    the cache is damaged or of an unknown format, or the machine is unknown.
     """
     if machine not in FLAGS:
         raise LdCacheError(f"no ld.so.cache is known for machine {machine!r}")
@@ -284,8 +281,7 @@ class _Merger:
     def add(self, name: bytes, path: bytes) -> None:
         """Add a library; an identical entry is moved.
 
-        Raises:
-            LdCacheError: the cache has names that no ldconfig writes.
+        LdCacheError if the cache has names that no ldconfig writes.
         """
         cache = self._cache
         key = order_key(name, signed=self._signed)

@@ -53,8 +53,7 @@ class Mount:
 def parse(text: str) -> list[Mount]:
     """Return the mounts in mount order; later ones cover earlier ones.
 
-    Raises:
-        DocumentError: the text is not mountinfo.
+    DocumentError if the text is not mountinfo.
     """
     return [Mount(line) for line in text.split("\n") if line]
 
@@ -62,8 +61,7 @@ def parse(text: str) -> list[Mount]:
 def targets(text: str) -> list[str]:
     """Return only the mount points, in 1 us per line instead of 8.
 
-    Raises:
-        DocumentError: the text is not mountinfo.
+    DocumentError if the text is not mountinfo.
     """
     try:
         return [unescape(line.split(" ", 5)[4]) for line in text.split("\n") if line]

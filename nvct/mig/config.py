@@ -48,8 +48,7 @@ class Spec:
 def parse(text: str) -> Configs:
     """Return the configurations of a file by their names.
 
-    Raises:
-        DocumentError: the file is malformed. The message says where.
+    DocumentError, which says where, if the file is malformed.
     """
     return of_document(_load(text, "error converting YAML to JSON"))
 
@@ -79,8 +78,7 @@ def of_document(document: object) -> Configs:
 def select(configs: Configs, name: str) -> tuple[Spec, ...]:
     """Return a configuration by its name; "" selects the only one.
 
-    Raises:
-        UsageError: there is none of this name, or none is named and there are several.
+    UsageError if there is none of this name, or none is named and there are several.
     """
     hint = f"there are {', '.join(configs) or 'none'}"
     if not name and len(configs) > 1:
@@ -97,8 +95,7 @@ def select(configs: Configs, name: str) -> tuple[Spec, ...]:
 def device_id(text: str) -> DeviceId:
     """Return a filter: `0x<device><vendor>`, with `:0x<subdevice><subvendor>` for one board.
 
-    Raises:
-        DocumentError: the text is not one.
+    DocumentError if the text is not one.
     """
     parts = text.split(":")
     try:
@@ -250,8 +247,7 @@ class Hook:
 def parse_hooks(text: str) -> Hooks:
     """Return the hooks of a file by their names.
 
-    Raises:
-        DocumentError: the file is malformed, or has an unknown word: its command would never run.
+    DocumentError if the file is malformed, or has an unknown word: its command would never run.
     """
     document = _load(text, "it is not YAML")
     if document is None:
@@ -274,8 +270,7 @@ def run_hooks(
 ) -> None:
     """Run the hooks of a name in their order; each gets only its own variables and those of `env`.
 
-    Raises:
-        HostError: a command fails or cannot be started; the others are not run.
+    HostError if a command fails or cannot be started; the others are not run.
     """
     for hook in hooks.get(name, ()):
         try:

@@ -56,8 +56,7 @@ def current(state: MigState, label: str = "current") -> Document:
 def generated(state: MigState) -> Document:
     """Return a configuration for each profile of the GPUs, all off, all on, and balanced ones.
 
-    Raises:
-        HostError: no GPU has a MIG mode.
+    HostError if no GPU has a MIG mode.
     """
     capable = [gpu for gpu in state.gpus if gpu.capable]
     if not capable:
@@ -178,9 +177,7 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
 def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
     """Return the configuration of a name; the arguments as in `configs`.
 
-    Raises:
-        UsageError: there is none.
-        DocumentError: the file is malformed.
+    UsageError if there is none; DocumentError if the file is malformed.
     """
     for layer in LAYERS:  # most names need no look at the tables
         parsed = _layer(layer, state, text)

@@ -78,8 +78,7 @@ def plan_of(state: Mapping[str, Any]) -> Plan:
 def check(plan: Plan, state: MigState) -> None:
     """Check that this machine can have what a checkpoint says.
 
-    Raises:
-        UsageError: a GPU is not there, or cannot have such instances.
+    UsageError if a GPU is not there, or cannot have such instances.
     """
     gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
     for uuid, layout in plan.layouts.items():
@@ -162,9 +161,8 @@ class Journal:
     def lock(self) -> Iterator[None]:
         """Hold the lock that every change takes.
 
-        Raises:
-            HostError: another program holds it for too long, or the folder cannot be written.
-            UnsafePathError: the folder is a link or a file.
+        HostError if another program holds it for too long, or the folder cannot be written;
+        UnsafePathError if the folder is a link or a file.
         """
         with contextlib.ExitStack() as held:
             with self._writing():
@@ -175,9 +173,7 @@ class Journal:
     def open(self, before: Plan, after: Plan) -> None:
         """Write the journal; it is on disk when this returns.
 
-        Raises:
-            HostError: it cannot be written.
-            UnsafePathError: the folder is a link or a file.
+        HostError if it cannot be written; UnsafePathError if the folder is a link or a file.
         """
         document = of_layouts(before.layouts)
         document[TARGET] = of_layouts(after.layouts)["MigState"]
@@ -188,8 +184,7 @@ class Journal:
     def close(self) -> None:
         """Remove the journal: the change has ended, with success or failure.
 
-        Raises:
-            HostError: it cannot be removed.
+        HostError if it cannot be removed.
         """
         with self._writing(), self._open() as folder:
             folder.unlink(FILE)

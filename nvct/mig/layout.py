@@ -37,8 +37,7 @@ class ProfileName:
 def parse_profile(text: str) -> ProfileName:
     """Return a profile's name.
 
-    Raises:
-        DocumentError: the text is not one; the messages are those of NVIDIA's library.
+    DocumentError, in the words of NVIDIA's library, if the text is not one.
     """
     if not text:
         raise DocumentError("profile is the empty string")

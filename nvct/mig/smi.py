@@ -32,10 +32,7 @@ def find(root: str, library: str) -> Smi:
     """Return nvidia-smi of a driver's root.
 
     A root that is a whole system runs it with its own C library, which may be another one than
-    that of this container.
-
-    Raises:
-        UnsafePathError: others than root can change it.
+    that of this container. UnsafePathError if others than root can change it.
     """
     root = root.rstrip("/")
     path = trusted_file.find_program(root or "/", FOLDERS, PROGRAM)
@@ -74,9 +71,7 @@ LOOK_S = 0.2
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
     """Reset GPUs, and return them.
 
-    Raises:
-        UsageError: there is no such GPU.
-        HostError: a process has a GPU open, or nvidia-smi fails.
+    UsageError if there is no such GPU; HostError if a process has a GPU open, or nvidia-smi fails.
     """
     every = machine.session.mig().gpus
     gpus = find_gpus(every, names)

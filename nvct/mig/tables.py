@@ -42,8 +42,7 @@ def of_device(device: int) -> Table | None:
 def of_name(name: str) -> Table:
     """Return a table by its name, without regard to case; spaces may be left out or be hyphens.
 
-    Raises:
-        UsageError: there is none.
+    UsageError if there is none.
     """
 
     def plain(text: str) -> str:

@@ -62,8 +62,7 @@ def _schema() -> Schema:
 class Bundle:
     """The config.json of a bundle, ready for edits.
 
-    Raises:
-        BundleError: it is not a JSON object, or ambiguous.
+    BundleError if it is not a JSON object, or ambiguous.
     """
 
     __slots__ = ("document", "path", "steps_left")
@@ -168,9 +167,8 @@ class Bundle:
     def save(self, kernel: Kernel) -> bool:
         """Replace config.json atomically if it has changed; return whether it has.
 
-        Raises:
-            BundleError: it cannot be written.
-            UnsafePathError: the path is no longer a regular file.
+        BundleError if it cannot be written; UnsafePathError if the path is no longer a regular
+        file.
         """
         if not self.document.changed:
             return False
@@ -229,8 +227,7 @@ def config_path(bundle: str, config: str = "") -> str:
 def load(path: str) -> Bundle:
     """Read the config.json of a bundle.
 
-    Raises:
-        BundleError: it cannot be read, is too large, or is not a JSON object.
+    BundleError if it cannot be read, is too large, or is not a JSON object.
     """
     from nvct.linux.files import read_bytes
 

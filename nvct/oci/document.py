@@ -66,10 +66,8 @@ class Document:
 
     Reads return original values; `render` applies edits. Edits of a path are combined: the last
     `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
-
-    Raises:
-        DocumentError: the text is not a JSON object, or a member of the schema, or of an
-            object in it, occurs twice.
+    DocumentError if the text is not a JSON object, or a member of the schema, or of an object in
+    it, occurs twice.
     """
 
     __slots__ = (
@@ -177,8 +175,7 @@ class Document:
     def elements(self, path: Path) -> list[Element]:
         """Return the elements of the array at path, empty if there is none.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         element = self.find(path)
         if element is None:
@@ -190,8 +187,7 @@ class Document:
     def append(self, path: Path, fragments: list[str]) -> None:
         """Append elements, as JSON text, to the array at path; missing parents are created.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         if fragments:
             self.elements(path)
@@ -200,8 +196,7 @@ class Document:
     def rewrite(self, path: Path, fragments: list[str]) -> None:
         """Replace the elements of the array at path by JSON texts.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         self.elements(path)
         self._rewritten[path] = fragments
@@ -211,8 +206,7 @@ class Document:
     ) -> bool:
         """Put texts at the end of an array, in place of some elements; return whether any went.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         elements = self.elements(path)
         kept = [self.fragment(element) for element in elements if not is_replaced(element.value)]

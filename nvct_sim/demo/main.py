@@ -94,8 +94,7 @@ def folder() -> Iterator[Path]:
 def wait(process: subprocess.Popen[bytes]) -> int:
     """Wait for a process that `inner` runs; return its status. An interrupt terminates it.
 
-    Raises:
-        KeyboardInterrupt: a signal stopped this process or the other one.
+    KeyboardInterrupt if a signal stopped this process or the other one.
     """
     stopped = False
     while True:
@@ -145,8 +144,7 @@ def program(name: str) -> Path:
 def generate(out: Console, path: str) -> Spec:
     """Run `nvidia-ctk cdi generate` as a user does; show the CDI spec and return it.
 
-    Raises:
-        HostError: the command fails; the message has the last line of its errors.
+    HostError, with the last line of its errors, if the command fails.
     """
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))
@@ -171,9 +169,8 @@ RUNTIMES = ("runc", "crun")
 def demonstrate() -> int:
     """Run the demonstration; return 0 if every container was as expected.
 
-    Raises:
-        NvctError: this machine cannot run containers, or the node cannot be created on it.
-        KeyboardInterrupt: a signal stops the demonstration; everything is removed then too.
+    NvctError if this machine cannot run containers, or the node cannot be created on it;
+    KeyboardInterrupt if a signal stops the demonstration: everything is removed then, too.
     """
     with folder() as work:
         with show.working("building a simulated node"):

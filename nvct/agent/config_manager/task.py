@@ -81,8 +81,7 @@ class ConfigManager(Task):
     async def run(self) -> None:
         """Follow label and files until canceled, or write the file once.
 
-        Raises:
-            NvctError: once, and there is no good file.
+        NvctError if there is no good file, and the settings want it once.
         """
         try:
             if self._settings.oneshot:
@@ -116,8 +115,7 @@ class ConfigManager(Task):
     def _update(self) -> None:
         """Put the wanted file in force if it is not.
 
-        Raises:
-            NvctError: there is none, or it is malformed; the former one stays in force.
+        NvctError if there is none, or it is malformed; the former one stays in force.
         """
         known = self._settings
         label = (self._labels or {}).get(known.node_label)
@@ -181,8 +179,7 @@ def files(folder: str) -> list[str]:
 def choose(settings: Settings, label: str | None, available: Sequence[str]) -> str:
     """Return the name of the file that a node gets, "" for an empty configuration.
 
-    Raises:
-        HostError: the named file does not exist, or nothing names one.
+    HostError if the named file does not exist, or nothing names one.
     """
     there = f"there are: {', '.join(available)}" if available else "there is none at all"
     wanted = (

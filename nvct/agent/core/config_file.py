@@ -143,9 +143,7 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
     """Return the config file's content with the values of command line and environment.
 
     The command line takes precedence over the environment, and that over the config file.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
+    UsageError or DocumentError if a value is malformed.
     """
     of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
@@ -171,9 +169,8 @@ def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]
 def load(path: str, program: Program) -> Document:
     """Read a config file for a program.
 
-    Raises:
-        DocumentError: it cannot be read, is malformed or has another version.
-        UsageError: a flag has a value of another type.
+    DocumentError if it cannot be read, is malformed or has another version; UsageError if a flag
+    has a value of another type.
     """
     from nvct.agent.core import yaml_file  # 2 MB, only with a config file
 

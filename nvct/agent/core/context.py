@@ -80,18 +80,15 @@ class Context:
     ) -> T:
         """Return the settings as they are now, after warnings are logged.
 
-        Raises:
-            UsageError, DocumentError: a setting is wrong.
+        UsageError or DocumentError if a setting is wrong.
         """
         return self.journal.warned(resolve(self.words, self.env))
 
     def connect(self, kubeconfig: str | None = None) -> Cluster:
         """Return the cluster of a kubeconfig, or of the one in the environment.
 
-        Tasks of one process share it, and each of them closes it.
-
-        Raises:
-            ClusterError: there is no access to it.
+        Tasks of one process share it, and each of them closes it. ClusterError if there is no
+        access to it.
         """
         from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 

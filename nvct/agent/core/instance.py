@@ -47,9 +47,7 @@ STANDBY_S = 0.2  # How often an instance that stands by looks whether the lock i
 class Instance:
     """This process as a candidate for serving the node.
 
-    Raises:
-        UnsafePathError: the folder is a link or a file.
-        OSError: it cannot be made.
+    UnsafePathError if the folder is a link or a file; OSError if it cannot be made.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
@@ -151,8 +149,7 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
 def status() -> Mapping[str, Any]:
     """Return /status of the agent that serves this node; its fields may be anything.
 
-    Raises:
-        HostError: no agent answers.
+    HostError if no agent answers.
     """
     path = f"{FOLDER}/{SOCKET}"
     try:

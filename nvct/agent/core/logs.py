@@ -121,8 +121,7 @@ def from_environment(env: Mapping[str, str]) -> Log:
 def from_command_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words that are not of FLAGS, and the values of those by their variables.
 
-    Raises:
-        UsageError: a value is missing or unknown.
+    UsageError if a value is missing or unknown.
     """
     rest: list[str] = []
     values: dict[str, str] = {}

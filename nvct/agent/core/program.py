@@ -121,8 +121,7 @@ def run(
 ) -> None:
     """Run until a signal ends the program, or it has nothing more to do.
 
-    Raises:
-        NvctError: the settings are wrong, or the machine has no driver and must have one.
+    NvctError if the settings are wrong, or the machine has no driver and must have one.
     """
     from nvct.agent.core import logs
 
@@ -193,9 +192,7 @@ async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
 def _library(settings: object) -> str:
     """Return the path of NVML by a program's settings, "" where it does without.
 
-    Raises:
-        DriverNotFoundError: there is none.
-        UsageError: the driver root is no path.
+    DriverNotFoundError if there is none; UsageError if the driver root is no path.
     """
     from nvct.host import modes
     from nvct.host.nvml.library import nvml_library

@@ -32,8 +32,7 @@ GRANTED_S = 30.0
 class ResourcesMode:
     """The choice of one node, and who has its GPUs.
 
-    Raises:
-        UsageError: the default is no mode.
+    UsageError if the default is no mode.
     """
 
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,8 +108,7 @@ class ResourcesMode:
     def preparing(self, gpus: Collection[str]) -> Iterator[None]:
         """Keep the device plugin from giving GPUs while a claim that has them is prepared.
 
-        Raises:
-            HostError: the device plugin has just given one to a container.
+        HostError if the device plugin has just given one to a container.
         """
         end = self._clock() - GRANTED_S
         for gpu in gpus:
@@ -133,7 +131,6 @@ class ResourcesMode:
 def from_environment(env: Mapping[str, str]) -> ResourcesMode:
     """Return what the two tasks share; the label of the Node chooses, or else a variable.
 
-    Raises:
-        UsageError: the default in the environment is no mode.
+    UsageError if the default in the environment is no mode.
     """
     return ResourcesMode(env.get(DEFAULT_ENV) or DRA)

@@ -78,10 +78,8 @@ async def together(*works: Awaitable[None]) -> None:
     """Wait for all works. If one fails, or this is canceled, all have ended when this ends.
 
     `asyncio.gather` returns as soon as one has ended by its cancellation. The others are canceled
-    again when the loop closes, in the middle of what they do to end.
-
-    Raises:
-        Exception: that of the first work that fails.
+    again when the loop closes, in the middle of what they do to end. It raises what the first work
+    raises that fails.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

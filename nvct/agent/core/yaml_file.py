@@ -40,8 +40,7 @@ RESOLVERS = (
 def load(path: str, what: str) -> object:
     """Return the document in a file; None if it is empty.
 
-    Raises:
-        DocumentError: it cannot be read, is too large, or is malformed.
+    DocumentError if it cannot be read, is too large, or is malformed.
     """
     return _parsed(path, what, lambda text: yaml.load(text, Loader=Loader))  # noqa: S506 - a SafeLoader
 

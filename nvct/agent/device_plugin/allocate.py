@@ -27,9 +27,8 @@ NOTHING = "/dev/null"
 def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
     """Refuse a container's request; the sentences are the incumbent's.
 
-    Raises:
-        RequestError: an id is unknown; or there is more than one replica, or more than one of a
-            device, and that is not allowed.
+    RequestError if an id is unknown; if there is more than one replica, or more than one of a
+    device, and that is not allowed.
     """
     problem = ""
     for id_ in ids:

@@ -44,9 +44,7 @@ class MpsWatch:
     async def want(self, resources: Iterable[Resource], nvml: NvmlClient) -> None:
         """Want the daemons of these resources, and no others.
 
-        Raises:
-            HostError: a device cannot be shared by MPS.
-            NvmlError: NVML does not answer.
+        HostError if a device cannot be shared by MPS; NvmlError if NVML does not answer.
         """
         shared = list(resources)
         attributes = await nvml.attributes() if shared else {}

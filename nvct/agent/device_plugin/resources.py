@@ -90,9 +90,8 @@ def without(found: Mapping[str, Resource], gpus: Collection[str]) -> dict[str, R
 def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resource], list[str]]:
     """Return the resources of a node by name, and a sentence for each device that is left out.
 
-    Raises:
-        HostError: the MIG devices do not fit the MIG strategy, or a setting names a device that
-            does not exist.
+    HostError if the MIG devices do not fit the MIG strategy, or a setting names a device that does
+    not exist.
     """
     warnings: list[str] = []
     devices: dict[str, list[Device]] = {}
@@ -270,8 +269,7 @@ class Content:
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
     """Return the numbers of the channels in the settings that this machine has.
 
-    Raises:
-        HostError: a channel is missing, and the settings require it.
+    HostError if a channel is missing, and the settings require it.
     """
     numbers = settings.imex_channel_ids
     if not numbers:

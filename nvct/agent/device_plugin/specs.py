@@ -30,8 +30,7 @@ from nvct.paths import GPU_KIND
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
     """Write the specifications of GPUs, IMEX channels and features.
 
-    Raises:
-        NvctError: there is no specification of the GPUs or channels.
+    NvctError if there is no specification of the GPUs or channels.
     """
     discovery = _discovery(place, request, report)
     options = _options(place, request)

@@ -179,9 +179,8 @@ class DevicePlugin(Task):
     async def run(self) -> None:
         """Serve until canceled.
 
-        Raises:
-            NvctError: at the start, the MIG devices do not fit the strategy; or, if the settings
-                say so, the driver does not answer.
+        NvctError if, at the start, the MIG devices do not fit the strategy; or, if the settings
+        say so, the driver does not answer.
         """
         works = [
             self._follow(),

@@ -49,10 +49,8 @@ class Counter:
 def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
     """Return the counters of a file, each metric once, and warnings: lines without effect.
 
-    A field that nvct does not read is no error: it is a counter with a reason.
-
-    Raises:
-        DocumentError: the file cannot be read, or a line is malformed; the message has its number.
+    A field that nvct does not read is no error: it is a counter with a reason. DocumentError, with
+    the line's number, if the file cannot be read, or a line is malformed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -124,9 +124,8 @@ class Exporter(Task):
     async def run(self) -> None:
         """Serve until canceled.
 
-        Raises:
-            HostError: the address cannot be served.
-            SupervisorEndedError: NVML cannot be asked any more.
+        HostError if the address cannot be served; SupervisorEndedError if NVML cannot be asked any
+        more.
         """
         server = http.Server(self._answer, self._guard)
         host, port = http.address(self._settings.address)

@@ -195,8 +195,7 @@ class HealthEngine:
     async def run(self, nvml: FindNvml, changed: Changed) -> None:
         """Watch until canceled. Several tasks may call this; one call at a time watches for all.
 
-        Raises:
-            SupervisorEndedError: NVML cannot be asked any more.
+        SupervisorEndedError if NVML cannot be asked any more.
         """
         user = User(nvml, changed)
         self._users.append(user)

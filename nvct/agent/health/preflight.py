@@ -114,8 +114,7 @@ CHECKS: Mapping[str, Check] = {
 def effects(text: str) -> dict[str, Effect]:
     """Return the effect of each check: `default`, or with changes as `pcie-width=warn`.
 
-    Raises:
-        UsageError: there is no such check or effect.
+    UsageError if there is no such check or effect.
     """
     known = {name: check.effect for name, check in CHECKS.items()}
     for word in (word.strip() for word in text.split(",")):

@@ -52,8 +52,7 @@ class Sockets:
     ) -> None:
         """Serve on new sockets, by a server that `make` binds to some paths.
 
-        Raises:
-            OSError: a socket cannot be made, or one is there that may not be replaced.
+        OSError if a socket cannot be made, or one is there that may not be replaced.
         """
         await self.stop()
         folders = [os.path.dirname(path) for path in self.paths]

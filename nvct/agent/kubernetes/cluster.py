@@ -272,8 +272,7 @@ class Cluster:
 def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
     """Return the cluster of a kubeconfig file, or that of this pod's service account.
 
-    Raises:
-        ClusterError: there is neither, or the file is malformed.
+    ClusterError if there is neither, or the file is malformed.
     """
     try:
         if kubeconfig:

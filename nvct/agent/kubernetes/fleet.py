@@ -201,11 +201,8 @@ async def wait(
 ) -> None:
     """Wait until a DaemonSet is ready on all nodes, then its init containers' messages.
 
-    An API server that does not answer is asked again.
-
-    Raises:
-        ClusterError: there is no such DaemonSet, or it may not be read.
-        HostError: it is not ready in time.
+    An API server that does not answer is asked again. ClusterError if there is no such DaemonSet,
+    or it may not be read; HostError if it is not ready in time.
     """
     end = time.monotonic() + timeout_s
     last: Progress | None = None

@@ -41,8 +41,7 @@ def labels(
 ) -> tuple[Labels, list[str]]:
     """Return the labels of a node, with one of the time (Unix seconds) if any, and warnings.
 
-    Raises:
-        HostError: the settings do not fit the machine.
+    HostError if the settings do not fit the machine.
     """
     labels: Labels = {}
     warnings = []

@@ -35,8 +35,7 @@ async def with_gpus(
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node with a driver, and warnings.
 
-    Raises:
-        DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
+    DriverNotFoundError or NvmlError if there is no driver, or it does not answer.
     """
     roots = discovery.roots
     inventory = await discovery.inventory()

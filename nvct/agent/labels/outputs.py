@@ -214,8 +214,7 @@ def node_feature() -> Kind:
 def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log) -> Output:
     """Return the output that the settings choose; `connect` returns the cluster of a kubeconfig.
 
-    Raises:
-        ClusterError: it is the cluster, to which there is no access.
+    ClusterError if there is no access to the cluster that is wanted.
     """
     if settings.label_node or settings.use_node_feature_api:
         from nvct.agent.kubernetes.cluster import ClusterError  # lightkube, 12 MB

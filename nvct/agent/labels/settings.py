@@ -153,10 +153,7 @@ LONGEST_S = (2**63 - 1) / 1e9
 def seconds(text: str) -> float:
     """Return a duration as Go writes it (package time, ParseDuration) in seconds.
 
-    It is `math.inf` for infinite.
-
-    Raises:
-        UsageError: the text is no duration.
+    It is `math.inf` for infinite. UsageError if the text is no duration.
     """
     if text == INFINITE:
         return math.inf

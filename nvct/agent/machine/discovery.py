@@ -92,9 +92,7 @@ class Discovery:
     async def inventory(self) -> Inventory:
         """Return the inventory, as the machine is now.
 
-        Raises:
-            DriverNotFoundError: no driver is loaded or installed.
-            NvmlError: NVML does not work.
+        DriverNotFoundError if no driver is loaded or installed; NvmlError if NVML does not work.
         """
         self.nvml.check()
         roots, findings = self.roots, Findings()

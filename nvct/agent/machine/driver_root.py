@@ -26,8 +26,7 @@ FOLDER_ENV = "NVCT_DRIVER_FOLDER"
 def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment with the driver's roots that `nvct install` has found, if it has.
 
-    Raises:
-        HostError: its file cannot be read, or names another root than the environment.
+    HostError if its file cannot be read, or names another root than the environment.
     """
     path = env.get(DRIVER_READY_ENV, "")
     if not os.path.exists(path):
@@ -51,8 +50,7 @@ def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
 def machine_roots(env: Mapping[str, str]) -> Roots:
     """Return the roots of a container with the host's /dev and processes.
 
-    Raises:
-        HostError: the file of `nvct install` cannot be read.
+    HostError if the file of `nvct install` cannot be read.
     """
     root = with_driver_roots(env).get(ROOT_ENV, "")
     return Roots(

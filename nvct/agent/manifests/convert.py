@@ -50,10 +50,8 @@ def convert(document: object) -> tuple[object, list[str]]:
     """Return a manifest as Kubernetes has it today, and a sentence for each change.
 
     A manifest without these fields is returned as it is. Pods in other objects, such as a
-    Deployment's, and in lists are converted, too.
-
-    Raises:
-        DocumentError: a field has no counterpart today, or is malformed.
+    Deployment's, and in lists are converted, too. DocumentError if a field has no counterpart
+    today, or is malformed.
     """
     try:  # not copy.deepcopy: what YAML's aliases share is changed in one place at a time
         converted = json.loads(json.dumps(document))

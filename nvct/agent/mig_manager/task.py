@@ -55,8 +55,7 @@ APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 def make(context: Context) -> MigManager:
     """Return the task; in the agent, CONFIG_FILE is that of the device plugin.
 
-    Raises:
-        UsageError: a setting is wrong, or cannot be honored with NVML in another container.
+    UsageError if a setting is wrong, or cannot be honored with NVML in another container.
     """
     client = context.client
     if context.in_agent:
@@ -180,9 +179,8 @@ class MigManager(Task):
     async def _converge(self, node: Object) -> None:
         """Make the GPUs as the label says, and the labels as the GPUs are.
 
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-            SupervisorEndedError: NVML cannot be asked any more.
+        ClusterError if the API server refuses, or does not answer; SupervisorEndedError if NVML
+        cannot be asked any more.
         """
         self._name = node_labels.wanted(node) or self._settings.default
         if not self._name:
@@ -211,9 +209,8 @@ class MigManager(Task):
     async def _reach(self, node: Object) -> None:
         """Give the GPUs the configuration if they do not have it.
 
-        Raises:
-            ClusterError: the API server does not take the state; nothing was changed.
-            NvctError: the GPUs do not have it.
+        ClusterError if the API server does not take the state: nothing was changed then; NvctError
+        if the GPUs do not have it.
         """
         name = self._name
         await self._start_services()  # of an agent that was killed

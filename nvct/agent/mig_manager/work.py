@@ -121,8 +121,7 @@ class Work:
     def persist(self, name: str) -> None:
         """Tell the host's unit nvidia-mig-manager.service the configuration, if it has one.
 
-        Raises:
-            OSError: its drop-in cannot be written.
+        OSError if its drop-in cannot be written.
         """
         text = DROP_IN.format(name=name)
         if os.path.exists(self.state_file) and files.read_bytes(self.state_file).decode() != text:
@@ -218,8 +217,7 @@ class AgentSession:
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer, of a type.
 
-        Raises:
-            HostError: the time is up; the way back, which follows, has no such limit.
+        HostError if the time is up; the way back, which follows, has no such limit.
         """
         if time.monotonic() > self._until:
             self._until = float("inf")

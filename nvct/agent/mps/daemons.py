@@ -97,8 +97,7 @@ def wanted(
 ) -> dict[str, Daemon]:
     """Return the daemons by resource, for those of a node that shares by MPS.
 
-    Raises:
-        HostError: a device cannot be shared by MPS, or not by so many.
+    HostError if a device cannot be shared by MPS, or not by so many.
     """
     daemons = {}
     for resource in resources:

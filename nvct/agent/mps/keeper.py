@@ -243,10 +243,8 @@ class KeeperProcess:
         """Tell the keeper what an owner wants, and return the last state that it has sent.
 
         The keeper gets one list, which is joined here: the daemons of other owners stay, also if
-        the agent is another one than that which has asked for them.
-
-        Raises:
-            HostError: the keeper cannot be started, or owners want too many daemons.
+        the agent is another one than that which has asked for them. HostError if the keeper cannot
+        be started, or owners want too many daemons.
         """
         every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():

@@ -109,8 +109,7 @@ class NvmlClient:
     async def let_go(self, reason: str) -> None:
         """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
 
-        Raises:
-            NvctError: the worker or a daemon does not end.
+        NvctError if the worker or a daemon does not end.
         """
         self.refusal, self._was_asked = reason, False
         async with self._lock:
@@ -130,10 +129,8 @@ class NvmlClient:
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
-        Those who ask before NVML has answered anything share its first report.
-
-        Raises:
-            NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
+        Those who ask before NVML has answered anything share its first report. NvmlError if NVML
+        cannot be loaded or initialized, hangs or crashes.
         """
         first = self._first
         if first is None or first.done() or self._has_answered:
@@ -197,8 +194,7 @@ class NvmlClient:
     async def call(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
         """Make one change, to MIG or to specifications, and return its answer, of a type.
 
-        Raises:
-            NvctError: as `report`, or the change is refused.
+        NvctError as `report`, or if the change is refused.
         """
         # A refused change is no problem of NVML: `problem` stays as it is.
         return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)

@@ -133,10 +133,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
     """Reset GPUs by their PCI addresses, as RESET asks for it, if no process has one open.
 
     Once NVML is closed, that is none of this container's either: an MPS control daemon counts.
-
-    Raises:
-        NvmlError: NVML has no such GPU.
-        HostError: a process has one open, or it fails.
+    NvmlError if NVML has no such GPU; HostError if a process has one open, or it fails.
     """
     from nvct.mig import holders as processes
     from nvct.mig import smi

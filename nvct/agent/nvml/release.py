@@ -157,9 +157,7 @@ class Release:
 def request(limit_s: int, folder: str) -> None:
     """Ask the agent of this node to let go of the driver, for a time at most.
 
-    Raises:
-        HostError: that cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
     """
     document = json.dumps({"until": time.monotonic() + limit_s})
     try:
@@ -172,9 +170,7 @@ def request(limit_s: int, folder: str) -> None:
 def withdraw(folder: str) -> bool:
     """Let the agent of this node use the driver again; return whether there was a request.
 
-    Raises:
-        HostError: that cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
     """
     try:
         with SharedFolder.open(folder) as shared:

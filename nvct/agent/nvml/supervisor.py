@@ -268,8 +268,7 @@ def _allowed(service: T | None, verb: str) -> T:
 def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
     """Return the arguments of a request, and those of its verb, by `CALLS`.
 
-    Raises:
-        MalformedError: there is no such verb, or an argument is wrong.
+    MalformedError if there is no such verb, or an argument is wrong.
     """
     kind = CALLS.get(verb)
     if kind is None:

@@ -164,11 +164,8 @@ class Worker:
 def listen(path: str) -> socket.socket:
     """Return a listening socket for this user alone, in place of one that a dead process left.
 
-    The agent, which has fewer rights, may change the folder.
-
-    Raises:
-        OSError: it cannot be made.
-        UnsafePathError: the folder is a link or a file.
+    The agent, which has fewer rights, may change the folder. OSError if it cannot be made;
+    UnsafePathError if the folder is a link or a file.
     """
     folder, name = split(path)
     with SharedFolder.open(folder, create=0o700) as opened:
@@ -246,9 +243,8 @@ def _leave_network(journal: Log) -> None:
 def _library(env: Mapping[str, str]) -> Library:
     """Return the driver's NVML.
 
-    Raises:
-        DriverNotFoundError: there is none.
-        HostError: the installer's file names another root than the chart.
+    DriverNotFoundError if there is none; HostError if the installer's file names another root than
+    the chart.
     """
     from nvct.host.nvml import library
 

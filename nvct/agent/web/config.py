@@ -79,8 +79,7 @@ class WebConfig:
 def read(path: str) -> WebConfig:
     """Return the configuration of a file and of those that it names.
 
-    Raises:
-        DocumentError: a file cannot be read, or a setting is wrong.
+    DocumentError if a file cannot be read, or a setting is wrong.
     """
     document = yaml_file.load(path, WHAT)
     tables = _tables({} if document is None else document, path)

@@ -87,9 +87,7 @@ class Server:
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
 
-        Raises:
-            OSError: the socket cannot be made.
-            UnsafePathError: its folder is a link or a file.
+        OSError if the socket cannot be made; UnsafePathError if its folder is a link or a file.
         """
         folder, name = split(path)
         with SharedFolder.open(folder) as opened:

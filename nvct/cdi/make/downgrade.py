@@ -28,8 +28,7 @@ HINTS = {
 def check_version(version: str) -> str:
     """Return a version that a spec can have, without a leading v.
 
-    Raises:
-        UsageError: the version is unknown, or no engine reads specs of it.
+    UsageError if the version is unknown, or no engine reads specs of it.
     """
     plain = version.removeprefix("v")
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
@@ -44,9 +43,8 @@ def check_version(version: str) -> str:
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
     """Return a spec that needs no version above a maximum, and sentences about the losses.
 
-    Raises:
-        UsageError: the maximum is not a version.
-        CdiSpecError: the devices need a field of a later version.
+    UsageError if the maximum is not a version; CdiSpecError if the devices need a field of a later
+    version.
     """
     maximum = check_version(maximum)
     losses: list[str] = []

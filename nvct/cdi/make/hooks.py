@@ -38,8 +38,7 @@ APPLY = "apply"
 def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
     """Return the hooks to execute; a name in `enabled` overrides `disabled`.
 
-    Raises:
-        UsageError: a name is unknown, or "all" is in `enabled`.
+    UsageError if a name is unknown, or "all" is in `enabled`.
     """
     for name in (*disabled, *enabled):
         if name not in NAMES and not (name == "all" and name not in enabled):

@@ -48,11 +48,8 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
     """Return the devices that ids name, each once, in the order of the machine.
 
     "all" names every GPU that is not in MIG mode and every MIG device; devices without a device
-    node are not included. An explicit id must name a device that has one.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-        HostError: the device has no device node.
+    node are not included. An explicit id must name a device that has one. UnknownDeviceError if an
+    id names nothing; HostError if the device has no device node.
     """
     available = list(_available(inventory))
     if "all" in ids:

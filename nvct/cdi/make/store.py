@@ -43,9 +43,7 @@ def dumps(
 ) -> bytes:
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
+    CdiSpecError if the spec is invalid; UsageError if the format is unknown.
     """
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
@@ -106,8 +104,7 @@ def save(
 def make_folders(path: str) -> None:
     """Make a folder and those above it, which nobody else can write to, whatever the umask.
 
-    Raises:
-        OSError: one cannot be made.
+    OSError if one cannot be made.
     """
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))

@@ -38,8 +38,7 @@ def _validator() -> jsonschema.Draft7Validator:
 def check(document: object, *, source: str) -> None:
     """Check a document against the schema.
 
-    Raises:
-        CdiSpecError: it does not conform; names the file and the position of the main error.
+    CdiSpecError, with the file and the position of the main error, if it does not conform.
     """
     error = jsonschema.exceptions.best_match(_validator().iter_errors(document))
     if error is None:

@@ -39,8 +39,7 @@ _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 def validate(document: object, *, source: str) -> Spec:
     """Return a document as a spec: members with their exact names, and no nulls.
 
-    Raises:
-        CdiSpecError: it is not a valid spec; names the file and the position.
+    CdiSpecError, with file and position, if it is not a valid spec.
     """
     at = f"{source}:"
     if document is None:
@@ -167,8 +166,7 @@ def _check_annotations(holder: Spec | Device, at: str) -> None:
 def check_annotations(annotations: Mapping[str, str]) -> None:
     """Check annotations of a spec or device by the rules of Kubernetes.
 
-    Raises:
-        RequestError: a key is invalid, or the total size is too large.
+    RequestError if a key is invalid, or the total size is too large.
     """
     total = 0
     for full_key, text in annotations.items():

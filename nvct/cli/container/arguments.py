@@ -188,8 +188,7 @@ def bus_id(text: str) -> str:
 def select(device_list: str | None, inventory: Inventory) -> Selected:
     """Return the devices that a comma list names; None selects nothing.
 
-    Raises:
-        UnknownDeviceError: a word names no device.
+    UnknownDeviceError if a word names no device.
     """
     selected = Selected()
     if not inventory.gpus:

@@ -201,9 +201,7 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
 def request_of(options: Parsed, roots: Roots) -> Request:
     """Return the command line as a request.
 
-    Raises:
-        RequestError: a device or channel is not valid.
-        UsageError: an option's value is not valid.
+    RequestError if a device or channel is not valid; UsageError if an option's value is not valid.
     """
     words = [word for word in (options.joined("device") or "").split(",") if word]
     free = want_of(words, DEVICES)
@@ -298,9 +296,8 @@ def allow(
 ) -> None:
     """Allow a container's devices in its cgroup, if the cgroup restricts devices.
 
-    Raises:
-        HostError: the cgroup restricts devices and no --pid was given, or the kernel refuses or
-            does not show the rules.
+    HostError if the cgroup restricts devices and no --pid was given, or the kernel refuses or does
+    not show the rules.
     """
     texts = [node["rule"] for part in edits for node in part["nodes"] if node["rule"]]
     if not texts or is_rootless():

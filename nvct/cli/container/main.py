@@ -59,9 +59,7 @@ TERMINAL = "/dev/tty"
 class Log:
     """The log of --debug: a regular file, a stream or the terminal.
 
-    Raises:
-        UsageError: the file cannot be written.
-        DocumentError: the path is not a regular file.
+    UsageError if the file cannot be written; DocumentError if the path is not a regular file.
     """
 
     def __init__(self, path: str) -> None:

@@ -62,8 +62,7 @@ class Process:
     def check(self) -> None:
         """Check that the process still runs, so files opened before in /proc belong to it.
 
-        Raises:
-            HostError: the process has ended.
+        HostError if the process has ended.
         """
         if self._fd < 0:
             return

@@ -51,8 +51,7 @@ def machine_of(given: object) -> Machine:
 def failing(prefix: str) -> Iterator[None]:
     """Put words before the message of an error, as NVIDIA's program has them.
 
-    Raises:
-        HostError: the error with the words.
+    HostError with the words.
     """
     try:
         yield

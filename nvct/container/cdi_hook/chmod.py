@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def run(context: Context) -> None:
     """Set the mode of existing paths; ignore missing permission, as the incumbent does.
 
-    Raises:
-        UsageError: the mode is missing or not octal.
-        NvctError: the first error, after all paths were tried.
+    UsageError if the mode is missing or not octal; the first NvctError, after all paths were
+    tried.
     """
     mode = parse_mode(context.options.text("mode"))
     paths = context.options.values("path")

@@ -85,9 +85,8 @@ class Context:
     def root(self) -> Root:
         """Return the container's root, to read and write files in it.
 
-        Raises:
-            BundleError, UnsafePathError: as `mounts`.
-            HostError: as `mounts`, or the root cannot be made writable.
+        BundleError and UnsafePathError as `mounts`; HostError as `mounts`, or if the root cannot
+        be made writable.
         """
         root = self.mounts()
         if not self._is_checked:
@@ -162,8 +161,7 @@ class Context:
 def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
     """Return PID and bundle of a container's state; Docker before 17.06 writes `bundlePath`.
 
-    Raises:
-        BundleError: it has no absolute bundle, or no process.
+    BundleError if it has no absolute bundle, or no process.
     """
     bundle = state.get("bundle") or state.get("bundlePath")
     if not isinstance(bundle, str) or not bundle.startswith("/"):

@@ -33,9 +33,7 @@ FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL,
 def run(context: Context) -> None:
     """Mask the params file if the host's allows changes and the container has one.
 
-    Raises:
-        HostError: mounting failed.
-        UnsafePathError: the container's file is not a regular file.
+    HostError if mounting failed; UnsafePathError if the container's file is not a regular file.
     """
     try:
         data = read_bytes(context.proc_root + PARAMS, LIMIT)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def run(context: Context) -> None:
     """Rename the leases.
 
-    Raises:
-        BundleError: the container's state has no process.
-        HostError: a lease is gone.
+    BundleError if the container's state has no process; HostError if a lease is gone.
     """
     pid, context.bundle = process_of(context.state())
     folder, holder, count = map(context.options.text, ("folder", "holder", "count"))

@@ -21,9 +21,7 @@ ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
     """Mount one file of a container over another.
 
-    Raises:
-        HostError: mounting failed.
-        UnsafePathError: the source vanished.
+    HostError if mounting failed; UnsafePathError if the source vanished.
     """
     fd = root.path_fd(source)
     if fd is None:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 def run(context: Context) -> None:
     """Update the cache for folders from the flags and from enable-cuda-compat.
 
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
+    NvctError if a file of the container is damaged or not safe.
     """
     folders = context.options.values("folder")
     root = context.root()
@@ -40,8 +39,7 @@ def run(context: Context) -> None:
 def update(context: Context, folders: list[str], compat: list[str]) -> None:
     """Add the libraries of folders, those of compat first.
 
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
+    NvctError if a file of the container is damaged or not safe.
     """
     changes = Changes(context.root())
     musl = linker.musl_path(changes.root)
@@ -88,8 +86,7 @@ def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
 def forget(context: Context, changes: Changes, folders: list[str]) -> None:
     """Remove the entries of folders from the cache.
 
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
+    NvctError if a file of the container is damaged or not safe.
     """
     data = changes.root.read_file(CACHE, ldcache.LIMIT)
     if data is None:

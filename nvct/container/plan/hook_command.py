@@ -107,8 +107,7 @@ def _is_true(name: str, value: str) -> bool:
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
     """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
 
-    Raises:
-        UsageError: a flag is unknown, or its value is missing or wrong.
+    UsageError if a flag is unknown, or its value is missing or wrong.
     """
     options = Options()
     index = 0
@@ -144,8 +143,7 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 def work(options: Options) -> Work:
     """Return the work in the container's root that flags describe.
 
-    Raises:
-        UsageError: a link is not written TARGET::LINK.
+    UsageError if a link is not written TARGET::LINK.
     """
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
@@ -166,8 +164,7 @@ def work(options: Options) -> Work:
 def view(options: Options) -> View | None:
     """Return the farm view that flags describe, None if there is none.
 
-    Raises:
-        UsageError: a path is not absolute, or leads out of the view.
+    UsageError if a path is not absolute, or leads out of the view.
     """
     mount_point = options.text("view")
     if not mount_point:

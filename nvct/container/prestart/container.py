@@ -32,10 +32,8 @@ class Process:
     """A process that is opened by its PID (or "self") once.
 
     The kernel reuses the PID of an ended process. /proc/PID is opened once, and its files by that
-    descriptor: their content belongs to that process, or the kernel returns ESRCH.
-
-    Raises:
-        HostError: /proc/PID cannot be opened.
+    descriptor: their content belongs to that process, or the kernel returns ESRCH. HostError if
+    /proc/PID cannot be opened.
     """
 
     __slots__ = ("_fd", "_pidfd", "pid")
@@ -54,10 +52,8 @@ class Process:
         """Check that the process has this PID in our PID namespace, and hold a pidfd.
 
         The fdinfo of a pidfd has the PID of the process in the PID namespace of the procfs (since
-        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check.
-
-        Raises:
-            HostError: the process has ended, or /proc belongs to another PID namespace.
+        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check. HostError if
+        the process has ended, or /proc belongs to another PID namespace.
         """
         open_pidfd = getattr(posix, "pidfd_open", None)
         if open_pidfd is None or not isinstance(self.pid, int):
@@ -85,8 +81,7 @@ class Process:
     def open(self, name: str) -> int:
         """Open one of the process's files.
 
-        Raises:
-            OSError: the file cannot be opened; ESRCH if the process has ended.
+        OSError if the file cannot be opened, ESRCH if the process has ended.
         """
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
@@ -120,9 +115,8 @@ def _read(fd: int) -> bytes:
 class Container:
     """A container that has not started yet.
 
-    Raises:
-        HostError: there is no such process, or its mount namespace is the host's or that of
-            this process.
+    HostError if there is no such process, or its mount namespace is the host's or that of this
+    process.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
@@ -187,9 +181,8 @@ class Container:
     def enter(self, kernel: Kernel) -> Root:
         """Enter the namespaces permanently; return the container's root.
 
-        Raises:
-            HostError: a namespace cannot be entered, or the root does not exist.
-            UnsafePathError: the container's root is the host's.
+        HostError if a namespace cannot be entered, or the root does not exist; UnsafePathError if
+        the container's root is the host's.
         """
         try:
             kernel.setns(self._mount_fd, c.CLONE_NEWNS)
@@ -227,8 +220,7 @@ class Container:
 def rootfs_of(bundle: Bundle, folder: str) -> str:
     """Return the path of a container's root, which may be relative to the bundle.
 
-    Raises:
-        BundleError: config.json has no root.path.
+    BundleError if config.json has no root.path.
     """
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:

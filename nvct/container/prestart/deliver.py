@@ -76,9 +76,8 @@ class Node:
     def make(self, root: Root, kernel: Kernel) -> None:
         """Create the node under a temporary name, then rename it.
 
-        Raises:
-            UnsafePathError: the path is a directory.
-            HostError: the node cannot be created, or the folder is mounted nodev.
+        UnsafePathError if the path is a directory; HostError if the node cannot be created, or the
+        folder is mounted nodev.
         """
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
@@ -132,8 +131,7 @@ class Node:
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
     """Return the nodes of edits; the last node of a path counts.
 
-    Raises:
-        RequestError: a node is not a character device.
+    RequestError if a node is not a character device.
     """
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
@@ -179,8 +177,7 @@ class Delivery:
     def run(self, edits: list[Edits]) -> None:
         """Deliver the edits; this process stays in the container's namespaces.
 
-        Raises:
-            NvctError: an edit cannot be delivered.
+        NvctError if an edit cannot be delivered.
         """
         actions = _actions(edits)
         works = [edit["hook"]["work"] for edit in edits if "hook" in edit]

@@ -38,8 +38,7 @@ BIND = ("", "none", "bind")
 class Tree:
     """A mount of a host file or folder.
 
-    Raises:
-        HostError: the source does not exist, or cannot be cloned.
+    HostError if the source does not exist, or cannot be cloned.
     """
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
@@ -90,9 +89,8 @@ class Tree:
     def attach(self, root: Root, kernel: Kernel) -> None:
         """Attach the mount in the container; its mount namespace is already entered.
 
-        Raises:
-            UnsafePathError: the target in the container is not usable, or it changes.
-            HostError: the kernel refuses the mount.
+        UnsafePathError if the target in the container is not usable, or it changes; HostError if
+        the kernel refuses the mount.
         """
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
@@ -149,9 +147,7 @@ class Tree:
 def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
     """Clone the sources of the mounts of compiled edits; the last mount of a destination counts.
 
-    Raises:
-        HostError: a source cannot be cloned.
-        RequestError: a mount is not a bind mount.
+    HostError if a source cannot be cloned; RequestError if a mount is not a bind mount.
     """
     trees: list[Tree] = []
     try:

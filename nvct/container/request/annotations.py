@@ -25,8 +25,7 @@ def requested(
 ) -> tuple[str, list[str]] | None:
     """Return the source and the words of a request, None if no annotation asks for a device.
 
-    Raises:
-        RequestError: a word is not a CDI name, in mode auto.
+    RequestError if a word is not a CDI name, in mode auto.
     """
     prefixes = tuple(config.annotation_prefixes)
     keys = sorted(key for key in annotations if key.startswith(prefixes))

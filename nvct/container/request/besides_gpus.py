@@ -33,9 +33,8 @@ def add(
 ) -> None:
     """Add the extras that the variables and mounts of a container ask for to its request.
 
-    Raises:
-        RequestError: a value is malformed.
-        NotPermittedError: an extra requires a privileged container.
+    RequestError if a value is malformed; NotPermittedError if an extra requires a privileged
+    container.
     """
     extras = request.extras
     for name, variable in FEATURES.items():
@@ -70,10 +69,7 @@ def channels(
 
     Grammar and privilege are those of devices. "none" requests no channel; the incumbent (v1.20)
     gives every channel. "all" requests no channel either: an old image that gets all GPUs must not
-    get all channels as well.
-
-    Raises:
-        RequestError: a word is not a channel.
+    get all channels as well. RequestError if a word is not a channel.
     """
     if config.ignore_imex:
         return []

@@ -46,8 +46,7 @@ def _malformed(word: str, source: str) -> RequestError:
 def want_of(words: list[str], source: str) -> Want | None:
     """Return what a list of words asks for if one of them is free:N, else None.
 
-    Raises:
-        RequestError: the word is malformed, or does not stand alone.
+    RequestError if the word is malformed, or does not stand alone.
     """
     wants = [word for word in words if word.startswith(PREFIX)]
     if not wants:

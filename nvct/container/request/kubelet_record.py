@@ -96,8 +96,7 @@ def pod_uid(cgroup: str) -> str:
 def read(folder: str, uid: str) -> dict[str, Answer]:
     """Return what the containers of a pod were given, by their names.
 
-    Raises:
-        DocumentError: the record cannot be read.
+    DocumentError if the record cannot be read.
     """
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
@@ -121,8 +120,7 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
 def claimed(folder: str, uid: str) -> list[str]:
     """Return the CDI names that DRA drivers gave for the claims of a pod, of all its containers.
 
-    Raises:
-        DocumentError: the record cannot be read.
+    DocumentError if the record cannot be read.
     """
     path = f"{folder}/{CLAIMS}"
     try:

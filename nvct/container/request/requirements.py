@@ -76,8 +76,7 @@ def _cuda(text: str) -> str:
 def major_minor(version: str) -> str:
     """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1.
 
-    Raises:
-        RequestError: it is not a version.
+    RequestError if it is not a version.
     """
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
@@ -126,8 +125,7 @@ def _advice(expression: str, facts: Mapping[str, str]) -> str:
 def holds(expression: str, facts: Mapping[str, str], source: str = "the requirement") -> bool:
     """Report whether an expression holds; an empty one does.
 
-    Raises:
-        RequestError: an evaluated factor is malformed.
+    RequestError if an evaluated factor is malformed.
     """
     if len(expression) > LENGTH_LIMIT:
         raise RequestError(f"{source} is longer than {LENGTH_LIMIT} characters")

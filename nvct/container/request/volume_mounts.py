@@ -29,8 +29,7 @@ IMEX = "imex/"
 def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the distinct device words of the mounts, in order.
 
-    Raises:
-        RequestError: a mount below cdi/ is not a CDI name.
+    RequestError if a mount below cdi/ is not a CDI name.
     """
     words: list[str] = []
     for request in _requests(mounts):

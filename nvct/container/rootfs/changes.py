@@ -79,9 +79,7 @@ class Changes:
     def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
         """Make all changes as `owner`, or as the user of this process.
 
-        Raises:
-            UnsafePathError: the root has changed.
-            OSError: the root cannot be written to.
+        UnsafePathError if the root has changed; OSError if the root cannot be written to.
         """
         if not (self.files or self.links or self.removed):
             return

@@ -52,8 +52,7 @@ def musl_path(root: Root) -> str:
 def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
     """Add folders to musl's path file; the file replaces the default folders.
 
-    Raises:
-        UnsafePathError: the path file is not a regular file.
+    UnsafePathError if the path file is not a regular file.
     """
     data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
@@ -137,8 +136,7 @@ class LinkerConf:
     def render(self) -> bytes:
         """Return the content of the file, empty without folders.
 
-        Raises:
-            UnsafePathError: a folder's name has a special meaning in the file.
+        UnsafePathError if a folder's name has a special meaning in the file.
         """
         lines: list[str] = []
         groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
@@ -180,8 +178,7 @@ def read_conf(root: Root) -> LinkerConf:
 def add_conf(changes: Changes, conf: LinkerConf) -> None:
     """Add the drop-in and the file that includes it; or remove the drop-in.
 
-    Raises:
-        UnsafePathError: a folder name is not valid in it, or it is not a regular file.
+    UnsafePathError if a folder name is not valid in it, or it is not a regular file.
     """
     root, data = changes.root, conf.render()
     current = root.read_file(CONF, CONF_LIMIT)

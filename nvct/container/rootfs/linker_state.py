@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class LinkerState:
     """The current cache and drop-in.
 
-    Raises:
-        UnsafePathError: the cache or the drop-in is not a regular file, or too large.
+    UnsafePathError if the cache or the drop-in is not a regular file, or too large.
     """
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
@@ -107,9 +106,8 @@ class LinkerState:
     ) -> None:
         """Add the new cache and drop-in to changes.
 
-        Raises:
-            LdCacheError: a name is not valid in a cache.
-            UnsafePathError: a folder's name is not valid in the drop-in.
+        LdCacheError if a name is not valid in a cache; UnsafePathError if a folder's name is not
+        valid in the drop-in.
         """
         conf = linker.LinkerConf(compat, self.uncovered(folders, libraries), view)
         data = self.merged(libraries, conf)

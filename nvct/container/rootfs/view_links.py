@@ -138,9 +138,8 @@ def add_cache(  # noqa: PLR0917
 ) -> bool:
     """Add the entries and the drop-in to changes; return whether an earlier start made a drop-in.
 
-    Raises:
-        LdCacheError: the image's cache has an unknown format.
-        UnsafePathError: a path is not a regular file.
+    LdCacheError if the image's cache has an unknown format; UnsafePathError if a path is not a
+    regular file.
     """
     root = changes.root
     earlier = linker.read_conf(root)

@@ -45,11 +45,8 @@ def check(
     """Apply the policy to a command line; return the one for the low-level runtime.
 
     The bundle of `invocation` becomes the container's, for the record of a refusal: its id until
-    the folder is known.
-
-    Raises:
-        NotPermittedError: the policy denies the capability.
-        NvctError: a file cannot be read or understood.
+    the folder is known. NotPermittedError if the policy denies the capability; NvctError if a file
+    cannot be read or understood.
     """
     if not config.policy and trouble is None:
         return args
@@ -95,8 +92,7 @@ def _capabilities(path: str) -> set[str]:
 def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
     """Return the bundle of a running container, by the state that its runtime keeps.
 
-    Raises:
-        BundleError: it is not found.
+    BundleError if it is not found.
     """
     user = host.env.get("XDG_RUNTIME_DIR", "")
     is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable

@@ -179,8 +179,7 @@ class Tree:
     def linker_cache(self) -> Cache | None:
         """Return the tree's ld.so.cache, None if there is none.
 
-        Raises:
-            LdCacheError: the cache is damaged or unreadable.
+        LdCacheError if the cache is damaged or unreadable.
         """
         if not self._has_read_cache:
             self._has_read_cache = True

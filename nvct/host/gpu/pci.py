@@ -105,8 +105,7 @@ class HostDriver(NamedTuple):
 def host_drivers(roots: Roots) -> list[HostDriver]:
     """Return the host's driver of each vGPU of this machine; empty if there is no vGPU.
 
-    Raises:
-        HostError: the configuration space of a device is not readable.
+    HostError if the configuration space of a device is not readable.
     """
     drivers = []
     for path in nvidia_devices(roots):

@@ -61,10 +61,7 @@ def ask(
 
     A question has a thread, and `Calls`, of its own. A GPU hangs that has not answered `limit_s`
     after another one has. GPUs are asked `at_once` if each answer takes long; a `complete` answer
-    lacks none.
-
-    Raises:
-        NvmlError: one hangs, and `complete` is true.
+    lacks none. NvmlError if one hangs, and `complete` is true.
     """
     every = range(nvml.nvmlDeviceGetCount())
     with _changed:

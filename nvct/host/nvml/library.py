@@ -26,8 +26,7 @@ class Library(NamedTuple):
 def nvml_library(roots: Roots) -> str:
     """Return the path of the driver's NVML, in the driver root or as this container has it.
 
-    Raises:
-        DriverNotFoundError: there is none.
+    DriverNotFoundError if there is none.
     """
     return find(roots).path
 

@@ -45,9 +45,7 @@ class MalformedMessageError(MalformedError):
 def send(connection: socket, message: Json, until: float | None = None) -> None:
     """Write one message before a deadline of `time.monotonic`; None waits without limit.
 
-    Raises:
-        TimeoutError: the deadline has passed.
-        EOFError: the other side has closed the connection.
+    TimeoutError if the deadline has passed; EOFError if the other side has closed the connection.
     """
     write(connection, encode(message), until)
 
@@ -82,8 +80,7 @@ def encode(message: Json) -> bytes:
 def length_of(header: bytes) -> int:
     """Return how many bytes follow the first HEADER bytes of a message.
 
-    Raises:
-        MalformedMessageError: they are too many.
+    MalformedMessageError if they are too many.
     """
     length = int.from_bytes(header, "big")
     if length > LIMIT:
@@ -94,8 +91,7 @@ def length_of(header: bytes) -> int:
 def decode(data: bytes) -> Json:
     """Return a message from the bytes that follow its header.
 
-    Raises:
-        MalformedMessageError: the data is not a message.
+    MalformedMessageError if the data is not a message.
     """
     try:
         return jsontext.parse(data.decode("ascii"), "a message")
@@ -123,9 +119,8 @@ def answers_before(message: Json, number: int) -> bool:
 def value_of(message: Json, number: int) -> Json:
     """Return the value of the answer to a request.
 
-    Raises:
-        NvctError: the worker's error.
-        MalformedMessageError: the message is not an answer, or answers another request.
+    NvctError as the worker's; MalformedMessageError if the message is not an answer, or answers
+    another request.
     """
     if not isinstance(message, dict) or type(message.get("id")) is not int:
         raise MalformedMessageError("a message is not an answer")

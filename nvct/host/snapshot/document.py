@@ -117,8 +117,7 @@ def _index(tables: dict[str, Any]) -> bytes:
 def save(snapshot: Snapshot, path: str) -> None:
     """Write a snapshot to a new folder, or to a file if the name ends in .tar.gz or .tgz.
 
-    Raises:
-        HostError: the snapshot cannot be written, or the folder exists.
+    HostError if the snapshot cannot be written, or the folder exists.
     """
     try:
         if path.endswith((".tar.gz", ".tgz")):
@@ -153,9 +152,8 @@ def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
 def load(path: str) -> Snapshot:
     """Read a snapshot from a folder or a tar file.
 
-    Raises:
-        HostError: the path cannot be read.
-        DocumentError: the path is not a snapshot, has another version, or is not safe.
+    HostError if the path cannot be read; DocumentError if the path is not a snapshot, has another
+    version, or is not safe.
     """
     try:
         if not os.path.isdir(path):
