@@ -52,7 +52,10 @@ class History:
                 new = xid.count - self._seen.get(key, 0)
                 self._seen[key] = xid.count
                 if new > 0:
-                    self._add_xid((gpu.uuid, xid.gi), xid.xid, new, xid.at, now)
+                    where = gpu.uuid, xid.gi
+                    counts = self.xids.setdefault(where, {})
+                    counts[xid.xid] = (counts.get(xid.xid, (0, 0.0))[0] + new, xid.at)
+                    self._recent_xids.append((now, where, xid.xid, new))
             self._add_rates(gpu, now)
             bits = int(gpu.values.get("clock_event_reasons", 0))
             self._recent_clocks.append((now, gpu.uuid, bits))
@@ -70,11 +73,6 @@ class History:
             for name, total in totals.items()
             if now > then and total >= before.get(name, total + 1)
         }
-
-    def _add_xid(self, where: Instance, xid: int, new: int, at: float, now: float) -> None:
-        counts = self.xids.setdefault(where, {})
-        counts[xid] = (counts.get(xid, (0, 0.0))[0] + new, at)
-        self._recent_xids.append((now, where, xid, new))
 
     def last_xid(self, uuid: str, gi: int) -> int:
         """Return the last XID of a GPU instance or its whole GPU; 0 if there was none."""

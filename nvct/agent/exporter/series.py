@@ -107,7 +107,10 @@ def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
             name=counter.name, help=counter.help, kind=counter.kind, samples=tuple(rows),
             fixed=is_float,
         )  # fmt: skip
-    yield _unavailable(unavailable)
+    reasons = sorted(unavailable.items())
+    counts = [(n, {"metric": metric, "reason": why}) for (metric, why), n in reasons]
+    help_text = "GPUs and MIG instances without a series of this metric, by the reason."
+    yield family("nvct_metric_unavailable", help_text, counts)
 
 
 def _by_pod(
@@ -261,9 +264,3 @@ def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[
 @functools.cache
 def _xid_texts() -> dict[int, str]:
     return faults.texts()
-
-
-def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:
-    help_text = "GPUs and MIG instances without a series of this metric, by the reason."
-    rows = [(n, {"metric": metric, "reason": why}) for (metric, why), n in sorted(reasons.items())]
-    return family("nvct_metric_unavailable", help_text, rows)

@@ -139,10 +139,10 @@ class Exporter(Task):
         self._log.info(f"serving metrics on port {self.port}")
         try:
             await self._collect()
-            await self._pause(FIRST_S)
+            await until_set(self.reload, FIRST_S)
             while True:
                 await self._collect()
-                await self._pause(self._settings.interval_s)
+                await until_set(self.reload, self._settings.interval_s)
         finally:
             await server.close()
             await self._pods.close()
@@ -268,10 +268,6 @@ class Exporter(Task):
 
     def _place(self) -> Place:
         return Place(roots=Roots(), host_root=self._settings.host_root)
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait for the next sample; a reload ends the wait."""
-        await until_set(self.reload, seconds)
 
     async def _read_again(self) -> None:
         """Read the counter file, and on a reload the settings; those before stay if wrong."""

@@ -103,7 +103,8 @@ class Board:
             if found.instances is not None:
                 self._drop_instances(gpu, found.instances)
             changes += self._step([Key(gpu)], found.look, now)
-            changes += self._step(self._instances(gpu), _of_instance(found.look), now)
+            # The GPU has its errors, and a reset concerns both.
+            changes += self._step(self._instances(gpu), replace(found.look, faults=()), now)
         return changes
 
     def forget(self, now: float) -> list[Change]:
@@ -210,11 +211,6 @@ class Board:
                 devices = self.devices(key)
                 changes.append(Change(key=key, before=before, after=after, devices=devices))
         return changes
-
-
-def _of_instance(look: Look) -> Look:
-    """Return a GPU's look for an instance: the GPU has its errors, and a reset concerns both."""
-    return replace(look, faults=())
 
 
 def _badness(health: Health) -> tuple[int, int]:

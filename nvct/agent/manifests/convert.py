@@ -123,7 +123,8 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
     for condition in tables(affinity.get("required") or [], f"{what}: affinity.required"):
         terms = _terms(what, condition)
         choices.append(terms)
-        changes.append(f"{_text(condition)} becomes {' or '.join(map(_of_term, terms))}")
+        words = (" and ".join(map(_text, term)) for term in terms)
+        changes.append(f"{_text(condition)} becomes {' or '.join(words)}")
     if not choices:
         return []
     of_pod = spec["affinity"] = table(spec.get("affinity"), f"{what}: affinity of the pod")
@@ -202,10 +203,6 @@ def _text(condition: Object) -> str:
     values = condition.get("values")
     shown = ", ".join(map(_string, values)) if isinstance(values, list) else ""
     return f"{condition.get('key')} {condition.get('operator')} {shown}".rstrip()
-
-
-def _of_term(term: Term) -> str:
-    return " and ".join(map(_text, term))
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,8 @@ class HostServices:
 
     def stop(self) -> None:
         """Stop those that run."""
-        active = [name for name in self._names() if self._is_active(name)]
+        runs = ("is-active", "--quiet")
+        active = [name for name in self._names() if not self._run(*runs, name).returncode]
         if active:
             with self._opened() as folder:
                 folder.write(STOPPED, json.dumps(active).encode(), sync=True)
@@ -157,9 +158,6 @@ class HostServices:
                 hint="it has the keys version and systemd-services",
             )
         return tuple(map(str, services))
-
-    def _is_active(self, name: str) -> bool:
-        return self._run("is-active", "--quiet", name).returncode == 0
 
     def _systemctl(self, *words: str) -> None:
         done = self._run(*words)

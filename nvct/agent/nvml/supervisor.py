@@ -195,7 +195,8 @@ class Supervisor:
             mig_verbs.make_nodes(self._roots(verb))
             return None
         if isinstance(call, get_args(host_verbs.Call)):
-            return self._with_host(verb).answer(call, partial(self._report, given.limit_s))
+            report = partial(self._report, given.limit_s)
+            return _allowed(self._host, verb).answer(call, report)
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -219,10 +220,6 @@ class Supervisor:
         session.limit_s = limit_s
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
-
-    def _with_host(self, verb: str) -> HostVerbs:
-        """Return what looks and writes for an agent that has no right to, else refuse the verb."""
-        return _allowed(self._host, verb)
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots for such an agent, else refuse the verb."""
@@ -274,15 +271,11 @@ def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
     if kind is None:
         raise MalformedError(f"there is no verb {verb[:40]!a}")
     given = typed.load(Arguments, arguments, "arguments")
-    if not _allows(verb, given.limit_s):
+    longest_s = mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S
+    if not 0 < given.limit_s <= longest_s:
         raise MalformedError(f"the limit of {verb} is out of range")
     call: object = typed.load(kind, given.call, verb)
     return given, call
-
-
-def _allows(verb: str, limit_s: int) -> bool:
-    """Return whether a request of a verb may have a deadline."""
-    return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
 
 
 def _pids(samples: Json) -> frozenset[int]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -142,7 +142,8 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
         if (hook["hookName"] == "startContainer") is in_container:
             hook["path"] = moved(hook["path"])
         if (hook["hookName"] in CONTAINER_HOOKS) is in_container and "args" in hook:
-            hook["args"] = [_moved_argument(arg, moved) for arg in hook["args"]]
+            # TARGET::LINK has two paths, the first of which may be relative.
+            hook["args"] = ["::".join(map(moved, arg.split("::", 1))) for arg in hook["args"]]
     return spec
 
 
@@ -153,8 +154,3 @@ def _moved(source: str, target: str, path: str) -> str:
     if path == source:
         return join(target, "/")
     return join(target, path[len(prefix) :]) if path.startswith(prefix) else path
-
-
-def _moved_argument(argument: str, moved: Callable[[str], str]) -> str:
-    """Return an argument of a hook; `TARGET::LINK` has two paths, the first may be relative."""
-    return "::".join(moved(part) for part in argument.split("::", 1))

@@ -188,7 +188,7 @@ class Delivery:
         try:
             if self.container.userns:
                 _load_all()
-            if self._binds_nodes():
+            if self.container.userns or is_rootless():
                 dev_root = self.config.dev_root or "/"
                 trees += [node.take(dev_root, self.kernel) for node in devices]
                 devices = []
@@ -207,9 +207,6 @@ class Delivery:
                     ) from error
         finally:
             mounts.close(trees)
-
-    def _binds_nodes(self) -> bool:
-        return self.container.userns or is_rootless()
 
     def _rules(self, edits: list[Edits]) -> None:
         if self.config.cli_no_cgroups or is_rootless():

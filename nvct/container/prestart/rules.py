@@ -218,7 +218,8 @@ def allow_in_unit(
         posix.stat(running)
     except OSError:
         return
-    program = next((p for p in (f"{d}/{PROGRAM}" for d in folders) if _is_program(p)), "")
+    paths = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((path for path in paths if posix.access(path, posix.X_OK)), "")
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
@@ -252,7 +253,3 @@ def _systemctl(
 
 def _kind(rule: Rule) -> str:
     return "block" if rule.kind == "b" else "char"
-
-
-def _is_program(path: str) -> bool:
-    return posix.access(path, posix.X_OK)
