@@ -151,11 +151,10 @@ def _list(value: str, separator: str) -> list[str]:
 def change(text: str, settings: list[Setting], path: str) -> str:
     """Return the text with new settings.
 
+    ConfigError if the text is not TOML, or no container can be created with the result.
+
     Args:
         settings: in order; the last one of a key wins.
-
-    Raises:
-        ConfigError: the text is not TOML, or no container can be created with the result.
     """
     _read(text, path)
     for setting in settings:

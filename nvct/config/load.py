@@ -100,11 +100,10 @@ def in_force(
 ) -> Config:
     """Return the configuration of a named file, or of the usual one, with other roots.
 
+    ConfigError as `load`, or if the named file does not exist.
+
     Args:
         driver_root, dev_root: None for the values in the file.
-
-    Raises:
-        ConfigError: as `load`; the named file does not exist.
     """
     settings = load(path or path_from(env), required=bool(path))
     return settings.replaced(

@@ -79,11 +79,10 @@ def read_needs(
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
+    HostError if the mounts are unreadable.
+
     Args:
         strict: fail if the mounts of other processes are unreadable; else keep every view.
-
-    Raises:
-        HostError: the mounts are unreadable.
     """
     manifests = farm.manifests()
     try:

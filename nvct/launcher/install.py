@@ -120,6 +120,10 @@ def install(
 ) -> tuple[str, list[Path]]:
     """Install the launchers into a folder, and the archive of the hot side.
 
+    UsageError if a path is not allowed; HostError if there is no compiler for form "c", compiling
+    or making the archive fails, nvct-hot is damaged or of other sources, or a program cannot be
+    written.
+
     Args:
         form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
             `built` has it, else sh.
@@ -129,11 +133,6 @@ def install(
 
     It returns the form, and the paths of the programs and the archive. If no static program can be
     made, HOOKS are not installed, and launchers of hooks that are not static are removed.
-
-    Raises:
-        UsageError: a path is not allowed.
-        HostError: there is no compiler for form "c"; compiling or making the archive failed;
-            nvct-hot is damaged or of other sources; or a program cannot be written.
     """
     built = built or default_built()
     built.check()

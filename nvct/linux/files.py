@@ -276,16 +276,13 @@ def split(path: str) -> tuple[str, str]:
 def try_lock(path: str, dir_fd: int | None = None, *, create: bool = True) -> int:
     """Return the descriptor of a lock file with its lock (flock); -1 if another process has it.
 
-    -1 also if the file lost its name meanwhile: the next try takes the new one.
+    -1 also if the file lost its name meanwhile: the next try takes the new one. OSError if it
+    cannot be opened, is no regular file of one name, or is missing and `create` is False.
 
     Args:
         path: the lock file; a symbolic link is refused.
         dir_fd: of its folder, where that must not be looked up again; the path is for messages.
         create: make a missing file.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file of one name; it is missing, and
-            `create` is False.
     """
     name = path if dir_fd is None else split(path)[1]
     flags = posix.O_RDWR | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY

@@ -75,13 +75,12 @@ def find_compiler(search_path: str | None = None) -> str:
 def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
     """Build the files that are missing below out_dir, and return their paths.
 
+    ContainerNotPossibleError if there is no compiler, or the machine is not in MACHINES; HostError
+    if the compiler fails, or out_dir cannot be written.
+
     Args:
         strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
             than ours and have more warnings.
-
-    Raises:
-        ContainerNotPossibleError: there is no compiler, or the machine is not in MACHINES.
-        HostError: the compiler fails, or out_dir cannot be written.
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(

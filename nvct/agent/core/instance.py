@@ -60,11 +60,10 @@ class Instance:
     async def take(self, *, to_serve: bool = True) -> None:
         """Take the lock; an older instance is asked to yield.
 
+        HostError if it does not yield, or the lock is a link or no regular file of one name.
+
         Args:
             to_serve: what it offers to the kubelet may stay there until this one offers it.
-
-        Raises:
-            HostError: it does not, or the lock is a link or no regular file of one name.
         """
         end = time.monotonic() + YIELD_S
         ask_at = 0.0

@@ -11,8 +11,8 @@ import grpc
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
-from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Content
+from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
@@ -74,11 +74,10 @@ class Endpoint(Sockets):
     async def start(self, replaced: Identity) -> None:
         """Serve on a new socket.
 
+        OSError if the socket cannot be made, or another one is there.
+
         Args:
             replaced: of the socket that may be displaced, None if there is none.
-
-        Raises:
-            OSError: the socket cannot be made, or another one is there.
         """
         await self.serve(self._server_on, lambda path: identity(path) in (None, replaced))
 

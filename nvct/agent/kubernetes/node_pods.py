@@ -61,11 +61,10 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
+        HostError or NvmlError if the kubelet or NVML does not answer.
+
         Args:
             gpus: only these, by UUID.
-
-        Raises:
-            HostError, NvmlError: the kubelet or NVML does not answer.
         """
         if not self._kubelet.is_there():
             return []

@@ -104,11 +104,10 @@ HEAD = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
 def convert(document: object, templates: Templates | None = None) -> tuple[list[Any], list[str]]:
     """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
 
+    DocumentError if a limit is malformed.
+
     Args:
         templates: those of other manifests that go to the same cluster.
-
-    Raises:
-        DocumentError: a limit is malformed.
     """
     converted = json.loads(json.dumps(document))
     known = Templates([document]) if templates is None else templates

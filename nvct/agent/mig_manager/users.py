@@ -45,11 +45,10 @@ class Renewals:
     async def run(self, in_thread: Callable[..., Awaitable[object]]) -> None:
         """Make those again that are idle.
 
+        ClusterError, HostError or NvmlError if it is not known which devices pods have.
+
         Args:
             in_thread: runs a function that changes MIG.
-
-        Raises:
-            ClusterError, HostError, NvmlError: it is not known which devices pods have.
         """
         health = self._health()
         broken = health.broken_instances() if health else ()

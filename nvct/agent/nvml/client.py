@@ -203,11 +203,10 @@ class NvmlClient:
     async def released(self, limit_s: int) -> AsyncIterator[None]:
         """Keep NVML without handles while the context lasts; all other requests wait.
 
+        NvmlError if the worker does not end.
+
         Args:
             limit_s: how long that may be, for those who wait.
-
-        Raises:
-            NvmlError: the worker does not end.
         """
         async with self._lock:
             self.busy_s = limit_s
@@ -222,15 +221,13 @@ class NvmlClient:
     ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
-        It does not need NVML, and does not wait for the daemons.
+        It does not need NVML, and does not wait for the daemons. NvctError if the supervisor does
+        not answer, or cannot keep daemons.
 
         Args:
             daemons: those that a task wants; those of other tasks stay, and are not returned.
             starts: whether they are started, and others stopped.
             owner: the task; "" is the device plugin.
-
-        Raises:
-            NvctError: the supervisor does not answer, or cannot keep daemons.
         """
         try:
             wanted = Wanted(daemons=tuple(daemons), starts=starts, owner=owner)

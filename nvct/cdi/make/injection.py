@@ -48,13 +48,12 @@ def devices(
 ) -> list[Device]:
     """Return the devices; their names are unique.
 
+    UnknownDeviceError if a device id names nothing; HostError if no device can be given to a
+    container.
+
     Args:
         ids: indices, UUIDs or names of the devices, "all" or "none".
         all_device: whether to add a device "all" that contains the others.
-
-    Raises:
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]

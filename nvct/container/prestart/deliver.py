@@ -112,11 +112,10 @@ class Node:
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
         """Return a mount of the host's node for the container.
 
+        HostError if the host does not have the node, or it has another device number.
+
         Args:
             dev_root: the folder that contains the host's /dev.
-
-        Raises:
-            HostError: the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)
