@@ -30,10 +30,7 @@ GRANTED_S = 30.0
 
 
 class ResourcesMode:
-    """The choice of one node, and who has its GPUs.
-
-    UsageError if the default is no mode.
-    """
+    """The choice of one node, and who has its GPUs. UsageError if the default is no mode."""
 
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
         if default not in NAMES:

@@ -55,10 +55,7 @@ LATER = ("device_plugin.registration",)  # Imported when the task has something 
 
 
 def make(context: Context) -> DevicePlugin:
-    """Return the task.
-
-    The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
-    """
+    """Return the task; the agent's also starts MPS daemons, else mps-control-daemon does."""
 
     def discovery(known: Settings) -> Discovery:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
