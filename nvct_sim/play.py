@@ -96,10 +96,7 @@ def play(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,  # seconds that do not go back
 ) -> None:
-    """Carry out all steps at their times; return after the last one.
-
-    NvctError if a change fails; those before it stay.
-    """
+    """Carry out all steps at their times; NvctError if a change fails: those before it stay."""
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}
     for at_s, number in _moments(steps):

@@ -64,10 +64,7 @@ LIMIT_S = 8.0  # How long a process may take that writes specifications: less th
 
 
 def of_environment(env: Mapping[str, str]) -> Place:
-    """Return the place for the settings of a worker's environment.
-
-    HostError if the file of `nvct install` cannot be read.
-    """
+    """Return a worker's place, by its environment; HostError without `nvct install`'s file."""
     from nvct.agent.nvml import engine_question  # and json, for this process alone
 
     # Not what the installer found: a driver container's /dev is no host's.
@@ -108,10 +105,7 @@ class HostSide:
         self._containers: Containers | None = None
 
     def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
-        """Return the answer to a request.
-
-        NvctError if a specification cannot be made, written or removed.
-        """
+        """Return the answer; NvctError if a specification cannot be made, written or removed."""
         place = self._find_place()
         if isinstance(call, Published):
             return cast("Json", typed.dump(signature(place.folder)))

@@ -116,10 +116,7 @@ async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
 
 
 def connect(kubeconfig: str) -> Cluster:
-    """Return the cluster of a kubeconfig, the default being that of kubectl.
-
-    ClusterError if there is none, or it is malformed.
-    """
+    """Return the cluster of a kubeconfig, by default kubectl's; ClusterError without one."""
     from nvct.agent.kubernetes import cluster as clusters
 
     usual = os.path.expanduser("~/.kube/config")

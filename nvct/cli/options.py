@@ -136,10 +136,7 @@ def show(form: str, document: object, lines: Iterable[str]) -> None:
 
 
 def raise_first(errors: Sequence[NvctError]) -> None:
-    """Raise the first of several errors, after a line for each other one, even with --quiet.
-
-    NvctError if there is one.
-    """
+    """Raise the first of several errors, an NvctError, after a line for each other one."""
     for error in errors[1:]:
         click.echo(line("nvct", error), err=True)
     if errors:

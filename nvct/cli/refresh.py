@@ -40,7 +40,10 @@ TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during i
 @click.command()
 @click.argument("kind", type=click.Choice(["all", "registry", "own"]), default="all")
 def refresh(kind: str) -> None:
-    """Compile plans now, so that the next create finds them ready. Example: nvct refresh own"""
+    """Compile plans now, so that the next create finds them ready.
+
+    Example: nvct refresh own
+    """
     config = path_from(os.environ)
     folder = run_dir(os.environ)
     if kind in ("all", "registry"):

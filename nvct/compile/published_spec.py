@@ -52,10 +52,7 @@ def choices_of_service(path: str) -> dict[str, str]:
 
 
 def variables_of_service(path: str) -> dict[str, str]:
-    """Return the variables in the service's file; none if there is no file.
-
-    HostError if the file is there and cannot be read.
-    """
+    """Return the variables in the service's file, if there is one; HostError if unreadable."""
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
@@ -150,10 +147,7 @@ def is_of_another_generator(path: str) -> bool:
 
 
 def withdraw(path: str) -> bool:
-    """Remove the spec; return whether it existed.
-
-    HostError as `check_replaceable`, or if the removal failed.
-    """
+    """Remove the spec, return whether there was one; HostError if that fails or is refused."""
     check_replaceable(path)
     try:
         os.unlink(path)

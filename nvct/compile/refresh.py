@@ -34,20 +34,14 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
-    """Return config.toml as the flat values that `Config.from_dict` parses.
-
-    ConfigError if config.toml is invalid.
-    """
+    """Return config.toml as flat values for `Config.from_dict`; ConfigError if it is invalid."""
     settings = load.load(path)
     warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
     return {**settings.to_dict(), "warnings": warnings}
 
 
 def registry_plan(config_path: str, run_dir: str) -> model.Plan:
-    """Compile the CDI spec folders that config.toml names, and store the plan.
-
-    ConfigError if config.toml is invalid.
-    """
+    """Compile and store the plan of config.toml's CDI folders; ConfigError if that is invalid."""
     # Fingerprints of files before reading, of folders before listing: a later change breaks one.
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

@@ -131,10 +131,7 @@ def read(path: str) -> bytes | None:
 
 
 def text(data: bytes) -> str:
-    """Return the text in the bytes of a config.toml, without a byte order mark.
-
-    UnicodeDecodeError if it is not UTF-8.
-    """
+    """Return a config.toml's text, without byte order mark; UnicodeDecodeError if not UTF-8."""
     return data.decode("utf-8-sig")
 
 

@@ -127,10 +127,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
-        """Return a Config from the result of `to_dict`; a missing name keeps its default.
-
-        ConfigError if a value has the wrong type.
-        """
+        """Return a Config of `to_dict`'s result, with defaults; ConfigError for a wrong type."""
         return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
     @property

@@ -66,10 +66,7 @@ class PlanDevices:
         return names_of(plan, name_in(plan, kind, device))
 
     def injected(self, request: Request) -> Nodes:
-        """Return the device nodes that a container would get.
-
-        NvctError if a requested device is not available.
-        """
+        """Return the nodes that a container would get; NvctError if a device is not available."""
         from nvct.container.request.device_numbers import nodes_of
 
         return nodes_of(
@@ -125,10 +122,7 @@ class PlanDevices:
         return devices_of(self._own())
 
     def gpus(self) -> set[Number]:
-        """Return the device numbers of this host's GPUs, also of those in MIG mode.
-
-        NvctError if the plan is not available.
-        """
+        """Return the numbers of this host's GPUs, in MIG mode too; NvctError without the plan."""
         parents = self._own().get("parents", {}).values()
         numbers: set[Number] = {("c", major, minor) for major, minor in parents}
         return numbers.union(*(device.gpus for device in self.devices()))

@@ -106,10 +106,7 @@ class Transaction:
                 self._finish(page.pending, page.done, left)
 
     def carry_out(self, steps: Sequence[Step]) -> bool:
-        """Carry out all steps; return False if one failed, and all were taken back.
-
-        NvctError if the journal cannot be used.
-        """
+        """Carry out all steps; False if they were taken back. NvctError without a good journal."""
         with self.paths.locked():
             page = self._page()
             entries = self._take_back_pending(page)
@@ -129,10 +126,7 @@ class Transaction:
             return True
 
     def undo(self, *, dry_run: bool = False) -> bool:
-        """Take back the last --fix; return whether all of it is taken back.
-
-        NvctError if the journal cannot be used.
-        """
+        """Take back the last --fix; return whether all is. NvctError without a usable journal."""
         with self.paths.locked():
             page = self._page()
             if page.pending and page.done and self.accumulates and not dry_run:

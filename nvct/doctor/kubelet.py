@@ -313,10 +313,7 @@ def _limit(proc: str, name: str) -> int | None:
 
 
 def _count(proc: str, uid: int, budget_s: float) -> Used:
-    """Return what the processes of a user have open.
-
-    A process that ends meanwhile counts nothing.
-    """
+    """Return what a user's processes have open; one that ends meanwhile counts nothing."""
     used = Used()
     until = time.monotonic() + budget_s
     for pid in procfs.processes(proc):

@@ -39,10 +39,7 @@ CDI_IS_ON = (2, 0)
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what containerd's files say.
-
-    DocumentError if a file cannot be read, is no TOML, or is of an unknown version.
-    """
+    """Return what containerd's files say; DocumentError: unreadable, no TOML, unknown version."""
     config = loading.load(options, files)
     cri = config.effective()
     return State(

@@ -115,10 +115,7 @@ class Journal:
         return f"{self.folder}/{engine}-{digest}{SUFFIX}"
 
     def load(self, path: str) -> Page:
-        """Return a page; an empty one if the file does not exist.
-
-        DocumentError if it cannot be read or is damaged.
-        """
+        """Return a page, empty if there is no file; DocumentError if unreadable or damaged."""
         try:
             data = files.read_bytes(path, LIMIT, check=check_owner)
         except (FileNotFoundError, NotADirectoryError):
@@ -138,10 +135,7 @@ class Journal:
             ) from error
 
     def save(self, path: str, page: Page) -> None:
-        """Write a page to the disk; an empty one removes the file.
-
-        OSError if it cannot be written; the old page is unchanged.
-        """
+        """Write a page, or remove the file of an empty one; OSError leaves the old page."""
         if page == Page():
             remove(path, self.kernel)
             return
@@ -189,10 +183,7 @@ def check_owner(path: str, status: os.stat_result) -> None:
 
 
 def _page(data: bytes) -> Page:
-    """Return the page that a file holds.
-
-    NewerJournalError if it is of a later format; ValueError if it holds none.
-    """
+    """Return the page in a file; NewerJournalError for a later format, ValueError for no page."""
     document = json.loads(data)
     if not isinstance(document, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - as all damage

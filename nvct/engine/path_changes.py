@@ -39,10 +39,7 @@ class PathChanges:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the journal's folder, which is made.
-
-        HostError if the folder cannot be made or locked.
-        """
+        """Hold the lock of the journal's folder, and make that; HostError if either fails."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.journal.lock())
@@ -56,10 +53,7 @@ class PathChanges:
             yield
 
     def save(self, page_path: str, page: Page) -> None:
-        """Write a page of the journal to the disk.
-
-        HostError if it cannot be written; the old page is unchanged.
-        """
+        """Write a page of the journal to the disk; HostError leaves the old page unchanged."""
         try:
             self.journal.save(page_path, page)
         except OSError as error:
@@ -71,10 +65,7 @@ class PathChanges:
         return state_of(writing.target(path) if self.follow else path)
 
     def write(self, entry: Entry) -> None:
-        """Make a path what its entry says.
-
-        HostError if it cannot be written, or somebody else changed it just now.
-        """
+        """Make a path what its entry says; HostError if it fails, or somebody changed it now."""
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
         self._sweep(entry)
@@ -82,10 +73,7 @@ class PathChanges:
         self._put(entry, entry.after)
 
     def put_back(self, entry: Entry) -> None:
-        """Make a path what it was before its entry.
-
-        HostError if it cannot be written, or somebody else changed it just now.
-        """
+        """Make a path what it was before its entry; HostError as `write`."""
         self._sweep(entry)
         current = self.state_of(entry)
         if current.is_like(entry.after):

@@ -20,10 +20,7 @@ _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
 
 def decode(data: bytes, path: str) -> str:
-    """Return a file's text; a byte order mark stays its first character.
-
-    EngineConfigError if it is not UTF-8.
-    """
+    """Return a file's text, its byte order mark first; EngineConfigError if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -34,10 +31,7 @@ def decode(data: bytes, path: str) -> str:
 
 
 def parse(data: bytes | str, path: str) -> Table:
-    """Return the content of a file.
-
-    EngineConfigError if it is no TOML (with the line), or a Go template that makes one.
-    """
+    """Return a file's content; EngineConfigError, with the line, for no TOML or a Go template."""
     text = decode(data, path) if isinstance(data, bytes) else data
     try:
         document: Table = toml.loads(text.removeprefix("\ufeff"))

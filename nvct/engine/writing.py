@@ -356,10 +356,7 @@ def missing_folders(path: str) -> list[str]:
 def make_folders(
     folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
-    """Create folders, the outermost first; their mode is independent of the umask.
-
-    HostError if one cannot be created.
-    """
+    """Create folders, the outermost first, whatever the umask; HostError if one cannot be."""
     for folder in folders:
         try:
             kernel.mkdir(folder, FOLDER_MODE)

@@ -40,10 +40,7 @@ class Farm:
     may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
-        """Make the folder, mode 0755 whatever the umask.
-
-        HostError if it cannot be made, or other users may write to it.
-        """
+        """Make the folder, mode 0755; HostError if that fails, or others may write to it."""
         if not self.may_build:
             if not os.path.lexists(self.path):
                 raise HostError(NOT_YET)
@@ -65,10 +62,7 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that other users may write to, or may replace.
-
-        HostError if they may, or the path is not a folder.
-        """
+        """Refuse, by HostError, a farm that is no folder, or that others may write or replace."""
         self._check_parents()
         try:
             status = os.lstat(self.path)

@@ -53,11 +53,7 @@ class Record:
 
 
 def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
-    """Return the record; None if there is none, or no plugin runs.
-
-    Args:
-        of_the_past: return it even if no plugin runs.
-    """
+    """Return the record; None without one, or, unless `of_the_past`, if no plugin runs."""
     try:
         with SharedFolder.open(path) as folder:
             if not of_the_past and not _is_locked(folder):

@@ -110,10 +110,7 @@ def low_level(state: State) -> tuple[str, ...]:
 
 
 def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
-    """Return the low-level runtimes of an engine; see `low_level`.
-
-    DocumentError if its files cannot be understood.
-    """
+    """Return an engine's low-level runtimes, see `low_level`; DocumentError for bad files."""
     options = engine_setup.options
     if options.dump and options.engine == "containerd":  # its module reads only files
         cri = cri_of_dump(options.dump)
@@ -123,11 +120,7 @@ def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
 
 
 def configure(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Register the runtimes, or the hook in CRI-O's deprecated mode.
-
-    Raises:
-        As `Transaction.configure`.
-    """
+    """Register the runtimes, or CRI-O's old hook; errors are those of `Transaction.configure`."""
     if request.hook_file:
         hook = modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM))
         writing.write_file(request.hook_file, hook, mode=0o644)

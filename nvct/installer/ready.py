@@ -29,10 +29,7 @@ _LINE = re.compile(r"([A-Z_]+)=(.*)")
 
 
 def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
-    """Write a status file; return its path.
-
-    HostError if it cannot be written; UnsafePathError if the folder is a link or a file.
-    """
+    """Write a status file and return its path; HostError or UnsafePathError if it cannot be."""
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
     try:
@@ -44,10 +41,7 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a status file if it exists.
-
-    HostError if it cannot be removed; UnsafePathError if the folder is a link or a file.
-    """
+    """Remove a status file if it exists; HostError or UnsafePathError if it cannot be."""
     path = f"{folder.rstrip('/')}/{name}"
     try:
         with SharedFolder.open(folder) as shared:

@@ -70,10 +70,7 @@ def read_policy(path: str) -> str:
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return settings that switch features on, and warnings about unknown features.
-
-    UsageError if a name cannot be a key.
-    """
+    """Return settings that switch features on, and warnings; UsageError if a name is no key."""
     switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):

@@ -75,11 +75,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
 
 def undo_earlier(request: Request, say: Say) -> None:
-    """Undo what earlier installations have changed, for any engine; without one, ask none.
-
-    Raises:
-        As `engine.undo`.
-    """
+    """Undo what earlier installations changed, for any or no engine; errors as `engine.undo`."""
     journal = Journal(request.state_dir)
     for path in journal.paths():
         page = journal.load(path)

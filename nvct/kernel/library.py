@@ -45,10 +45,7 @@ def call(
 
 
 def c_string(text: str | None) -> Any:  # noqa: ANN401 - bytes or C's NULL
-    """Return a path or another string as C takes it, NULL for None.
-
-    ValueError if it contains a NUL, where C would end it.
-    """
+    """Return a string as C takes it, NULL for None; ValueError for a NUL, where C would end it."""
     if text is None:
         return ffi.NULL
     if "\0" in text:

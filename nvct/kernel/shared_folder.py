@@ -130,10 +130,7 @@ class SharedFolder:
         return files.write_temporary(self.fd, data, mode, sync=sync)
 
     def put(self, temporary: str, name: str) -> None:
-        """Rename a temporary file; what had the name is replaced.
-
-        OSError if that failed: the temporary file is removed then.
-        """
+        """Rename a temporary file over what has the name; OSError if not, and it is removed."""
         with self._told(name):
             try:
                 os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
@@ -171,10 +168,7 @@ class SharedFolder:
                         os.unlink(name, dir_fd=self.fd)
 
     def listen(self, name: str) -> socket.socket:
-        """Return a socket that listens, for this user alone, in place of what had its name.
-
-        OSError if it cannot be made.
-        """
+        """Return this user's listening socket, in place of a former one; OSError if it fails."""
         listener = socket.socket(socket.AF_UNIX)
         temporary = files.temporary_name()
         try:

@@ -29,10 +29,7 @@ class _Location(Location):
         self.check(fd, self.shown())
 
     def check(self, fd: int, shown: str, *, is_file: bool = False) -> None:
-        """Refuse what others than root and this user can change, and what is no regular file.
-
-        UnsafePathError if it is such.
-        """
+        """Refuse, by UnsafePathError, what is no regular file, or what others can change."""
         status = os.fstat(fd)
         if is_file and not stat.S_ISREG(status.st_mode):
             raise self.unsafe("is no regular file")

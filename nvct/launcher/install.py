@@ -245,10 +245,7 @@ def make_archive(built: Built) -> str:
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
-    """Return the compiled launcher, static if the C library supports it.
-
-    HostError if there is no compiler, or it failed.
-    """
+    """Return the compiled launcher, static if possible; HostError if no compiler does it."""
     if compiler is None:
         raise HostError(
             "no C compiler on PATH", hint="install gcc and libc6-dev, or use --form sh"

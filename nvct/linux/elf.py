@@ -133,10 +133,7 @@ class Elf:
 
     @property
     def needed(self) -> list[str]:
-        """DT_NEEDED in the order of the file; each access reads up to a thousand strings.
-
-        ElfError if a name is damaged.
-        """
+        """DT_NEEDED in order; each access reads up to a thousand strings. ElfError if damaged."""
         return [self._string(offset) for offset in self._needed]
 
     def _string(self, offset: int) -> str:

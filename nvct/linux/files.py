@@ -141,10 +141,7 @@ def write_temporary(
     sync: bool = False,
     kernel: Kernel = KERNEL,
 ) -> str:
-    """Write a new file with an unpredictable name; return the name.
-
-    OSError if writing failed; the file is removed.
-    """
+    """Write a new file of an unpredictable name, which is returned; OSError leaves no file."""
     name = temporary_name()
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
     fd = kernel.open(name, flags, 0o666 if mode is None else 0o600, dir_fd=dir_fd)

@@ -103,10 +103,7 @@ def encode(text: str) -> bytes:
 
 
 def parse(data: bytes) -> Cache:
-    """Parse the content of an ld.so.cache.
-
-    LdCacheError if it is damaged, or its format, byte order or extension is unknown.
-    """
+    """Parse an ld.so.cache; LdCacheError: damaged, or unknown format, byte order or extension."""
     from _struct import iter_unpack, unpack_from
 
     start = _find_header(data)
@@ -279,10 +276,7 @@ class _Merger:
                 self._dropped.add(index)
 
     def add(self, name: bytes, path: bytes) -> None:
-        """Add a library; an identical entry is moved.
-
-        LdCacheError if the cache has names that no ldconfig writes.
-        """
+        """Add a library, or move an identical entry; LdCacheError for names no ldconfig writes."""
         cache = self._cache
         key = order_key(name, signed=self._signed)
         position = index = self._bisect(key)

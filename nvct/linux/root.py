@@ -73,10 +73,7 @@ class Root:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open a directory of the host; links in `path` are followed.
-
-        HostError if the directory does not exist.
-        """
+        """Open a host's directory, following links in `path`; HostError if there is none."""
         try:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
@@ -164,10 +161,7 @@ class Root:
             return None
 
     def listdir(self, path: str, limit: int = LIST_LIMIT) -> list[str] | None:
-        """Return the sorted names in a directory; None if absent.
-
-        UnsafePathError if the directory has more than `limit` names.
-        """
+        """Return a directory's sorted names, None if absent; UnsafePathError above `limit`."""
         try:
             with self._walk(path, DIRECTORY) as location:
                 names = names_in(location.dir_fd, limit)

@@ -42,10 +42,7 @@ _backends: list[Backend] = []
 
 
 def number(name: str, machine: str = "") -> int:
-    """Return the number of a system call on a machine; default is this one.
-
-    HostError if the call or the machine is unknown.
-    """
+    """Return a system call's number, by default of this machine; HostError if it is unknown."""
     machine = machine or posix.uname().machine
     table = _BY_MACHINE.get(machine)
     if table is None:

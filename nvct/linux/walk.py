@@ -124,10 +124,7 @@ class Location:
         return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
-        """Take steps off the budget.
-
-        HostError if none is left, and not UnsafePathError: this path is not the cause.
-        """
+        """Take steps off the budget; HostError if none is left, as the path is not the cause."""
         budget.steps_left -= steps
         if budget.steps_left < 0:
             raise HostError(

@@ -46,10 +46,7 @@ class Spec:
 
 
 def parse(text: str) -> Configs:
-    """Return the configurations of a file by their names.
-
-    DocumentError, which says where, if the file is malformed.
-    """
+    """Return a file's configurations by name; DocumentError, which says where, if malformed."""
     return of_document(_load(text, "error converting YAML to JSON"))
 
 

@@ -182,10 +182,7 @@ class Journal:
             folder.write(FILE, text.encode(), sync=True)
 
     def close(self) -> None:
-        """Remove the journal: the change has ended, with success or failure.
-
-        HostError if it cannot be removed.
-        """
+        """Remove the journal of a change that ended, well or not; HostError if it cannot be."""
         with self._writing(), self._open() as folder:
             folder.unlink(FILE)
 

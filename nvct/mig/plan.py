@@ -89,10 +89,7 @@ def make(
 
 
 def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, Spec]]:
-    """Yield each GPU that an entry names, with the last such entry.
-
-    UsageError if a filter of an entry is no id.
-    """
+    """Yield each GPU that an entry names, with its last entry; UsageError if a filter is no id."""
     if fault := next((spec.fault for spec in specs if spec.fault), None):
         raise UsageError(fault.message, hint=fault.hint)
     for gpu in state.gpus:

@@ -60,10 +60,7 @@ def _schema() -> Schema:
 
 
 class Bundle:
-    """The config.json of a bundle, ready for edits.
-
-    BundleError if it is not a JSON object, or ambiguous.
-    """
+    """A bundle's config.json, ready for edits; BundleError if it is no object, or ambiguous."""
 
     __slots__ = ("document", "path", "steps_left")
 
@@ -96,10 +93,7 @@ class Bundle:
 
     @property
     def bounding(self) -> list[str]:
-        """The bounding set, empty if its capabilities are those of a user namespace.
-
-        A mapping of ids implies one.
-        """
+        """The bounding set; empty if capabilities are a user namespace's: mapped ids imply one."""
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
         return self.capabilities
@@ -225,10 +219,7 @@ def config_path(bundle: str, config: str = "") -> str:
 
 
 def load(path: str) -> Bundle:
-    """Read the config.json of a bundle.
-
-    BundleError if it cannot be read, is too large, or is not a JSON object.
-    """
+    """Read a bundle's config.json; BundleError: unreadable, too large, or no JSON object."""
     from nvct.linux.files import read_bytes
 
     hint = "--bundle must name an OCI bundle"

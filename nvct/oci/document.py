@@ -173,10 +173,7 @@ class Document:
         return None if element is None else element.value
 
     def elements(self, path: Path) -> list[Element]:
-        """Return the elements of the array at path, empty if there is none.
-
-        DocumentError if the value is not an array.
-        """
+        """Return the elements of the array at path, none if absent; DocumentError if no array."""
         element = self.find(path)
         if element is None:
             return []
@@ -194,10 +191,7 @@ class Document:
             self._added.setdefault(path, []).extend(fragments)
 
     def rewrite(self, path: Path, fragments: list[str]) -> None:
-        """Replace the elements of the array at path by JSON texts.
-
-        DocumentError if the value is not an array.
-        """
+        """Replace the elements of the array at path by JSON texts; DocumentError if no array."""
         self.elements(path)
         self._rewritten[path] = fragments
 

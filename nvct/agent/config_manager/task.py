@@ -113,10 +113,7 @@ class ConfigManager(Task):
         self.reload.set()
 
     def _update(self) -> None:
-        """Put the wanted file in force if it is not.
-
-        NvctError if there is none, or it is malformed; the former one stays in force.
-        """
+        """Put the wanted file in force; NvctError if there is no good one: the former stays."""
         known = self._settings
         label = (self._labels or {}).get(known.node_label)
         name = choose(known, label, files(known.source))

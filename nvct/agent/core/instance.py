@@ -146,10 +146,7 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
 
 
 def status() -> Mapping[str, Any]:
-    """Return /status of the agent that serves this node; its fields may be anything.
-
-    HostError if no agent answers.
-    """
+    """Return /status of this node's agent, whose fields may be anything; HostError without one."""
     path = f"{FOLDER}/{SOCKET}"
     try:
         _, body = asyncio.run(http.ask(path, "GET", "/status"))

@@ -80,10 +80,7 @@ def _called(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def block() -> None:
-    """Keep signals for the program that this process becomes, until it handles them.
-
-    Process 1 of a container would lose them.
-    """
+    """Keep signals until the program that this process becomes handles them: PID 1 loses them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
 
 

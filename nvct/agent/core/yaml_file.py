@@ -38,10 +38,7 @@ RESOLVERS = (
 
 
 def load(path: str, what: str) -> object:
-    """Return the document in a file; None if it is empty.
-
-    DocumentError if it cannot be read, is too large, or is malformed.
-    """
+    """Return a file's document, None if empty; DocumentError: unreadable, too large, malformed."""
     return _parsed(path, what, lambda text: yaml.load(text, Loader=Loader))  # noqa: S506 - a SafeLoader
 
 

@@ -28,10 +28,7 @@ from nvct.paths import GPU_KIND
 
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
-    """Write the specifications of GPUs, IMEX channels and features.
-
-    NvctError if there is no specification of the GPUs or channels.
-    """
+    """Write specifications of GPUs, channels and features; NvctError without GPUs or channels."""
     discovery = _discovery(place, request, report)
     options = _options(place, request)
     made = gpus(place, request, report)

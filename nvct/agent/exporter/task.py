@@ -122,11 +122,7 @@ class Exporter(Task):
         self._has_failed = False
 
     async def run(self) -> None:
-        """Serve until canceled.
-
-        HostError if the address cannot be served; SupervisorEndedError if NVML cannot be asked any
-        more.
-        """
+        """Serve; HostError if the address can't be had, SupervisorEndedError if NVML is gone."""
         server = http.Server(self._answer, self._guard)
         host, port = http.address(self._settings.address)
         try:

@@ -54,10 +54,7 @@ def models(facts: Facts, settings: Settings) -> Labels:
 
 
 def of_model(key: str, gpus: list[GpuFacts], settings: Settings) -> Labels:
-    """Return the labels of the GPUs of one model.
-
-    A GPU in MIG mode is no whole GPU: its labels count if there is no other one.
-    """
+    """Return the labels of one model's GPUs; those in MIG mode count if there are no others."""
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     gpu = (whole or gpus)[0]
     resource = name_of(gpu.model, settings.gpu_names) or GPU

@@ -20,10 +20,7 @@ WIDTH = 1 << 20  # Of a line; scripts and commands are not folded
 
 
 def load_all(path: str) -> list[object]:
-    """Return the documents in a file, without empty ones.
-
-    DocumentError if it cannot be read, is too large, or is malformed.
-    """
+    """Return a file's non-empty documents; DocumentError: unreadable, too large or malformed."""
     return yaml_file.load_all(path, "the manifest", _Loader, SIZE_LIMIT)
 
 

@@ -40,10 +40,7 @@ CONTAINERS = b"system_u:object_r:container_file_t:s0"
 
 
 class Control:
-    """The daemon of one resource, in a folder of that name.
-
-    A call raises HostError if it does not answer.
-    """
+    """The daemon of one resource, in a folder of that name; HostError if it does not answer."""
 
     def __init__(self, daemon: Daemon, place: Place) -> None:
         self.daemon = daemon

@@ -66,11 +66,7 @@ class Keeper:
         return ending | {name: kept.problem for name, kept in self._kept.items()}
 
     def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
-        """Keep these daemons from now on, and stop the others.
-
-        Args:
-            starts: whether this process starts and stops them.
-        """
+        """Keep these daemons, and no others; `starts`: this process starts and stops them."""
         self.starts = starts
         by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):

@@ -77,10 +77,7 @@ class WebConfig:
 
 
 def read(path: str) -> WebConfig:
-    """Return the configuration of a file and of those that it names.
-
-    DocumentError if a file cannot be read, or a setting is wrong.
-    """
+    """Return the configuration of a file and of those it names; DocumentError if one is wrong."""
     document = yaml_file.load(path, WHAT)
     tables = _tables({} if document is None else document, path)
     tls, rate = tables["tls_server_config"], tables["rate_limit"]

@@ -42,10 +42,7 @@ def family(name: str, help_text: str, rows: Iterable[tuple[float, Mapping[str, s
 
 
 def text(families: Iterable[Family]) -> str:
-    """Return the text of metrics; families of one name are merged, with the help of the first.
-
-    A family without a sample is left out.
-    """
+    """Return the text of metrics: one family a name, with the first help, and no empty ones."""
     merged: dict[str, list[Family]] = {}
     for each in families:
         merged.setdefault(each.name, []).append(each)

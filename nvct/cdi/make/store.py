@@ -102,10 +102,7 @@ def save(
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it, which nobody else can write to, whatever the umask.
-
-    OSError if one cannot be made.
-    """
+    """Make a folder and those above it for its owner alone to write; OSError if it fails."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
         with suppress(FileExistsError):  # another process was faster

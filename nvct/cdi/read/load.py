@@ -61,10 +61,7 @@ def unmapped_root(proc: str = "/proc") -> set[int]:
 
 
 def loads(data: bytes, *, source: str) -> Spec:
-    """Return the spec in a file's content.
-
-    CdiSpecError, with file and position, if it is not a valid spec.
-    """
+    """Return the spec in a file's content; CdiSpecError, with file and position, if not valid."""
     return validate(parse(data, source=source), source=source)
 
 

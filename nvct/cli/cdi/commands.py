@@ -143,7 +143,10 @@ def _live(
               help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
 @format_option("text")
 def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
-    """Print the name of every CDI device, one a line. Example: nvidia-ctk cdi list"""
+    """Print the name of every CDI device, one a line.
+
+    Example: nvidia-ctk cdi list
+    """
     from nvct.cli.cdi import devices
 
     names, messages = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)

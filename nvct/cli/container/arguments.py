@@ -185,10 +185,7 @@ def bus_id(text: str) -> str:
 
 
 def select(device_list: str | None, inventory: Inventory) -> Selected:
-    """Return the devices that a comma list names; None selects nothing.
-
-    UnknownDeviceError if a word names no device.
-    """
+    """Return the devices that a list names, none for None; UnknownDeviceError for other words."""
     selected = Selected()
     if not inventory.gpus:
         return selected  # as libnvidia-container: words are not checked on a host without GPUs

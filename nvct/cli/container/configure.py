@@ -227,10 +227,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
 
 
 def device_name(word: str, roots: Roots) -> str:
-    """Return a device's name in plans; case is ignored and PCI bus ids are accepted.
-
-    As in libnvidia-container.
-    """
+    """Return a device's name in plans, as libnvidia-container: any case, PCI bus ids too."""
     if word.lower() == "all":
         return "all"
     kind, dash, uuid = word.partition("-")

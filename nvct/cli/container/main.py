@@ -248,10 +248,7 @@ def _check_root(roots: Roots, configured: str) -> None:
 
 
 def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions:
-    """Return the options of discovery: --ldcache restricts it to the folders in that cache.
-
-    As in libnvidia-container.
-    """
+    """Return discovery's options; --ldcache restricts it to that cache's folders (incumbent)."""
     options = DiscoveryOptions(compat32=True)
     path = global_options.text("ldcache")
     if not path:

@@ -60,10 +60,7 @@ class Process:
         )
 
     def check(self) -> None:
-        """Check that the process still runs, so files opened before in /proc belong to it.
-
-        HostError if the process has ended.
-        """
+        """Check that the process still runs, and so owned its files in /proc; HostError if not."""
         if self._fd < 0:
             return
         try:

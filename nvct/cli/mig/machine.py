@@ -49,10 +49,7 @@ def machine_of(given: object) -> Machine:
 
 @contextlib.contextmanager
 def failing(prefix: str) -> Iterator[None]:
-    """Put words before the message of an error, as NVIDIA's program has them.
-
-    HostError with the words.
-    """
+    """Raise a HostError with words before an error's message, as NVIDIA's program has them."""
     try:
         yield
     except NvctError as error:

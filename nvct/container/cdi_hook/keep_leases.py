@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Rename the leases.
-
-    BundleError if the container's state has no process; HostError if a lease is gone.
-    """
+    """Rename the leases; BundleError without a process in the state, HostError if one is gone."""
     pid, context.bundle = process_of(context.state())
     folder, holder, count = map(context.options.text, ("folder", "holder", "count"))
     leases.hand_over(folder, int(count), holder, pid)

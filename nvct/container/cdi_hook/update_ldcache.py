@@ -37,10 +37,7 @@ def run(context: Context) -> None:
 
 
 def update(context: Context, folders: list[str], compat: list[str]) -> None:
-    """Add the libraries of folders, those of compat first.
-
-    NvctError if a file of the container is damaged or not safe.
-    """
+    """Add folders' libraries, first those of compat; NvctError for a damaged or unsafe file."""
     changes = Changes(context.root())
     musl = linker.musl_path(changes.root)
     if musl:
@@ -84,10 +81,7 @@ def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
 
 
 def forget(context: Context, changes: Changes, folders: list[str]) -> None:
-    """Remove the entries of folders from the cache.
-
-    NvctError if a file of the container is damaged or not safe.
-    """
+    """Remove the entries of folders from the cache; NvctError for a damaged or unsafe file."""
     data = changes.root.read_file(CACHE, ldcache.LIMIT)
     if data is None:
         return

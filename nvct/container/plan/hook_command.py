@@ -141,10 +141,7 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 
 
 def work(options: Options) -> Work:
-    """Return the work in the container's root that flags describe.
-
-    UsageError if a link is not written TARGET::LINK.
-    """
+    """Return the work that flags describe; UsageError if a link is not written TARGET::LINK."""
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
         compat = {

@@ -79,10 +79,7 @@ class Process:
             )
 
     def open(self, name: str) -> int:
-        """Open one of the process's files.
-
-        OSError if the file cannot be opened, ESRCH if the process has ended.
-        """
+        """Open a file of the process; OSError if it can't be, ESRCH if the process has ended."""
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
     def read(self, name: str) -> bytes:
@@ -218,10 +215,7 @@ class Container:
 
 
 def rootfs_of(bundle: Bundle, folder: str) -> str:
-    """Return the path of a container's root, which may be relative to the bundle.
-
-    BundleError if config.json has no root.path.
-    """
+    """Return a container's root, maybe relative to the bundle; BundleError without root.path."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise BundleError(f"{bundle.path} has no root.path")

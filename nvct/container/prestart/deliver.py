@@ -128,10 +128,7 @@ class Node:
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits; the last node of a path counts.
-
-    RequestError if a node is not a character device.
-    """
+    """Return the nodes of edits, the last of each path; RequestError for no character device."""
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
 
@@ -174,10 +171,7 @@ class Delivery:
         self.kernel = kernel
 
     def run(self, edits: list[Edits]) -> None:
-        """Deliver the edits; this process stays in the container's namespaces.
-
-        NvctError if an edit cannot be delivered.
-        """
+        """Deliver the edits, and stay in the container's namespaces; NvctError if one fails."""
         actions = _actions(edits)
         works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
         self._rules(edits)

@@ -106,10 +106,7 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Replace each device program of some cgroups by a program of the rules.
-
-    HostError if the kernel refuses a change.
-    """
+    """Replace device programs of cgroups by one of the rules; HostError if the kernel refuses."""
     program = build(rules)
     _replace_all(folders, lambda _: program)
 

@@ -36,10 +36,7 @@ BIND = ("", "none", "bind")
 
 
 class Tree:
-    """A mount of a host file or folder.
-
-    HostError if the source does not exist, or cannot be cloned.
-    """
+    """A mount of a host's file or folder; HostError if that is missing, or cannot be cloned."""
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
 

@@ -94,10 +94,7 @@ def pod_uid(cgroup: str) -> str:
 
 
 def read(folder: str, uid: str) -> dict[str, Answer]:
-    """Return what the containers of a pod were given, by their names.
-
-    DocumentError if the record cannot be read.
-    """
+    """Return what a pod's containers were given, by name; DocumentError if it is unreadable."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
         posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing

@@ -134,10 +134,7 @@ class LinkerConf:
         return [*self.compat, *self.view, *self.folders]
 
     def render(self) -> bytes:
-        """Return the content of the file, empty without folders.
-
-        UnsafePathError if a folder's name has a special meaning in the file.
-        """
+        """Return the file's content; UnsafePathError if a folder's name is special in it."""
         lines: list[str] = []
         groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
         for mark, folders in groups.items():

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class LinkerState:
-    """The current cache and drop-in.
-
-    UnsafePathError if the cache or the drop-in is not a regular file, or too large.
-    """
+    """The current cache and drop-in; UnsafePathError if one is no regular file, or too large."""
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 

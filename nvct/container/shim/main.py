@@ -156,10 +156,7 @@ X_OK, S_IFMT, S_IFREG = 1, 0o170000, 0o100000
 
 
 def find_runtime(candidates: Sequence[str], path: str) -> str:
-    """Return the path of the first candidate that is executable.
-
-    RuntimeNotFoundError if no candidate is executable.
-    """
+    """Return the first executable candidate's path; RuntimeNotFoundError if there is none."""
     for name in candidates:
         if "/" in name:
             if _executable(name):

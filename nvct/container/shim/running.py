@@ -90,10 +90,7 @@ def _capabilities(path: str) -> set[str]:
 
 
 def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
-    """Return the bundle of a running container, by the state that its runtime keeps.
-
-    BundleError if it is not found.
-    """
+    """Return a running container's bundle, by its runtime's state; BundleError if not found."""
     user = host.env.get("XDG_RUNTIME_DIR", "")
     is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable
     bases = [user, "/run"] if is_rootless and user else ["/run"]

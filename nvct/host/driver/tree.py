@@ -177,10 +177,7 @@ class Tree:
         return machine, soname
 
     def linker_cache(self) -> Cache | None:
-        """Return the tree's ld.so.cache, None if there is none.
-
-        LdCacheError if the cache is damaged or unreadable.
-        """
+        """Return the tree's ld.so.cache, None without one; LdCacheError: damaged or unreadable."""
         if not self._has_read_cache:
             self._has_read_cache = True
             try:

@@ -78,10 +78,7 @@ def encode(message: Json) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    """Return how many bytes follow the first HEADER bytes of a message.
-
-    MalformedMessageError if they are too many.
-    """
+    """Return how many bytes follow a message's HEADER bytes; MalformedMessageError if too many."""
     length = int.from_bytes(header, "big")
     if length > LIMIT:
         raise MalformedMessageError(f"a message of {length} bytes, more than {LIMIT}")
@@ -89,10 +86,7 @@ def length_of(header: bytes) -> int:
 
 
 def decode(data: bytes) -> Json:
-    """Return a message from the bytes that follow its header.
-
-    MalformedMessageError if the data is not a message.
-    """
+    """Return a message from the bytes after its header; MalformedMessageError if it is none."""
     try:
         return jsontext.parse(data.decode("ascii"), "a message")
     except UnicodeDecodeError as error:

@@ -90,10 +90,7 @@ class NvmlSession:
         return self.ask("mig", MigState)
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
-        """Make one change to MIG, and return its answer.
-
-        NvmlError as `report`, or if NVML refuses the change.
-        """
+        """Change MIG once, and return the answer; NvmlError as `report`, or if NVML refuses."""
         return self.ask(verb, answer, arguments)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
