@@ -243,11 +243,8 @@ def attach(
     """Make a node look real in the current mount namespace, which must be a private one.
 
     HostError if the mount namespace is not private, or the kernel refuses a mount; DocumentError
-    if the node's state is damaged.
-
-    Args:
-        driver_root: path for the driver's user space; "/" overlays it on the host's own files.
-        host_run: whether the entries of the host's /run stay visible.
+    if the node's state is damaged. `driver_root`: path for the driver's user space; "/" overlays
+    it on the host's own files. `host_run`: whether the entries of the host's /run stay visible.
     """
     # After unshare() the namespace differs from the parent's; PID 1 of a namespace sees no parent.
     parent = os.getppid()

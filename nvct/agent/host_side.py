@@ -89,11 +89,7 @@ def of_environment(env: Mapping[str, str]) -> Place:
 
 
 class HostSide:
-    """Answers requests.
-
-    Args:
-        run: for work that imports the generator.
-    """
+    """Answers requests; `run`: for work that imports the generator."""
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
         # those of each GPU or MIG device by its UUID, None before a `DriverSpec`

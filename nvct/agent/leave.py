@@ -29,10 +29,8 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
     """End the service of the agent of this host, and remove its files; return what was removed.
 
     HostError if the agent does not yield, or the Node cannot be changed; UnsafePathError if the
-    agent's folder is a link or a file.
-
-    Args:
-        env: with NODE_NAME, the labels and the condition of that Node are removed, too.
+    agent's folder is a link or a file. `env`: with NODE_NAME, the labels and the condition of that
+    Node are removed, too.
     """
     root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
     removed = []

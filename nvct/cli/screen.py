@@ -36,11 +36,8 @@ def columns() -> int:
 def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iterator[str]:
     """Yield the lines of a text after a head; the others are indented by the head's length.
 
-    A command in backquotes stays in one line, so that it can be copied.
-
-    Args:
-        width: of a line; 0 for no limit.
-        indent: of the other lines, instead of the head's length.
+    A command in backquotes stays in one line, so that it can be copied. `width`: of a line; 0 for
+    no limit. `indent`: of the other lines, instead of the head's length.
     """
     if width < NARROW:
         yield f"{head}{text}".rstrip()

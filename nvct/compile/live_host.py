@@ -88,10 +88,8 @@ def discover_or_view(
 ) -> Inventory:
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
-    DriverNotFoundError and UsageError as `discover`.
-
-    Args:
-        elsewhere: the command's options name the files' directories, so no view is used.
+    DriverNotFoundError and UsageError as `discover`. `elsewhere`: the command's options name the
+    files' directories, so no view is used.
     """
 
     def find() -> Inventory:

@@ -63,11 +63,9 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
 
     The spec is in the run directory: in a CDI folder it would override an admin's.
     DriverNotFoundError if no driver is installed or loaded; ConfigError if config.toml is invalid.
-
-    Args:
-        which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
-            lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
-            containers that request none and for hosts that have none.
+    `which`: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
+    lists, for images that request it; OWN_NONE, without a GPU and without NVML, for containers
+    that request none and for hosts that have none.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

@@ -152,9 +152,7 @@ def change(text: str, settings: list[Setting], path: str) -> str:
     """Return the text with new settings.
 
     ConfigError if the text is not TOML, or no container can be created with the result.
-
-    Args:
-        settings: in order; the last one of a key wins.
+    `settings`: in order; the last one of a key wins.
     """
     _read(text, path)
     for setting in settings:

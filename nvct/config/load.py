@@ -100,10 +100,8 @@ def in_force(
 ) -> Config:
     """Return the configuration of a named file, or of the usual one, with other roots.
 
-    ConfigError as `load`, or if the named file does not exist.
-
-    Args:
-        driver_root, dev_root: None for the values in the file.
+    ConfigError as `load`, or if the named file does not exist. `driver_root`, `dev_root`: None for
+    the values in the file.
     """
     settings = load(path or path_from(env), required=bool(path))
     return settings.replaced(

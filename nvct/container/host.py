@@ -38,10 +38,8 @@ class Host:
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
-        NvctError, which says why, if the cold side cannot compile the plan.
-
-        Args:
-            fresh: whether to ignore plans that are older than this call.
+        NvctError, which says why, if the cold side cannot compile the plan. `fresh`: whether to
+        ignore plans that are older than this call.
         """
         start = time.time_ns()
 

@@ -78,10 +78,8 @@ class PlanDevices:
     ) -> Selection:
         """Return the device numbers of all devices whose names match.
 
-        NvctError if a plan is not available.
-
-        Args:
-            nodes: that the container would get; if one is a GPU, the GPU plan is required.
+        NvctError if a plan is not available. `nodes`: that the container would get; if one is a
+        GPU, the GPU plan is required.
         """
         from nvct.container.request import device_numbers
 

@@ -43,11 +43,9 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
     """Write an archive that only its owner can read.
 
-    HostError if the driver root does not exist, or the archive cannot be written.
-
-    Args:
-        documents: what was found, by name of its JSON file.
-        hangs: whether NVML does, and is not to be asked again.
+    HostError if the driver root does not exist, or the archive cannot be written. `documents`:
+    what was found, by name of its JSON file. `hangs`: whether NVML does, and is not to be asked
+    again.
     """
     uuids = Uuids()
     redactor = Redactor(_names(node.env), uuids)

@@ -242,8 +242,7 @@ def follow(
 ) -> Iterator[dict[str, str]]:
     """Yield the records in some folders, and then each new one.
 
-    Args:
-        wait: waits some seconds; returns whether nobody reads any more, which ends it.
+    `wait`: waits some seconds; returns whether nobody reads any more, which ends it.
     """
     shown: set[str] = set()
     before: set[str] = set()

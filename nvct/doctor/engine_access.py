@@ -72,8 +72,7 @@ def spec_folders(status: Status) -> tuple[str, ...]:
 def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | None:
     """Return what is to be said of an engine without a runtime of NVIDIA's; None of another.
 
-    Args:
-        is_needed: whether it is a fault if they cannot.
+    `is_needed`: whether it is a fault if they cannot.
     """
     if access.runtimes:
         return None
@@ -175,8 +174,7 @@ def _by_specs(status: Status, registry: Registry) -> Access:
 def older_remedy(file: SpecFile, engine: str, release: str) -> str:
     """Return what lets an engine read a specification that is too new for it.
 
-    Args:
-        engine: as `nvct.cdi.check.engines` names it.
+    `engine`: as `nvct.cdi.check.engines` names it.
     """
     highest = engines.highest(engine, release)
     if not highest:

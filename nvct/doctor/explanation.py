@@ -141,8 +141,7 @@ def explain(
 ) -> dict[str, Any]:
     """Return what the shim would do with a container, as plain data.
 
-    Args:
-        released: returns why the driver is being replaced, "" if it is not.
+    `released`: returns why the driver is being replaced, "" if it is not.
     """
     clock = Clock("config.toml")
     path = load.path_from(env)

@@ -148,8 +148,7 @@ def _order(version: str) -> tuple[int, ...]:
 def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Finding:
     """Return the finding about something that the image lacks.
 
-    Args:
-        unread: a path of the image that could not be read, so that it may be there.
+    `unread`: a path of the image that could not be read, so that it may be there.
     """
     names = [os.path.basename(file.host_path) for file in files]
     essential = [name for name in names if name.startswith(ESSENTIAL)]

@@ -50,10 +50,8 @@ def build(
 ) -> Manifest:
     """Return the view of a driver's files; build it if it is missing.
 
-    HostError if no method works, or there are no files.
-
-    Args:
-        allowed: methods of building, in order of preference; the first that works is used.
+    HostError if no method works, or there are no files. `allowed`: methods of building, in order
+    of preference; the first that works is used.
     """
     if inventory.mode != "nvml":
         raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")

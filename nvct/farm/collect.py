@@ -79,10 +79,8 @@ def read_needs(
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
-    HostError if the mounts are unreadable.
-
-    Args:
-        strict: fail if the mounts of other processes are unreadable; else keep every view.
+    HostError if the mounts are unreadable. `strict`: fail if the mounts of other processes are
+    unreadable; else keep every view.
     """
     manifests = farm.manifests()
     try:

@@ -75,9 +75,7 @@ def hold(path: str = NRI_DIR, name: str = LOCK, *, alone: bool = False) -> int:
     """Return the descriptor of a lock: by default that a plugin runs, which several can hold.
 
     BlockingIOError if another process holds it; OSError or UnsafePathError if it cannot be had.
-
-    Args:
-        alone: nobody else can hold it.
+    `alone`: nobody else can hold it.
     """
     with SharedFolder.open(path, create=0o755) as folder:
         with contextlib.suppress(FileExistsError):

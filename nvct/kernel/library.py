@@ -21,8 +21,7 @@ lib: Any = ffi.dlopen(None)  # what this process has loaded, the C library among
 def system_call(name: str, nr: int = 0) -> Callable[..., int]:
     """Return a system call for which declarations.h has the type NAME_call.
 
-    Args:
-        nr: its number, if `nvct.linux.syscall` does not have it.
+    `nr`: its number, if `nvct.linux.syscall` does not have it.
     """
     function, nr = ffi.cast(f"{name}_call *", lib.syscall), nr or number(name)
     return lambda *arguments: function(nr, *arguments)  # functools would take 2 ms to import

@@ -180,10 +180,8 @@ def order_key(name: bytes, *, signed: bool = True) -> tuple[int, ...]:
     """Return a sort key with the order of the dynamic linker's binary search.
 
     Numbers compare by value and are greater than every character (glibc, _dl_cache_libcmp). As in
-    glibc, they wrap at 32 bits.
-
-    Args:
-        signed: whether char is signed on the machine (x86: yes, Arm: no).
+    glibc, they wrap at 32 bits. `signed`: whether char is signed on the machine (x86: yes, Arm:
+    no).
     """
     key = []
     number = -1

@@ -56,9 +56,8 @@ def holders(
 ) -> list[Holder]:
     """Return the processes that have these GPUs open.
 
-    Args:
-        instances: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
-            the GPUs themselves and all their MIG devices.
+    `instances`: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
+    the GPUs themselves and all their MIG devices.
     """
     wanted = device_numbers(roots, gpus, instances)
     return [

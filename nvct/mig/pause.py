@@ -34,11 +34,9 @@ FOLDER_MODE = 0o700
 def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]:
     """Announce a change while the context lasts.
 
-    HostError if it cannot be written; UnsafePathError if the folder is a link or a file.
-
-    Args:
-        paused: for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of
-            GPU instance and compute instance. All other devices of these GPUs are paused.
+    HostError if it cannot be written; UnsafePathError if the folder is a link or a file. `paused`:
+    for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of GPU instance
+    and compute instance. All other devices of these GPUs are paused.
     """
     with contextlib.ExitStack() as announced:
         try:

@@ -53,10 +53,8 @@ def make(
 
     GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
     UsageError if a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
-
-    Args:
-        mode_only: MIG devices are not asked for; a mode that changes removes them.
-        held: MIG devices in use: GPU's UUID, GPU instance, compute instance.
+    `mode_only`: MIG devices are not asked for; a mode that changes removes them. `held`: MIG
+    devices in use: GPU's UUID, GPU instance, compute instance.
     """
     _check_devices(state, specs)
     layouts = {}

@@ -48,10 +48,8 @@ def layout_for(
 ) -> Layout:
     """Return the layout with exactly these MIG devices.
 
-    UsageError if the GPU has no such profile, or no layout exists.
-
-    Args:
-        held: ids of GPU and compute instances in use; they are kept before others.
+    UsageError if the GPU has no such profile, or no layout exists. `held`: ids of GPU and compute
+    instances in use; they are kept before others.
     """
     wanted = _wanted(gpu, wish)
     if not wanted:

@@ -76,11 +76,8 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     """Build the files that are missing below out_dir, and return their paths.
 
     ContainerNotPossibleError if there is no compiler, or the machine is not in MACHINES; HostError
-    if the compiler fails, or out_dir cannot be written.
-
-    Args:
-        strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
-            than ours and have more warnings.
+    if the compiler fails, or out_dir cannot be written. `strict`: treat compiler warnings as
+    errors, for our tests. A user's compiler may be newer than ours and have more warnings.
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(

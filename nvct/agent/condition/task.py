@@ -266,8 +266,7 @@ def node_reference(node: str) -> Object:
 def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
     """Return an Event of a Node or pod, as `kubectl describe` finds it.
 
-    Args:
-        notice: with reason, message, is_warning; of a device, with its number and moment.
+    `notice`: with reason, message, is_warning; of a device, with its number and moment.
     """
     now = datetime.now(timezone.utc)
     shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"

@@ -50,8 +50,7 @@ def make(context: Context) -> ConfigManager:
 class ConfigManager(Task):
     """The task of the agent that chooses its node's config file; `reload` has it look at once.
 
-    Args:
-        notify: notifies the programs of a change, and returns how many there are.
+    `notify`: notifies the programs of a change, and returns how many there are.
     """
 
     def __init__(

@@ -61,9 +61,7 @@ class Instance:
         """Take the lock; an older instance is asked to yield.
 
         HostError if it does not yield, or the lock is a link or no regular file of one name.
-
-        Args:
-            to_serve: what it offers to the kubelet may stay there until this one offers it.
+        `to_serve`: what it offers to the kubelet may stay there until this one offers it.
         """
         end = time.monotonic() + YIELD_S
         ask_at = 0.0
@@ -118,11 +116,9 @@ async def successor_is_coming(
 
     A DaemonSet with a surge keeps an old pod until the new one is Ready, but only if the old one
     is Ready. Else it deletes the old one as soon as the new one exists, before that has been
-    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode).
-    False also if this is no pod, or if the kubelet does not answer.
-
-    Args:
-        host: name of this host, which is a pod's name.
+    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode). False
+    also if this is no pod, or if the kubelet does not answer. `host`: name of this host, which is
+    a pod's name.
     """
     kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
     if not env.get(POD_ENV) or not kubelet.is_there():

@@ -144,8 +144,7 @@ class Status:
 def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:
     """Return the server for the agent's own socket, where another instance can ask it to yield.
 
-    Args:
-        ends: what is done at a POST, by its path.
+    `ends`: what is done at a POST, by its path.
     """
 
     def answer(request: Request) -> Answer:
@@ -160,9 +159,8 @@ def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.S
 def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
     """Return why the agent on a host does not serve its node yet, "" if it does.
 
-    Args:
-        document: /status of the instance that serves.
-        host: name of this host; each pod has its own.
+    `document`: /status of the instance that serves. `host`: name of this host; each pod has its
+    own.
     """
     if document["host"] != host:
         return f"{document['host']} serves this node"

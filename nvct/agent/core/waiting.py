@@ -20,9 +20,8 @@ DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 class Backoff:
     """How long until the next attempt: longer after each failure.
 
-    Args:
-        spread: each delay is multiplied by a random number between these two, because nodes
-            must not all ask at once.
+    `spread`: each delay is multiplied by a random number between these two, because nodes must not
+    all ask at once.
     """
 
     def __init__(self, longest_s: float = 60.0, spread: tuple[float, float] = (1, 1)) -> None:

@@ -53,9 +53,8 @@ def answer(
 ) -> api.ContainerAllocateResponse:
     """Return the answer for the devices of one container.
 
-    Args:
-        ids: of its devices; all of them exist. Without any, the answer is empty.
-        unique: a text that differs in each answer, for the name of an annotation.
+    `ids`: of its devices; all of them exist. Without any, the answer is empty. `unique`: a text
+    that differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)
     names = list(dict.fromkeys(device.name(settings.device_id_strategy) for device in devices))

@@ -74,10 +74,8 @@ class Endpoint(Sockets):
     async def start(self, replaced: Identity) -> None:
         """Serve on a new socket.
 
-        OSError if the socket cannot be made, or another one is there.
-
-        Args:
-            replaced: of the socket that may be displaced, None if there is none.
+        OSError if the socket cannot be made, or another one is there. `replaced`: of the socket
+        that may be displaced, None if there is none.
         """
         await self.serve(self._server_on, lambda path: identity(path) in (None, replaced))
 

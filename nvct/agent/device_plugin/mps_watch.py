@@ -26,8 +26,7 @@ STARTING = "its MPS control daemon is not ready yet"
 class MpsWatch:
     """The daemons that are wanted, and what is known of them.
 
-    Args:
-        starts: whether daemons are to be started; else another program does that.
+    `starts`: whether daemons are to be started; else another program does that.
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:

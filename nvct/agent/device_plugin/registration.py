@@ -103,11 +103,9 @@ class Registration:
     def compare(self, ids: Collection[str]) -> None:
         """Notice whose devices the kubelet has; to be called every few seconds.
 
-        Another program may register this resource under another socket. While it has devices it
-        is not displaced; when the kubelet has none any more, the registration is lost.
-
-        Args:
-            ids: of the healthy devices that the kubelet has of this resource.
+        Another program may register this resource under another socket. While it has devices it is
+        not displaced; when the kubelet has none any more, the registration is lost. `ids`: of the
+        healthy devices that the kubelet has of this resource.
         """
         if self._state not in ("listed", "refused") or not self.endpoint.is_listed:
             return

@@ -138,9 +138,7 @@ def published(folder: str, driver_version: str) -> Published:
 
     `nvct publish` writes a specification of the host. In layout farm, it gives the driver's files
     by one mount of a view, and one hook. The device plugin cannot make a view from its container.
-
-    Args:
-        driver_version: the loaded driver's; the view of another one is not taken.
+    `driver_version`: the loaded driver's; the view of another one is not taken.
     """
     content = registry.scan((folder,))
     reasons = [error.message for error in content.errors.values()]

@@ -81,11 +81,9 @@ def make(context: Context) -> DevicePlugin:
 class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
-    `reload` has it read the settings again and consider every device healthy.
-
-    Args:
-        starts_mps: whether it starts the control daemons of MPS; else another program does.
-        hands_over: begins some work and returns True if another agent serves this node next.
+    `reload` has it read the settings again and consider every device healthy. `starts_mps`:
+    whether it starts the control daemons of MPS; else another program does. `hands_over`: begins
+    some work and returns True if another agent serves this node next.
     """
 
     def __init__(

@@ -113,8 +113,7 @@ class SliceDevices(NodeObjects):
 class PodMetadata(NodeObjects):
     """Labels and UIDs of the pods of one node.
 
-    Args:
-        allowed: Go's regular expressions, which find a part of a label's name; empty for all.
+    `allowed`: Go's regular expressions, which find a part of a label's name; empty for all.
     """
 
     def __init__(

@@ -75,8 +75,7 @@ def service_name(version: str) -> str:
 def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
-    Args:
-        endpoint: path of its socket, as the kubelet knows it.
+    `endpoint`: path of its socket, as the kubelet knows it.
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),

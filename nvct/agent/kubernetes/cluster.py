@@ -137,10 +137,7 @@ class Cluster:
         """Apply an object on the server's side, and return what it is then.
 
         Keys that the manager applied before and leaves out now are removed. Those of the manifest
-        are taken over from other managers.
-
-        Args:
-            part: status, or all but that.
+        are taken over from other managers. `part`: status, or all but that.
         """
         return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
@@ -157,8 +154,7 @@ class Cluster:
     async def evict(self, namespace: str, name: str, uid: str = "") -> None:
         """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it.
 
-        Args:
-            uid: if given, a pod of another uid is not evicted: status 409.
+        `uid`: if given, a pod of another uid is not evicted: status 409.
         """
         resource: Any = _eviction()
         manifest: Object = {"metadata": {"name": name, "namespace": namespace}}

@@ -136,9 +136,8 @@ def gpu_node(
 ) -> GpuNode:
     """Return a node as it is shown.
 
-    Args:
-        reasons: the latest warning by the name of a pod.
-        worker: the pod of installer and worker on it, whose failure is the agent's.
+    `reasons`: the latest warning by the name of a pod. `worker`: the pod of installer and worker
+    on it, whose failure is the agent's.
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}

@@ -45,8 +45,7 @@ class PodDevice:
 class Pods:
     """The pods of this node that have devices.
 
-    Args:
-        node: its name: a pod of the same name that runs elsewhere by now is another one.
+    `node`: its name: a pod of the same name that runs elsewhere by now is another one.
     """
 
     def __init__(
@@ -61,10 +60,7 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
-        HostError or NvmlError if the kubelet or NVML does not answer.
-
-        Args:
-            gpus: only these, by UUID.
+        HostError or NvmlError if the kubelet or NVML does not answer. `gpus`: only these, by UUID.
         """
         if not self._kubelet.is_there():
             return []

@@ -104,10 +104,8 @@ HEAD = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
 def convert(document: object, templates: Templates | None = None) -> tuple[list[Any], list[str]]:
     """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
 
-    DocumentError if a limit is malformed.
-
-    Args:
-        templates: those of other manifests that go to the same cluster.
+    DocumentError if a limit is malformed. `templates`: those of other manifests that go to the
+    same cluster.
     """
     converted = json.loads(json.dumps(document))
     known = Templates([document]) if templates is None else templates
@@ -287,8 +285,7 @@ def _request(wanted: Wanted, of_labels: str) -> Object:
 def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
     """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
 
-    Args:
-        has_mig: whether it wants a MIG device, whose memory is not that of the label.
+    `has_mig`: whether it wants a MIG device, whose memory is not that of the label.
     """
     parts, changes, spec = [], [], pod.spec
     selector = table(spec.get("nodeSelector"), f"{pod.what}: nodeSelector")

@@ -46,9 +46,7 @@ class Renewals:
         """Make those again that are idle.
 
         ClusterError, HostError or NvmlError if it is not known which devices pods have.
-
-        Args:
-            in_thread: runs a function that changes MIG.
+        `in_thread`: runs a function that changes MIG.
         """
         health = self._health()
         broken = health.broken_instances() if health else ()

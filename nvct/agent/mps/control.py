@@ -109,9 +109,7 @@ class Control:
         """Return how the limits differ from the wanted ones, "" if they do not.
 
         A new daemon has no limits: the percentage alone tells that it was started again.
-
-        Args:
-            thorough: whether to compare the memory of each GPU too.
+        `thorough`: whether to compare the memory of each GPU too.
         """
         wanted = self.daemon.percentage
         answer = self._say(f"get_{PERCENTAGE}")

@@ -203,10 +203,7 @@ class NvmlClient:
     async def released(self, limit_s: int) -> AsyncIterator[None]:
         """Keep NVML without handles while the context lasts; all other requests wait.
 
-        NvmlError if the worker does not end.
-
-        Args:
-            limit_s: how long that may be, for those who wait.
+        NvmlError if the worker does not end. `limit_s`: how long that may be, for those who wait.
         """
         async with self._lock:
             self.busy_s = limit_s

@@ -191,8 +191,7 @@ def _failure(what: str, error: OSError) -> HostError:
 def of_file(folder: str, now: float) -> str:
     """Return why the driver is not to be used, by the file of `nvct agent release`, "" if not so.
 
-    Args:
-        now: by the clock of `time.monotonic`, which all processes of a host share.
+    `now`: by the clock of `time.monotonic`, which all processes of a host share.
     """
     try:
         with SharedFolder.open(folder) as shared:
@@ -208,9 +207,8 @@ def of_file(folder: str, now: float) -> str:
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
     """Return why the driver is not to be used, by the labels of a Node, "" if it may be.
 
-    Args:
-        by_state: whether the state of the upgrade counts. It changes late: when the driver's pod
-            is Ready.
+    `by_state`: whether the state of the upgrade counts. It changes late: when the driver's pod is
+    Ready.
     """
     labels = node["metadata"].get("labels") or {}
     paused = sorted(

@@ -130,11 +130,9 @@ class Hello:
 class Supervisor:
     """One session with NVML, and the answers to requests.
 
-    Args:
-        find_library: returns the library, which only root can change, or raises
-            DriverNotFoundError; None takes the one that a request names.
-        find_roots, host: return this machine's roots, and look and write for an agent, if requests
-            come from another container.
+    `find_library`: returns the library, which only root can change, or raises DriverNotFoundError;
+    None takes the one that a request names. `find_roots`, `host`: return this machine's roots, and
+    look and write for an agent, if requests come from another container.
     """
 
     def __init__(

@@ -99,11 +99,8 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Serve everybody who can connect; return the port.
 
-        OSError if the address is in use, or not this machine's.
-
-        Args:
-            host: a name or address of this machine; "" is all of them.
-            port: 0 is one that is free.
+        OSError if the address is in use, or not this machine's. `host`: a name or address of this
+        machine; "" is all of them. `port`: 0 is one that is free.
         """
         self._has_limits = True
         self._server = await asyncio.start_server(

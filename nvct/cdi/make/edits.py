@@ -34,9 +34,8 @@ def make(
 ) -> Json:
     """Return container edits, without empty lists.
 
-    Args:
-        node_numbers: write type, major and minor of nodes.
-        gid_groups: add the groups of nodes that are not world-accessible to the container.
+    `node_numbers`: write type, major and minor of nodes. `gid_groups`: add the groups of nodes
+    that are not world-accessible to the container.
     """
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}

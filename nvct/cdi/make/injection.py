@@ -49,11 +49,8 @@ def devices(
     """Return the devices; their names are unique.
 
     UnknownDeviceError if a device id names nothing; HostError if no device can be given to a
-    container.
-
-    Args:
-        ids: indices, UUIDs or names of the devices, "all" or "none".
-        all_device: whether to add a device "all" that contains the others.
+    container. `ids`: indices, UUIDs or names of the devices, "all" or "none". `all_device`:
+    whether to add a device "all" that contains the others.
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]

@@ -75,10 +75,8 @@ def _load(path: str) -> Spec:
 def scan(dirs: Sequence[str], read: Callable[[str], Spec] = _load) -> Registry:
     """Read the spec files in folders; a missing folder is permitted.
 
-    Never raises: errors are in `errors` and `conflicts`.
-
-    Args:
-        read: returns the spec in a file, or raises NvctError.
+    Never raises: errors are in `errors` and `conflicts`. `read`: returns the spec in a file, or
+    raises NvctError.
     """
     registry = Registry()
     for priority, folder in enumerate(dirs):

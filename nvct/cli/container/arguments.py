@@ -64,10 +64,8 @@ class Parsed:
 def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = False) -> Parsed:
     """Parse a command line.
 
-    UsageError if an option is unknown or ambiguous, lacks its value or takes none.
-
-    Args:
-        in_order: stop at the first word that is not an option.
+    UsageError if an option is unknown or ambiguous, lacks its value or takes none. `in_order`:
+    stop at the first word that is not an option.
     """
     valid = (*options, *USUAL)
     parsed = Parsed()
@@ -228,10 +226,8 @@ def select_mig_capable(
 ) -> list[Gpu] | None:
     """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
-    RequestError if the value names a device, or only some MIG devices are visible.
-
-    Args:
-        capable: minors of the GPUs that support MIG.
+    RequestError if the value names a device, or only some MIG devices are visible. `capable`:
+    minors of the GPUs that support MIG.
     """
     for word in (option_value or "").split(","):
         if not word:

@@ -177,11 +177,9 @@ def _pid(options: Parsed) -> int:
 def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
     """Return the container that a process belongs to.
 
-    HostError if the process has ended, or mounts would appear on the host.
-
-    Args:
-        pid: the process's number in /proc; 0 for a parent outside this PID namespace.
-        standalone: the process is the parent of this one, as the command line has no --pid.
+    HostError if the process has ended, or mounts would appear on the host. `pid`: the process's
+    number in /proc; 0 for a parent outside this PID namespace. `standalone`: the process is the
+    parent of this one, as the command line has no --pid.
     """
     container_namespace = _mount_namespace(proc, str(pid))
     own_namespace = _mount_namespace(proc, "self")

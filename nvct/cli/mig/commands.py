@@ -232,9 +232,7 @@ def selected(
     """Return a configuration: of a file, or without one of the tables and the hardware.
 
     UsageError or HostError if there is no such file or configuration, or the file is malformed.
-
-    Args:
-        config_file: "" is none, which NVIDIA's program does not allow.
+    `config_file`: "" is none, which NVIDIA's program does not allow.
     """
     if not config_file and not _is_parted():
         require(selected_config=selected_config)

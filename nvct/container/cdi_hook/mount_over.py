@@ -39,11 +39,9 @@ def attach(
 ) -> None:
     """Mount a file over another; kernels before 5.12 need mount(2).
 
-    OSError as the system calls; UnsafePathError if the target vanished.
-
-    Args:
-        source, target: descriptors; `path` is the target's in the container.
-        no_exec: the file cannot be executed, nor mapped as code.
+    OSError as the system calls; UnsafePathError if the target vanished. `source`, `target`:
+    descriptors; `path` is the target's in the container. `no_exec`: the file cannot be executed,
+    nor mapped as code.
     """
     attributes = ATTRIBUTES | (c.MOUNT_ATTR_NOEXEC if no_exec else 0)
     try:

@@ -112,10 +112,8 @@ class Node:
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
         """Return a mount of the host's node for the container.
 
-        HostError if the host does not have the node, or it has another device number.
-
-        Args:
-            dev_root: the folder that contains the host's /dev.
+        HostError if the host does not have the node, or it has another device number. `dev_root`:
+        the folder that contains the host's /dev.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)

@@ -73,10 +73,8 @@ class Cgroup:
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
     """Return the cgroup with the device rules of a process.
 
-    HostError if no cgroup hierarchy with device rules is mounted.
-
-    Args:
-        process: the process, if it is already open; its PID is not looked up again then.
+    HostError if no cgroup hierarchy with device rules is mounted. `process`: the process, if it is
+    already open; its PID is not looked up again then.
     """
     paths = {}
     if process is None:
@@ -137,12 +135,9 @@ def allow(
 ) -> None:
     """Add device rules to a container.
 
-    HostError if the kernel refuses a rule.
-
-    Args:
-        texts: the rules, as entries of linux.resources.devices.
-        configured: linux.resources.devices of its config.json; None if unknown: the existing rules
-            of the cgroup then stay.
+    HostError if the kernel refuses a rule. `texts`: the rules, as entries of
+    linux.resources.devices. `configured`: linux.resources.devices of its config.json; None if
+    unknown: the existing rules of the cgroup then stay.
     """
     rules = _parsed(texts)
     if not rules:

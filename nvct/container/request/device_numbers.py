@@ -232,9 +232,8 @@ def _add(selection: Selection, device: Device, devices: Sequence[Device], own_ki
 def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
-    Args:
-        devices: the text of /proc/devices.
-        minors: the text of /proc/driver/nvidia-caps/mig-minors.
+    `devices`: the text of /proc/devices. `minors`: the text of
+    /proc/driver/nvidia-caps/mig-minors.
     """
     drivers = {str(major): name for name, major in parse_proc_devices(devices).items()}
     words = [line.split() for line in minors.splitlines()]

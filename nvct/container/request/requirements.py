@@ -37,10 +37,8 @@ def gather(
 ) -> list[tuple[str, str]]:
     """Return the (variable, expression) pairs that must hold, sorted by variable.
 
-    RequestError if the expressions together are longer than LENGTH_LIMIT.
-
-    Args:
-        legacy_image: CUDA_VERSION implies a requirement.
+    RequestError if the expressions together are longer than LENGTH_LIMIT. `legacy_image`:
+    CUDA_VERSION implies a requirement.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -87,9 +85,7 @@ def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> 
     """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
     RequirementError if a requirement does not hold; RequestError if a requirement is malformed.
-
-    Args:
-        facts: values of cuda, driver, arch and brand; a missing or empty value is unknown.
+    `facts`: values of cuda, driver, arch and brand; a missing or empty value is unknown.
     """
     for name, expression in requirements:
         if not holds(expression, facts, name):

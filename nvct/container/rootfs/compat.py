@@ -38,10 +38,8 @@ LIST_LIMIT = 1024
 def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     """Return the folder of the compatibility libraries if they are used, else None.
 
-    UnsafePathError if the folder's name is not valid in files of the dynamic linker.
-
-    Args:
-        versions: of the host's driver and its CUDA; the folder of the libraries in images.
+    UnsafePathError if the folder's name is not valid in files of the dynamic linker. `versions`:
+    of the host's driver and its CUDA; the folder of the libraries in images.
     """
     folder = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
     if folder is None:
@@ -82,8 +80,7 @@ def is_wanted(
 ) -> bool:
     """Report whether compatibility libraries are used, by the rules of the incumbent's v1.20.
 
-    Args:
-        compat: driver version of the libraries.
+    `compat`: driver version of the libraries.
     """
     if note is not None:
         if driver is not None and compat is not None:

@@ -75,8 +75,7 @@ class MountTargets:
     def names_in(self, folder: str) -> set[str] | None:
         """Return the names mounted in a folder; None if the whole folder must be read.
 
-        Args:
-            folder: a resolved path in the container.
+        `folder`: a resolved path in the container.
         """
         if self.is_covered(folder):
             return None
@@ -103,11 +102,8 @@ def scan(
 ) -> Libraries:
     """Return (name, path) of the libraries in a folder, by machine.
 
-    UnsafePathError if the folder has too many entries.
-
-    Args:
-        folder: a resolved path in it.
-        shown: the name of the folder in the result.
+    UnsafePathError if the folder has too many entries. `folder`: a resolved path in it. `shown`:
+    the name of the folder in the result.
     """
     names = [name for name in root.listdir(folder, NAME_LIMIT) or () if is_library(name)]
     mounted = mounts.names_in(folder)

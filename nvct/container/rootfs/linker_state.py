@@ -75,11 +75,8 @@ class LinkerState:
     def merged(self, libraries: Libraries, conf: linker.LinkerConf) -> bytes | None:
         """Return the new content of the cache, None if it does not change.
 
-        LdCacheError if a name is not valid in a cache.
-
-        Args:
-            conf: the new drop-in. Cache entries of folders that only the earlier drop-in has are
-                removed.
+        LdCacheError if a name is not valid in a cache. `conf`: the new drop-in. Cache entries of
+        folders that only the earlier drop-in has are removed.
         """
         if self.problem:
             return None

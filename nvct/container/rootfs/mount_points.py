@@ -187,11 +187,8 @@ def _keeps(folder: str, container: str, layers: list[str]) -> bool:
 def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
     """Report whether a mount point exists; False if the path does not exist.
 
-    UnsafePathError if the mount would hide files of the image.
-
-    Args:
-        path: resolved path of the mount point.
-        allowed: names that may be in it.
+    UnsafePathError if the mount would hide files of the image. `path`: resolved path of the mount
+    point. `allowed`: names that may be in it.
     """
     status = root.lstat(path)
     if status is None:

@@ -51,11 +51,9 @@ def in_container(path: str) -> str:
 def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
-    Links for a library folder that the image does not have are skipped.
-
-    Args:
-        links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
-        folder: the folder for libraries of this machine, if it is not the image's own.
+    Links for a library folder that the image does not have are skipped. `links`: (path, path in
+    the view) each; a path may begin with LIBRARIES or LIBRARIES_32. `folder`: the folder for
+    libraries of this machine, if it is not the image's own.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -80,11 +78,8 @@ def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ())
     """Return dangling links into a view that an earlier start made.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
-    capabilities of the earlier start. The number of inspected names is limited.
-
-    Args:
-        folders: folders to search besides those of libraries and programs.
-        current: paths of links that stay.
+    capabilities of the earlier start. The number of inspected names is limited. `folders`: folders
+    to search besides those of libraries and programs. `current`: paths of links that stay.
     """
     if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
