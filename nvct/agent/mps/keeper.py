@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import time
+from _socket import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -30,10 +31,6 @@ from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
 
 PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
 DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it

@@ -21,11 +21,8 @@ from _socket import MSG_NOSIGNAL, socket
 from nvct import errors
 from nvct.errors import DocumentError
 from nvct.oci import jsontext
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 HEADER = 4
 LIMIT = 16 << 20  # bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB.

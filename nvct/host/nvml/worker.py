@@ -25,10 +25,7 @@ from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.calls import Calls, Load
 from nvct.host.nvml.process import DEBUG_ENV
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 PACKAGE = "nvct.host.nvml"
 
