@@ -150,10 +150,10 @@ def _add_ids(user: User, listed: str) -> str:
 def _of_containers(node: Node) -> Iterator[Finding]:
     """Yield a finding for each container whose user namespace may not open its GPU."""
     proc = node.roots.proc
-    seen = {_link(f"{proc}/self/ns/user")}
+    seen = {procfs.link(f"{proc}/self/ns/user")}
     for pid in procfs.processes(proc):
         folder = f"{proc}/{pid}"
-        namespace = _link(f"{folder}/ns/user")
+        namespace = procfs.link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
@@ -184,13 +184,6 @@ def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
             if not stat.S_ISLNK(status.st_mode):
                 nodes.append((name, status))
     return nodes
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 def _may_open(folder: str, node: os.stat_result) -> bool:

@@ -117,7 +117,7 @@ class ConfigManager(Task):
         label = (self._labels or {}).get(known.node_label)
         name = choose(known, label, files(known.source))
         data = self._content(f"{known.source}/{name}") if name else b""
-        if data == _read(known.target):
+        if data == procfs.read_bytes(known.target):
             self.name = name
             return
         try:
@@ -132,7 +132,7 @@ class ConfigManager(Task):
 
     def _content(self, path: str) -> bytes:
         """Return the content of a config file that the programs accept."""
-        if self._checked != (path, _read(path)):
+        if self._checked != (path, procfs.read_bytes(path)):
             self._checked = path, _checked(path)
         return self._checked[1]
 
@@ -142,22 +142,14 @@ class ConfigManager(Task):
 
 
 def _checked(path: str) -> bytes:
-    data = _read(path)
+    data = procfs.read_bytes(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")
     # The folder of MPS is a setting of the programs, which are not this one.
     device_plugin.resolve([f"--config-file={path}", "--mps-root=/"], {})
-    if _read(path) != data:
+    if procfs.read_bytes(path) != data:
         raise HostError(f"config file {path} is being changed")
     return data
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
 
 
 def files(folder: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from nvct.errors import NvctError
+from nvct.host import procfs
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.oci.jsontext import Json
 
@@ -24,7 +25,7 @@ class Store:
     def __init__(self, folder: str, boot_id: str = BOOT_ID, name: str = NAME) -> None:
         self.problem = ""
         self._folder, self._name = folder, name
-        self._boot = _line(boot_id)
+        self._boot = (procfs.read_text(boot_id) or "").strip()
 
     def read(self) -> Json:
         """Return what was written in this boot, None if there is nothing."""
@@ -49,11 +50,3 @@ class Store:
             self.problem = error.message
         else:
             self.problem = ""
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
