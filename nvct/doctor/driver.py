@@ -18,7 +18,7 @@ from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Completed, Run
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import dev_char, device_nodes
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.model import Findings
@@ -110,10 +110,8 @@ def components(ready: str, sys: str) -> dict[str, Finding]:
 
     HostError if the driver container's file cannot be read.
     """
-    try:
+    with OSErrorsAs(HostError, f"{ready} cannot be read"):
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
-    except OSError as error:
-        raise HostError(f"{ready} cannot be read: {error.strerror}") from error
     findings = {}
     for line in text.splitlines():
         key, _, value = line.partition(":" if ":" in line else "=")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.farm import folder, methods, model
 from nvct.farm.folder import Farm
 from nvct.farm.methods import RefusedError, ViewContent
@@ -64,14 +64,15 @@ def build(
     existing = _existing(farm, job, allowed)
     if existing is not None:
         return existing
-    try:
-        with farm.lock():
-            return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
-    except OSError as error:
-        raise HostError(
-            f"no view can be made in {farm.path}: {error.strerror}",
+    with (
+        OSErrorsAs(
+            HostError,
+            f"no view can be made in {farm.path}",
             hint="nvct farm build as root makes one that everybody can use",
-        ) from error
+        ),
+        farm.lock(),
+    ):
+        return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
 
 
 def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
@@ -115,13 +116,12 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
     view_files, sources, left_out = [], [], []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
-        try:
+        with OSErrorsAs(
+            HostError,
+            f"{path} is gone while a view is made",
+            hint="is the driver being installed? try again",
+        ):
             status = os.lstat(path)
-        except OSError as error:
-            raise HostError(
-                f"{path} is gone while a view is made: {error.strerror}",
-                hint="is the driver being installed? try again",
-            ) from error
         reason = _unusable(status)
         if reason:
             left_out.append((path, reason))
@@ -281,10 +281,8 @@ def put_aside(farm: Farm, name: str) -> str:
     except OSError:
         pass  # no folder
     temporary = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be replaced"):
         farm.kernel.rename(path, temporary)
-    except OSError as error:
-        raise HostError(f"{path} cannot be replaced: {error.strerror}") from error
     return temporary
 
 

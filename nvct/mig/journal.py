@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState, Placement
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, Part, layout_of
@@ -216,10 +216,9 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
+        with OSErrorsAs(
+            HostError,
+            f"a change of MIG cannot be recorded in {self.folder}",
+            hint="it needs root, and a folder that can be written",
+        ):
             yield
-        except OSError as error:
-            raise HostError(
-                f"a change of MIG cannot be recorded in {self.folder}: {error.strerror}",
-                hint="it needs root, and a folder that can be written",
-            ) from error

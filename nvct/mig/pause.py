@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
-from nvct.errors import HostError, UnsafePathError
+from nvct.errors import HostError, OSErrorsAs, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
 
 Instance: TypeAlias = tuple[int, int]
@@ -39,13 +39,9 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
     and compute instance. All other devices of these GPUs are paused.
     """
     with contextlib.ExitStack() as announced:
-        try:
+        with OSErrorsAs(HostError, f"a change of MIG cannot be announced in {folder}/{FILE}"):
             shared = announced.enter_context(SharedFolder.open(folder, create=FOLDER_MODE))
             fd = _write(shared, paused)
-        except OSError as error:
-            raise HostError(
-                f"a change of MIG cannot be announced in {folder}/{FILE}: {error.strerror}"
-            ) from error
         announced.callback(_withdraw, shared, fd)
         time.sleep(wait_s)
         yield

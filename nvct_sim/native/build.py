@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from nvct.errors import ContainerNotPossibleError, HostError
+from nvct.errors import ContainerNotPossibleError, HostError, OSErrorsAs
 
 FOLDER = Path(__file__).parent
 NVML = ("nvml/*.c",)
@@ -93,17 +93,16 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     built = _in(folder)
     if all((folder / name).exists() for name in NAMES):
         return built
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"cannot build the simulated NVML library in {out_dir}",
+        hint="choose a folder that can be written",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
         _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
         _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
         _compile([compiler, *common, *SMI_FLAGS], MPS, (), built.mps_control)
-    except OSError as error:
-        raise HostError(
-            f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
-            hint="choose a folder that can be written",
-        ) from error
     return built
 
 
@@ -137,7 +136,7 @@ def _is_shipped(digest: str) -> bool:
 
 def _extracted(folder: Path) -> Built:
     """Extract SHIPPED into a folder and return the paths of its files."""
-    try:
+    with OSErrorsAs(HostError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
             for name in NAMES:
@@ -145,8 +144,6 @@ def _extracted(folder: Path) -> Built:
                     file.write(archive.read(name))
                 os.chmod(file.name, MODE)
                 os.rename(file.name, folder / name)
-    except OSError as error:
-        raise HostError(f"cannot write to {folder}: {error.strerror}") from error
     return _in(folder)
 
 

@@ -21,7 +21,7 @@ from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.kubernetes import node_watch
 from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, OSErrorsAs
 from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
@@ -120,12 +120,10 @@ class ConfigManager(Task):
         if data == procfs.read_bytes(known.target):
             self.name = name
             return
-        try:
+        with OSErrorsAs(HostError, f"{known.target} cannot be written"):
             os.makedirs(os.path.dirname(known.target), exist_ok=True)
             # A link there is of NVIDIA's program.
             write_atomic(known.target, data, mode=MODE, sync=False)
-        except OSError as error:
-            raise HostError(f"{known.target} cannot be written: {error.strerror}") from error
         self.name = name
         count = self._notify() if known.send_signal and not known.oneshot else 0
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
@@ -154,13 +152,12 @@ def _checked(path: str) -> bytes:
 
 def files(folder: str) -> list[str]:
     """Return a folder's config files, a ConfigMap's links too; HostError if it cannot be read."""
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"the folder of config files {folder}",
+        hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
+    ):
         found = sorted(os.listdir(folder))
-    except OSError as error:
-        raise HostError(
-            f"the folder of config files {folder}: {error.strerror}",
-            hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
-        ) from error
     return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
 
 

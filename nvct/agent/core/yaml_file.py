@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from nvct.errors import DocumentError
+from nvct.errors import DocumentError, OSErrorsAs
 from nvct.host.yaml_aliases import LimitedAliases
 
 T = TypeVar("T")
@@ -57,11 +57,8 @@ def tag_of(value: str) -> str:
 
 def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
     """Return the bytes of a file; DocumentError if it cannot be read, or is too large."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(size_limit + 1)
-    except OSError as error:
-        raise DocumentError(f"{what} {path}: {error.strerror}") from error
+    with OSErrorsAs(DocumentError, f"{what} {path}"), open(path, "rb") as file:
+        data = file.read(size_limit + 1)
     if len(data) > size_limit:
         raise DocumentError(f"{what} {path} has more than {size_limit >> 20} MiB")
     return data

@@ -13,7 +13,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.facts import Labels
 from nvct.agent.labels.settings import Settings
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.linux.files import write_atomic
 
 
@@ -51,13 +51,9 @@ class File(Output):
 
     async def write(self, labels: Labels) -> None:
         """Replace the file by a rename; its temporary file begins with a dot, which NFD skips."""
-        try:
+        with OSErrorsAs(HostError, f"labels cannot be written to {self._path}"):
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             write_atomic(self._path, text_of(labels).encode(), mode=MODE, sync=False)
-        except OSError as error:
-            raise HostError(
-                f"labels cannot be written to {self._path}: {error.strerror}"
-            ) from error
 
     async def close(self) -> None:
         """Remove the file, unless it stays."""

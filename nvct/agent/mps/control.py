@@ -18,7 +18,7 @@ import time
 from nvct.agent.mps import shm
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"
@@ -64,14 +64,12 @@ class Control:
         own = shm.make_folders(self._place, self.daemon)
         self._set_compute_mode(EXCLUSIVE)
         pipe, log = self._place.folders(self.daemon.resource)
-        try:
+        with OSErrorsAs(HostError, f"{PROGRAM} cannot be started"):
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
             # An older program, without the option, ends at once.
             is_ready = self.daemon.multi_user and not self._run_daemon("-f", MULTI_USER, shm=own)
             status = 0 if is_ready else self._run_daemon("-f", shm=own)
-        except OSError as error:
-            raise HostError(f"{PROGRAM} cannot be started: {error.strerror}") from error
         if status:
             raise HostError(f"{PROGRAM} has ended with status {status}; see {log}/control.log")
 
@@ -181,14 +179,12 @@ class Control:
                 self._run(SMI, "-i", uuid, "-c", mode)
 
     def _run(self, program: str, *words: str, command: str = "") -> str:
-        try:
+        with OSErrorsAs(HostError, f"{program} cannot be started"):
             child = subprocess.Popen(
                 self._place.command(program, *words),
                 env=self._place.environment(self.daemon.resource),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        except OSError as error:
-            raise HostError(f"{program} cannot be started: {error.strerror}") from error
         try:
             data = _told(child, f"{command}\n".encode(), time.monotonic() + CALL_S)
         except subprocess.TimeoutExpired as error:

@@ -19,7 +19,7 @@ from typing import Any
 from nvct.cdi import versions
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.linux.files import read_bytes, write_atomic
 
 FORMATS = ("yaml", "json")
@@ -84,7 +84,11 @@ def save(
         path += f".{format or 'yaml'}"
     usual = "json" if ending == ".json" and not is_stream else "yaml"
     data = dumps(spec, format or usual, comment, source=path)
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"CDI spec {path} cannot be written",
+        hint="choose another --output, or run as root",
+    ):
         if is_stream:
             with open(path, "wb") as file:
                 file.write(data)
@@ -93,11 +97,6 @@ def save(
         # Engines that watch the folder would read all files again.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
-    except OSError as error:
-        raise HostError(
-            f"CDI spec {path} cannot be written: {error.strerror}",
-            hint="choose another --output, or run as root",
-        ) from error
     return path
 
 

@@ -30,7 +30,7 @@ from nvct.container.prestart.deliver import Delivery
 from nvct.container.request import visible_devices
 from nvct.container.request.free import want_of
 from nvct.container.request.model import Request
-from nvct.errors import HostError, RequestError, UsageError
+from nvct.errors import HostError, OSErrorsAs, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
 from nvct.kernel.calls import Kernel, query_device_programs
@@ -308,16 +308,13 @@ def allow(
 
 
 def _is_restricted(cgroup: rules.Cgroup) -> bool:
-    try:
+    with OSErrorsAs(
+        HostError, f"the device rules of {cgroup.folder} cannot be read", hint="add --no-cgroups"
+    ):
         if not cgroup.unified:
             with open(f"{cgroup.folder}/devices.list", encoding="ascii") as file:
                 return not file.read(2).startswith("a")
         return any(_programs(folder) for folder in cgroup.folders())
-    except OSError as error:
-        raise HostError(
-            f"the device rules of {cgroup.folder} cannot be read: {error.strerror}",
-            hint="add --no-cgroups",
-        ) from error
 
 
 def _programs(folder: str) -> list[int]:

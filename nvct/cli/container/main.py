@@ -22,7 +22,7 @@ from nvct import errors, paths
 from nvct.cli.container import arguments as args
 from nvct.cli.container.arguments import Option, Parsed
 from nvct.config.model import Config
-from nvct.errors import HostError, NvctError, UsageError
+from nvct.errors import HostError, NvctError, OSErrorsAs, UsageError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
 from nvct.host.nvml.session import NvmlSession
@@ -66,15 +66,13 @@ class Log:
         self._file: IO[str] | None = None
         if not path:
             return
-        try:
+        with OSErrorsAs(UsageError, f"cannot write to {path}"):
             if path in STREAMS:
                 fd = os.dup(STREAMS[path])
             elif path == TERMINAL:
                 fd = os.open(path, os.O_WRONLY | os.O_NOCTTY)
             else:
                 fd = open_log(path)
-        except OSError as error:
-            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
         self._file = open(fd, "a", encoding="utf-8")  # noqa: SIM115  for the whole run
 
     def __call__(self, text: str) -> None:
@@ -257,11 +255,11 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
     from nvct.linux import ldcache
 
     cache_path = join(roots.driver_root, path)
-    try:
-        with open(cache_path, "rb") as file:
-            cache = ldcache.parse(file.read(ldcache.LIMIT + 1))
-    except OSError as error:
-        raise HostError(f"--ldcache: {cache_path} cannot be read: {error.strerror}") from error
+    with (
+        OSErrorsAs(HostError, f"--ldcache: {cache_path} cannot be read"),
+        open(cache_path, "rb") as file,
+    ):
+        cache = ldcache.parse(file.read(ldcache.LIMIT + 1))
     folders = dict.fromkeys(os.path.dirname(entry[1]) for entry in cache.entries)
     search_paths = [
         join(roots.driver_root, folder) for folder in folders if folder.startswith("/")

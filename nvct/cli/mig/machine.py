@@ -11,7 +11,7 @@ from functools import partial
 
 from nvct.agent.core.instance import FOLDER, SOCKET
 from nvct.cli.context import settings_in_force
-from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
+from nvct.errors import DriverNotFoundError, HostError, NvctError, OSErrorsAs, UsageError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
@@ -69,11 +69,9 @@ def read(path: str) -> str:
 
 def write(path: str, text: str) -> None:
     """Replace a file, whole or not at all; HostError if it cannot be written."""
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         mode = None if os.path.exists(path) else 0o644
         files.write_atomic(path, text.encode(), mode=mode, follow=True)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def require(**values: str) -> None:

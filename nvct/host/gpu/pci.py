@@ -16,7 +16,7 @@ import os
 import re
 from typing import NamedTuple
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
@@ -109,11 +109,8 @@ def host_drivers(roots: Roots) -> list[HostDriver]:
     """
     drivers = []
     for path in nvidia_devices(roots):
-        try:
-            with open(f"{path}/config", "rb") as file:
-                space = file.read(SIZE)
-        except OSError as error:
-            raise HostError(f"{path}/config: {error.strerror}") from error
+        with OSErrorsAs(HostError, f"{path}/config"), open(f"{path}/config", "rb") as file:
+            space = file.read(SIZE)
         if len(space) < SIZE:
             raise HostError(
                 f"{path}/config: only {len(space)} bytes are readable, vGPUs are not recognized",

@@ -34,7 +34,7 @@ from functools import partial
 from importlib import import_module
 from typing import IO, Any, BinaryIO, TypeAlias, cast
 
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.host.snapshot.redaction import Uuids, cleaned
 from nvct.linux.files import write_atomic
 
@@ -119,7 +119,7 @@ def save(snapshot: Snapshot, path: str) -> None:
 
     HostError if the snapshot cannot be written, or the folder exists.
     """
-    try:
+    with OSErrorsAs(HostError, f"cannot write a snapshot to {path}"):
         if path.endswith((".tar.gz", ".tgz")):
             write_atomic(path, packed(snapshot), follow=True)
             return
@@ -129,8 +129,6 @@ def save(snapshot: Snapshot, path: str) -> None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "xb") as file:
                 file.write(data)
-    except OSError as error:
-        raise HostError(f"cannot write a snapshot to {path}: {error.strerror}") from error
 
 
 def packed(snapshot: Snapshot) -> bytes:

@@ -143,3 +143,18 @@ def test_the_documentation_tells_the_exit_statuses() -> None:
 
     assert {code: int(status) for code, status, _ in items} == expected
     assert all(re.search(r"\.\s.*\.$", text, re.DOTALL) for _, _, text in items)
+
+
+def test_an_os_error_of_a_block_gets_a_text_and_the_systems_reason() -> None:
+    with pytest.raises(
+        HostError, match="^/x cannot be read: No such file or directory$"
+    ) as raised:
+        with errors.OSErrorsAs(HostError, "/x cannot be read", hint="make it"):
+            raise FileNotFoundError(2, "No such file or directory", "/x")
+    assert raised.value.hint == "make it"
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_other_errors_of_such_a_block_stay_what_they_are() -> None:
+    with pytest.raises(RequestError, match="^a$"), errors.OSErrorsAs(HostError, "no"):
+        raise RequestError("a")
