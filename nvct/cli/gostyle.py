@@ -234,10 +234,7 @@ class LazyGroup(GoGroup):
         return sorted(self.table)
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import and return a command.
-
-        HostError if the command needs the simulation, which is not installed.
-        """
+        """Import and return a command; HostError if the simulation it needs is not installed."""
         if name not in self.table:
             return None
         module, attribute, _text = self.table[name]

@@ -117,10 +117,7 @@ def _row(use: Use) -> tuple[str, ...]:
 
 
 def uses_of_host(roots: Roots) -> list[Use]:
-    """Return who uses the GPUs now.
-
-    DriverNotFoundError if there is no NVML; NvmlError if NVML does not answer.
-    """
+    """Return who uses the GPUs; DriverNotFoundError without NVML, NvmlError if it is silent."""
     from nvct.host import gpu_record
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples

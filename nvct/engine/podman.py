@@ -74,10 +74,7 @@ class Merged:
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return the settings of all files.
-
-    DocumentError if one cannot be read; EngineConfigError if one is malformed.
-    """
+    """Return the settings of all files; DocumentError or EngineConfigError if one is wrong."""
     merged = _merged(_order(options, files), files)
     return State(
         files=tuple(merged.files),

@@ -49,10 +49,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 
 
 def read_policy(path: str) -> str:
-    """Return the text of a file with the table [nvct.policy].
-
-    UsageError if it cannot be read, or has something else.
-    """
+    """Return the text of a file that has the table [nvct.policy] and no more; else UsageError."""
     option = f"--policy-file {path}"
     try:
         text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")

@@ -283,10 +283,7 @@ def fill_script(built: Built) -> bytes:
 
 
 def static_pie(compiler: str) -> list[str]:
-    """Return how a compiler links a static program that can be loaded at any address.
-
-    musl-gcc takes -static-pie for -pie.
-    """
+    """Return how a compiler links a static program for any address: musl-gcc by -static-pie."""
     if os.path.basename(compiler) != "musl-gcc":
         return ["-static-pie"]
     folder = f"/usr/lib/{platform.machine()}-linux-musl"

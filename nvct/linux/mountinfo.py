@@ -64,10 +64,7 @@ def targets(text: str) -> list[str]:
 
 
 def unescape(text: str) -> str:
-    r"""Decode the octal escapes of space, tab, newline and backslash.
-
-    The kernel does not escape any other bytes.
-    """
+    r"""Decode the kernel's octal escapes: of space, tab, newline and backslash, and no others."""
     if "\\" not in text:
         return text
     first, *parts = text.split("\\")

@@ -76,10 +76,7 @@ def plan_of(state: Mapping[str, Any]) -> Plan:
 
 
 def check(plan: Plan, state: MigState) -> None:
-    """Check that this machine can have what a checkpoint says.
-
-    UsageError if a GPU is not there, or cannot have such instances.
-    """
+    """Check that this machine can have what a checkpoint says; UsageError if it cannot."""
     gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
     for uuid, layout in plan.layouts.items():
         if uuid not in gpus:

@@ -35,10 +35,7 @@ class ProfileName:
 
 
 def parse_profile(text: str) -> ProfileName:
-    """Return a profile's name.
-
-    DocumentError, in the words of NVIDIA's library, if the text is not one.
-    """
+    """Return a profile's name; DocumentError, in words of NVIDIA's library, if it is none."""
     if not text:
         raise DocumentError("profile is the empty string")
     if "+" in text and "-" in text:

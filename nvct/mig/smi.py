@@ -69,10 +69,7 @@ LOOK_S = 0.2
 
 
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
-    """Reset GPUs, and return them.
-
-    UsageError if there is no such GPU; HostError if a process has a GPU open, or nvidia-smi fails.
-    """
+    """Reset GPUs, and return them; UsageError if one is missing, HostError if that fails."""
     every = machine.session.mig().gpus
     gpus = find_gpus(every, names)
     with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):

@@ -170,10 +170,7 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
 def _compile(
     command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
 ) -> None:
-    """Compile sources, patterns below FOLDER, into a file beside the target, and rename it.
-
-    Two builds may run at the same time.
-    """
+    """Compile sources below FOLDER beside the target, then rename: two builds may run at once."""
     handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     files = sorted(str(path) for pattern in sources for path in FOLDER.glob(pattern))

@@ -78,10 +78,7 @@ class Context:
     def load(
         self, resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]]
     ) -> T:
-        """Return the settings as they are now, after warnings are logged.
-
-        UsageError or DocumentError if a setting is wrong.
-        """
+        """Return the settings, log warnings; UsageError or DocumentError if a setting is wrong."""
         return self.journal.warned(resolve(self.words, self.env))
 
     def connect(self, kubeconfig: str | None = None) -> Cluster:

@@ -76,10 +76,7 @@ class Sockets:
             raise OSError(f"no socket can be made in {folders[0]}") from error
 
     async def stop(self) -> None:
-        """End the server; remove the sockets that are still ours, the last one first.
-
-        Those in a folder that is read-only stay.
-        """
+        """End the server, and remove the sockets that are still ours, as far as we may."""
         for path in reversed(self._files):
             if _file(path) == self._files[path]:
                 with contextlib.suppress(OSError):

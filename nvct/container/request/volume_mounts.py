@@ -27,10 +27,7 @@ IMEX = "imex/"
 
 
 def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the distinct device words of the mounts, in order.
-
-    RequestError if a mount below cdi/ is not a CDI name.
-    """
+    """Return the mounts' distinct device words in order; RequestError for no CDI name in cdi/."""
     words: list[str] = []
     for request in _requests(mounts):
         if request.startswith(CDI):
