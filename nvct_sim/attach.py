@@ -294,11 +294,9 @@ def exec_in(
 ) -> int:
     """Run a program on a node and return its exit status, or 128 + N if signal N ends it.
 
-    The program gets the signals that ask this process to end.
-
-    Raises:
-        HostError: the node cannot be attached on this machine.
-        UsageError: the program does not exist or cannot be executed.
+    The program gets the signals that ask this process to end. Raises HostError if the node cannot
+    be attached on this machine, and UsageError if the program does not exist or cannot be
+    executed.
     """
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []

@@ -104,10 +104,7 @@ def remove(folder: Path) -> None:
     """Remove a folder that this user owns, with all its contents.
 
     Containers' roots and driver views have folders of mode 0555. Only root can empty such folders
-    without a change of mode.
-
-    Raises:
-        OSError: an entry cannot be removed.
+    without a change of mode. Raises OSError if an entry cannot be removed.
     """
     folder.chmod(stat.S_IRWXU)
     for path, names, _ in os.walk(folder):  # top down: a folder's mode changes before it is read

@@ -59,11 +59,7 @@ class Step:
 
 
 def read(path: Path) -> tuple[Step, ...]:
-    """Return the steps of a script, in the order of their times.
-
-    Raises:
-        DocumentError: the file is no script; the message names the step.
-    """
+    """Return a script's steps, in the order of their times; DocumentError if the file is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -219,11 +219,7 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 
 def environment(replay: Replay) -> dict[str, str]:
-    """Write a config.toml for the tree; return the variables that make nvct programs use it.
-
-    Raises:
-        HostError: the file cannot be written.
-    """
+    """Write a config.toml for the tree; return the variables that make nvct programs use it."""
     path = f"{replay.tree}/config.toml"
     folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
     values = {name: json.dumps(folder) for name, folder in folders.items()}

@@ -121,10 +121,8 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     """Return the inventory of mode csv on a machine without JetPack's lists: a GPU without nodes.
 
     As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
-    a warning tells why they have no GPU.
-
-    Raises:
-        HostError: this is a Tegra, and its lists are missing.
+    a warning tells why they have no GPU. Raises HostError if this is a Tegra, and its lists are
+    missing.
     """
     from nvct.host import procfs
     from nvct.host.model import Inventory, NamedDevice

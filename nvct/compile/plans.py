@@ -78,11 +78,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that only equal ones have.
-
-        Raises:
-            NvctError: they are malformed.
-        """
+        """Return a device's edits, and a text that only equal ones have; NvctError."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)
@@ -298,10 +294,8 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
 def in_parts(inventory: Inventory, options: Options) -> Own:
     """Return the edits by capability: key "" has those of every container.
 
-    Each other key has the edits that its capability adds.
-
-    Raises:
-        UsageError, UnknownDeviceError, HostError: as `generate`.
+    Each other key has the edits that its capability adds. Raises UsageError, UnknownDeviceError or
+    HostError as `generate`.
     """
     job = generate.prepare(inventory, options)
     return Own(

@@ -221,11 +221,7 @@ class Failures:
         self._proc = proc_root
 
     def check(self) -> None:
-        """Raise the last failure if it counts for this process.
-
-        Raises:
-            NvctError: the failure.
-        """
+        """Raise the last failure, an NvctError, if it counts for this process."""
         record = self._store.read_json(self._name)
         if record is None or record.get("nvct-failed") != FORMAT:
             return

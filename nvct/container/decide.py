@@ -63,11 +63,7 @@ class Decision:
         return self.request is not None or bool(self.engine and self.removal is None)
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
-        """Edit the bundle's config.json in memory and, with a kernel, the container's root.
-
-        Raises:
-            NvctError: the request is refused.
-        """
+        """Edit config.json in memory and, with a kernel, the container's root; NvctError."""
         if self.error is not None:
             raise self.error
         from nvct.container.plan import inject
@@ -223,10 +219,8 @@ def _answer(
 def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
     """Report whether a container gets the driver by a view, if a view fits it.
 
-    The container's variable can only choose among the layouts that config.toml allows.
-
-    Raises:
-        RequestError: the variable names no layout.
+    The container's variable can only choose among the layouts that config.toml allows. Raises
+    RequestError if the variable names no layout.
     """
     prefix = f"{LAYOUT}="
     layout = ([e[len(prefix) :] for e in bundle.env if e.startswith(prefix)] or [""])[-1]

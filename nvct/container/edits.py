@@ -39,12 +39,7 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
 
 
 def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
-    """Return the compiled edits for a request.
-
-    Raises:
-        StalePlanError: a plan no longer describes the host.
-        NvctError: a device is not available.
-    """
+    """Return the compiled edits for a request; StalePlanError, or NvctError without a device."""
     capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     request.plans = []

@@ -155,10 +155,8 @@ def _mig_names(
 def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: Host) -> None:
     """Check the requirements on brand and architecture for each requested GPU.
 
-    As in libnvidia-container, a requirement on a property that NVML does not report is met.
-
-    Raises:
-        RequirementError: a GPU does not meet a requirement.
+    As in libnvidia-container, a requirement on a property that NVML does not report is met. Raises
+    RequirementError if a GPU does not meet a requirement.
     """
     from nvct.container.request.requirements import check
 

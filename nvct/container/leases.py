@@ -167,10 +167,8 @@ def _is_unknown(uid: int) -> bool:
 def all_in(fd: int) -> list[Lease]:
     """Return all leases of a folder, also those that do not count.
 
-    It looks twice: a hook may rename a lease during the first look, once in its life.
-
-    Raises:
-        UnsafePathError: it has more than NAMES files.
+    It looks twice: a hook may rename a lease during the first look, once in its life. Raises
+    UnsafePathError if it has more than NAMES files.
     """
     leases: dict[str, Lease] = {}
     for _ in range(2):
@@ -352,11 +350,7 @@ def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[
 
 
 def release(folder: str, pid: int) -> None:
-    """End the leases of a process.
-
-    Raises:
-        UnsafePathError: as `open_folder`, `all_in`.
-    """
+    """End the leases of a process. Raises UnsafePathError as `open_folder`, `all_in`."""
     fd = open_folder(folder)
     try:
         for lease in all_in(fd):
@@ -376,11 +370,7 @@ def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
 
 
 def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
-    """Give all leases of a process, PID.START, to the container's first process.
-
-    Raises:
-        HostError: it has fewer than `count`, or the container's process is not seen.
-    """
+    """Give all leases of a process, PID.START, to the container's first process; HostError."""
     start = _start_of_container(pid)
     fd = open_folder(folder)
     try:

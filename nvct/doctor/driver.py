@@ -192,11 +192,7 @@ DEV_CHAR = "/host-dev-char"
 
 
 def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
-    """Make the links; load modules and make nodes if needed.
-
-    Raises:
-        HostError: the kernel has no major for a node.
-    """
+    """Make links, nodes and load modules if needed; HostError if the kernel lacks a major."""
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here
     if found.is_host or found.dev_root == found.root:

@@ -88,11 +88,7 @@ class Reader(Host):
         self.used: list[model.Plan] = []
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
-        """Return a plan as the shim would find it.
-
-        Raises:
-            NvctError: the plan cannot be compiled.
-        """
+        """Return a plan as the shim would find it; NvctError if it cannot be compiled."""
         before = self.clock.end(then=f"plan {name}")
         how = "read"
         try:
@@ -106,11 +102,7 @@ class Reader(Host):
         return plan
 
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the devices that the shim would choose now; nothing is leased.
-
-        Raises:
-            HostError: too few are free, or they cannot be looked for.
-        """
+        """Return the devices that the shim would choose, without a lease; HostError if too few."""
         if os.geteuid():
             posix.close(leases.open_folder(leases.folder_of(self.env), create=False))
             self.notes.append("without root, containers of other users are seen if they compute")

@@ -194,11 +194,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Return which devices are free, who uses the others, and the path of the hook program.
-
-    Raises:
-        NvctError: as `of_host`.
-    """
+    """Return which devices are free, who uses the others, and the path of the hook program."""
     match args:
         case ["free", path, folder, memory, profile]:
             settings = load.load(path)

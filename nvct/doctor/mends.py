@@ -85,11 +85,7 @@ def step(mend: Mend, host: Host) -> Step:
 
 
 def lines(mend: Mend, host: Host) -> Iterator[str]:
-    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo.
-
-    Raises:
-        NvctError: a path cannot be looked at.
-    """
+    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo."""
     findings = Findings()
     if mend.words == NODES:
         nodes = device_nodes.plan_nodes(host.roots, device_nodes.KINDS, findings)

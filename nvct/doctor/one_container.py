@@ -48,10 +48,8 @@ class Found:
 def find(node: Node, word: str) -> list[Found]:
     """Return the running containers with a name, a pod's name, an id, or a process id.
 
-    Of an id, a word has at least the first SHORT digits.
-
-    Raises:
-        UsageError: no running container of this host has it.
+    Of an id, a word has at least the first SHORT digits. Raises UsageError if no running container
+    of this host has it.
     """
     containers, proc = node.containers, node.roots.proc
     own = engine_files.own_names(node.env)

@@ -39,11 +39,7 @@ CDI_IS_ON = (2, 0)
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what containerd's files say.
-
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
-    """
+    """Return what containerd's files say; DocumentError if one is malformed or unreadable."""
     config = loading.load(options, files)
     cri = config.effective()
     return State(

@@ -283,11 +283,7 @@ def _holder(config: Config, key: Path, target: Target) -> str:
 
 
 def check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:
-    """Refuse an edit that has no effect because of another file.
-
-    Raises:
-        EngineConfigError: it has none.
-    """
+    """Refuse an edit (EngineConfigError) that has no effect because of another file."""
     config = loading.load(options, EditedFiles(files, edits))
     registered = config.effective().runtimes
     for handler in options.handlers:

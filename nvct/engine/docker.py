@@ -35,12 +35,7 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what daemon.json says; CDI also by the release, if that is known.
-
-    Raises:
-        DocumentError: it cannot be read.
-        EngineConfigError: it is malformed, with line and column.
-    """
+    """Return what daemon.json says, and CDI by the release; DocumentError, EngineConfigError."""
     path = options.config or CONFIG
     data = files.read(path)
     document = json_file.parse(data, path)

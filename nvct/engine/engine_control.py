@@ -107,10 +107,8 @@ class EngineControl:
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
 
-        The files may be `restored`, which are the former ones again.
-
-        Raises:
-            EngineError: the engine is not well with its files.
+        The files may be `restored`, which are the former ones again. Raises EngineError if the
+        engine is not well with its files.
         """
         removing = restored or self.removing
         options = self._engine_options()

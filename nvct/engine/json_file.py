@@ -143,10 +143,8 @@ def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | Non
     """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
-    new member is the last one of its object, in the style of the others.
-
-    Raises:
-        EngineConfigError: the file cannot be edited, with line and column.
+    new member is the last one of its object, in the style of the others. Raises EngineConfigError
+    if the file cannot be edited, with line and column.
     """
     document = start = parse(data, path)
     for where, value in edits:

@@ -48,11 +48,7 @@ class Syntax:
     )
 
     def parse(self, data: bytes, path: str) -> Table:
-        """Return what a file says.
-
-        Raises:
-            EngineConfigError: it is malformed.
-        """
+        """Return what a file says. Raises EngineConfigError if it is malformed."""
         if self.is_json:
             return json_file.parse(data, path).data
         # Some engines accept bytes that are not UTF-8; others have refused them before.
@@ -139,11 +135,7 @@ PROGRAM = {"docker": "dockerd", "containerd": "containerd", "crio": "crio", "pod
 
 
 def of(engine: str) -> Module:
-    """Return an engine's module: state and plan.
-
-    Raises:
-        UsageError: there is no such engine.
-    """
+    """Return an engine's module: state and plan. Raises UsageError if there is no such engine."""
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
     return cast("Module", importlib.import_module(f"nvct.engine.{engine}"))
@@ -166,11 +158,7 @@ def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
 
 
 def check_absolute(option: str, path: str) -> None:
-    """Refuse a path that is not absolute.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Refuse a path that is not absolute. Raises UsageError if it is not."""
     if not posixpath.isabs(path):
         raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 
@@ -200,11 +188,7 @@ def drop_in(engine: str, option: str) -> str | None:
 
 
 def check_name(name: str | None, option: str) -> None:
-    """Refuse a runtime without a name; None stands for the default name.
-
-    Raises:
-        UsageError: the name is empty.
-    """
+    """Refuse a runtime with an empty name (UsageError); None stands for the default name."""
     if name == "":
         raise UsageError("the runtime's name is empty", hint=f"{option}={NAME}")
 

@@ -38,11 +38,7 @@ CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.grpc.v1", "io.contain
 
 
 def ask(path: str, target: str) -> tuple[int, bytes]:
-    """Return status and body of an HTTP GET over a Unix socket.
-
-    Raises:
-        OSError: nobody answers.
-    """
+    """Return status and body of an HTTP GET over a Unix socket; OSError if nobody answers."""
     import http.client
 
     connection = http.client.HTTPConnection("localhost", timeout=ANSWER_TIMEOUT_S)
@@ -99,11 +95,7 @@ def reloaded(path: str, since: float) -> bool:
 
 
 def runtimes(path: str) -> set[str]:
-    """Return the runtimes that dockerd lists.
-
-    Raises:
-        OSError: it does not answer.
-    """
+    """Return the runtimes that dockerd lists. Raises OSError if it does not answer."""
     status, body = ask(path, "/info")
     try:
         if status == 200:
@@ -114,11 +106,7 @@ def runtimes(path: str) -> set[str]:
 
 
 def document(body: bytes) -> dict[str, object]:
-    """Return the JSON object in a daemon's answer.
-
-    Raises:
-        ValueError: the answer is something else.
-    """
+    """Return the JSON object in a daemon's answer; ValueError if it is something else."""
     try:
         data = json.loads(body)
     except RecursionError as error:
@@ -129,11 +117,7 @@ def document(body: bytes) -> dict[str, object]:
 
 
 def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kind) -> Kind:
-    """Return a member of an answer; a default if it is null or missing.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
+    """Return a member, a default if it is null or missing; ValueError if it is of another kind."""
     value = data.get(name)
     if value is None:
         return default

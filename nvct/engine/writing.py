@@ -91,9 +91,7 @@ ABSENT = PathState()
 def state_of(path: str) -> PathState:
     """Return what is at a path; links are not followed.
 
-    Raises:
-        HostError: it cannot be read.
-        DocumentError: it is a file of more than 64 MiB.
+    Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """
     data = b""
     try:
@@ -154,11 +152,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait until the disk has the change.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file if it exists, and wait until the disk has the change; OSError."""
     folder, name = files.split(path)
     with opened(folder, kernel) as dir_fd:
         try:
@@ -200,11 +194,8 @@ def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) 
     CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
     file there prevents its start. So that of a drop-in is created in the parent folder, where no
     engine reads all files. If that is another mount, the file gets its name only when it is
-    complete.
-
-    Raises:
-        UnsafePathError: it is no regular file, or everybody may write to its folder.
-        OSError: nothing was changed.
+    complete. Raises UnsafePathError if it is no regular file, or everybody may write to its
+    folder, and OSError if nothing was changed.
     """
     real = target(path)
     folder, name = os.path.split(real)
@@ -344,11 +335,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file, and the folders above it; see `files.write_atomic`.
-
-    Raises:
-        EngineError: it cannot be written.
-    """
+    """Write a file and the folders above it, as `files.write_atomic`; EngineError."""
     try:
         make_folders(missing_folders(path), KERNEL)
         files.write_atomic(path, data, mode=mode, follow=follow)
@@ -372,11 +359,7 @@ def missing_folders(path: str) -> list[str]:
 def make_folders(
     folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
-    """Create folders, the outermost first; their mode is independent of the umask.
-
-    Raises:
-        HostError: one cannot be created.
-    """
+    """Create folders, the outermost first, whatever the umask; HostError if that fails."""
     for folder in folders:
         try:
             kernel.mkdir(folder, FOLDER_MODE)

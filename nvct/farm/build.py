@@ -274,10 +274,8 @@ def put_aside(farm: Farm, name: str) -> str:
     """Rename a view, under the lock; return its temporary path, "" if there was no view.
 
     Containers keep it: a mount does not depend on a name. An empty folder stays: it may be the
-    mount point of a view in another mount namespace, which would lose the mount.
-
-    Raises:
-        HostError: the view cannot be renamed.
+    mount point of a view in another mount namespace, which would lose the mount. Raises HostError
+    if the view cannot be renamed.
     """
     path = farm.view(name)
     _unmount(farm, path)

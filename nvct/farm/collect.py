@@ -210,10 +210,8 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     """Compare views with their manifests by content; return the differences.
 
     A missing digest of an unchanged file is added to the manifest. A view without its mounts has
-    no differences: it is made again when it is needed.
-
-    Raises:
-        HostError: a view does not exist, or its manifest is unreadable.
+    no differences: it is made again when it is needed. Raises HostError if a view does not exist,
+    or its manifest is unreadable.
     """
     view_names = farm.names()
     for name in names:

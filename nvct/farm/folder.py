@@ -41,11 +41,7 @@ class Farm:
     may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
-        """Make the folder, mode 0755 whatever the umask.
-
-        Raises:
-            HostError: it cannot be made, or other users may write to it.
-        """
+        """Make the folder, mode 0755 whatever the umask; HostError if others may write to it."""
         if not self.may_build:
             if not os.path.lexists(self.path):
                 raise HostError(NOT_YET)
@@ -67,11 +63,7 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that other users may write to, or may replace.
-
-        Raises:
-            HostError: they may, or the path is not a folder.
-        """
+        """Refuse a farm (HostError) that other users may write to, or may replace."""
         self._check_parents()
         try:
             status = os.lstat(self.path)
@@ -113,11 +105,7 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views.
-
-        Raises:
-            HostError: nothing may be built now.
-        """
+        """Return the lock for building and removing views; HostError if nothing may be built."""
         if not self.may_build:
             raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
@@ -150,11 +138,7 @@ class Farm:
         return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
     def store(self, manifest: Manifest) -> None:
-        """Write a manifest.
-
-        Raises:
-            OSError: the write failed.
-        """
+        """Write a manifest. Raises OSError if the write failed."""
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, kernel=self.kernel)
 
@@ -222,12 +206,7 @@ def is_intact(manifest: Manifest) -> bool:
 
 
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
-    """Return the mount of a path.
-
-    Raises:
-        OSError: the path cannot be opened.
-        HostError: the kernel does not report the mount.
-    """
+    """Return the mount of a path; HostError if the kernel does not report it."""
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         number = int(farm.kernel.mount_id(fd) or b"-1")

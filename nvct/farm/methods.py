@@ -160,9 +160,7 @@ def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
     """Bind the files onto a tmpfs, and bind that to the final path.
 
-    Raises:
-        RefusedError: this process may not mount.
-        OSError: another call failed.
+    Raises RefusedError if this process may not mount, and OSError if another call failed.
     """
     kernel = farm.kernel
     try:

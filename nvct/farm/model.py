@@ -119,11 +119,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(data: bytes, path: str) -> Manifest:
-    """Parse a manifest.
-
-    Raises:
-        DocumentError: it is damaged, or of another version.
-    """
+    """Parse a manifest. Raises DocumentError if it is damaged, or of another version."""
     try:
         document = json.loads(data)
         if document.pop("nvct-farm") != FORMAT:

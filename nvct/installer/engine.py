@@ -111,11 +111,7 @@ def low_level(state: State) -> tuple[str, ...]:
 
 
 def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
-    """Return the low-level runtimes of an engine; see `low_level`.
-
-    Raises:
-        DocumentError: its files cannot be understood.
-    """
+    """Return the low-level runtimes of an engine; DocumentError if its files are malformed."""
     options = engine_setup.options
     if options.dump and options.engine == "containerd":  # its module reads only files
         cri = cri_of_dump(options.dump)

@@ -58,11 +58,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install, by default that of this program.
-
-    Raises:
-        UsageError: there is no such tree.
-    """
+    """Return the tree to install, by default that of this program; UsageError if there is none."""
     if option:
         if not _folder(option):
             raise UsageError(
@@ -151,10 +147,8 @@ def wrapper(
     """Return the wrapper of a program.
 
     While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
-    low-level `runtimes` instead; () always starts the program.
-
-    Raises:
-        UsageError: the names are too long for it.
+    low-level `runtimes` instead; () always starts the program. Raises UsageError if the names are
+    too long for it.
     """
     strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in strings)

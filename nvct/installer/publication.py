@@ -53,11 +53,7 @@ def publish(request: Request, say: Callable[[str], None], run: Run | None = None
 
 
 def withdraw(request: Request, say: Callable[[str], None]) -> None:
-    """Remove what `publish` wrote.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
+    """Remove what `publish` wrote. Raises HostError if it cannot be removed."""
     for path, spec in _specs(request):
         if path == PATH and _is_ours(request, spec):
             try:
@@ -136,11 +132,7 @@ def start_watch(request: Request, say: Callable[[str], None], run: Run | None = 
 
 
 def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Stop and remove the units.
-
-    Raises:
-        HostError: they cannot be removed.
-    """
+    """Stop and remove the units. Raises HostError if they cannot be removed."""
     folder = here(request, FOLDER)
     paths = [f"{folder}/{name}" for name in _units(request)]
     if not any(os.path.lexists(path) for path in paths):

@@ -92,11 +92,7 @@ class Request:
         return f"{self.toolkit}/{name}"
 
     def check(self) -> None:
-        """Check the request.
-
-        Raises:
-            UsageError: a value is not valid, or not together with another.
-        """
+        """Check the request; UsageError if a value is not valid, or not with another one."""
         check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
         if any(c in self.toolkit for c in "'\"\\$`\n :"):
             raise UsageError(

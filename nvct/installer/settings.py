@@ -50,11 +50,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 
 
 def read_policy(path: str) -> str:
-    """Return the text of a file with the table [nvct.policy].
-
-    Raises:
-        UsageError: it cannot be read, or has something else.
-    """
+    """Return the text of a file that has only the table [nvct.policy]; else UsageError."""
     option = f"--policy-file {path}"
     try:
         text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")
@@ -72,11 +68,7 @@ def read_policy(path: str) -> str:
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return settings that switch features on, and warnings about unknown features.
-
-    Raises:
-        UsageError: a name cannot be a key.
-    """
+    """Return settings that switch features on, and warnings; UsageError for a bad name."""
     switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):
@@ -89,11 +81,7 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
 
 
 def write(request: Request, data: str) -> None:
-    """Write the file.
-
-    Raises:
-        HostError: it cannot be written.
-    """
+    """Write the file. Raises HostError if it cannot be written."""
     path = request.config_toml
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -42,10 +42,8 @@ Say: TypeAlias = Callable[[str], None]
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
-    An earlier signal ends the installation and restores the engine, too.
-
-    Raises:
-        NvctError: a step failed; the engine has its former configuration.
+    An earlier signal ends the installation and restores the engine, too. Raises NvctError if a
+    step failed; the engine has its former configuration.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None
@@ -132,11 +130,7 @@ def run_plugin(options: Sequence[str], config: str) -> None:
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
-    """Install the programs, their configuration, and the parts for management containers.
-
-    Raises:
-        NvctError: a step failed, and errors are not ignored.
-    """
+    """Install programs, their configuration, and parts for management containers; NvctError."""
     runtimes = request.runtimes
     if not runtimes:
         runtimes = engine.find_low_level(engine_setup) if engine_setup else LOW_LEVEL
@@ -171,11 +165,7 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
-    """Create or correct the driver's control nodes; return sentences about them.
-
-    Raises:
-        HostError: no driver is loaded, or a node cannot be created.
-    """
+    """Create or correct the driver's control nodes; return sentences. HostError without driver."""
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, ["control"], findings)
     device_nodes.make_nodes(planned, kernel)
@@ -196,11 +186,7 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
 
 
 def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
-    """Write the specification; return its path.
-
-    Raises:
-        HostError: there is no driver or no node of it, or the file cannot be written.
-    """
+    """Write the specification; return its path. HostError without a driver."""
     inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)

@@ -82,11 +82,8 @@ def digest(root: str) -> str:
 def copy(source: str, parent: str) -> str:
     """Copy a tree into a folder, under the name of its content; return the copy's path.
 
-    A complete existing copy is used; a damaged one is replaced.
-
-    Raises:
-        UsageError: a part of the tree cannot be copied.
-        HostError: it cannot be read or written.
+    A complete existing copy is used; a damaged one is replaced. Raises UsageError if a part of the
+    tree cannot be copied, and HostError if it cannot be read or written.
     """
     target = parent
     try:

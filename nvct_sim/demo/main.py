@@ -92,11 +92,7 @@ def folder() -> Iterator[Path]:
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process that `inner` runs; return its status. An interrupt terminates it.
-
-    Raises:
-        KeyboardInterrupt: a signal stopped this process or the other one.
-    """
+    """Wait for a process that `inner` runs; return its status. An interrupt terminates it."""
     stopped = False
     while True:
         try:
@@ -143,11 +139,7 @@ def program(name: str) -> Path:
 
 
 def generate(out: Console, path: str) -> Spec:
-    """Run `nvidia-ctk cdi generate` as a user does; show the CDI spec and return it.
-
-    Raises:
-        HostError: the command fails; the message has the last line of its errors.
-    """
+    """Run `nvidia-ctk cdi generate` as a user does; show and return the spec. HostError."""
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))
     done = subprocess.run(

@@ -26,11 +26,7 @@ HINTS = {
 
 
 def check_version(version: str) -> str:
-    """Return a version that a spec can have, without a leading v.
-
-    Raises:
-        UsageError: the version is unknown, or no engine reads specs of it.
-    """
+    """Return a version that a spec can have, without a leading v; UsageError if there is none."""
     plain = version.removeprefix("v")
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
         known = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]

@@ -95,10 +95,8 @@ class Job(NamedTuple):
 def prepare(inventory: Inventory, options: Options) -> Job:
     """Return the parts of a spec, with checked options.
 
-    Raises:
-        UsageError: an option has an unknown value.
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
+    Raises UsageError if an option has an unknown value; UnknownDeviceError if a device id names
+    nothing; HostError if no device can be given to a container.
     """
     kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
@@ -113,11 +111,8 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
     """Return the CDI spec of a machine.
 
     A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `split` removes it.
-
-    Raises:
-        UsageError: an option has an unknown value.
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
+    Raises UsageError if an option has an unknown value; UnknownDeviceError if a device id names
+    nothing; HostError if no device can be given to a container.
     """
     options = options or Options()
     job = prepare(inventory, options)

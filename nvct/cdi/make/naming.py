@@ -21,11 +21,7 @@ UUID_WORD = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+|MIG-GPU-[0-9A-Fa-f/-]+")
 
 
 def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
-    """Return the strategies, each once.
-
-    Raises:
-        UsageError: a strategy is unknown, or there is none.
-    """
+    """Return the strategies, each once; UsageError if one is unknown, or there is none."""
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise UsageError(
@@ -52,11 +48,8 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
     """Return the devices that ids name, each once, in the order of the machine.
 
     "all" names every GPU that is not in MIG mode and every MIG device; devices without a device
-    node are not included. An explicit id must name a device that has one.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-        HostError: the device has no device node.
+    node are not included. An explicit id must name a device that has one. Raises
+    UnknownDeviceError if an id names nothing, and HostError if the device has no device node.
     """
     available = list(_available(inventory))
     if "all" in ids:
@@ -78,11 +71,7 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
-    """Return the devices of a mode other than nvml that ids name.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-    """
+    """Return the devices that ids name in a mode other than nvml; UnknownDeviceError."""
     if "all" in ids:
         return list(inventory.devices)
     chosen = set()

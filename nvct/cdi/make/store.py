@@ -29,11 +29,7 @@ FOLDER_MODE = 0o755
 
 
 def check_format(name: str) -> str:
-    """Return the name of a format in lower case.
-
-    Raises:
-        UsageError: the format is unknown.
-    """
+    """Return the name of a format in lower case. Raises UsageError if the format is unknown."""
     if name.lower() not in FORMATS:
         raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
     return name.lower()
@@ -111,11 +107,7 @@ def save(
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it, which nobody else can write to, whatever the umask.
-
-    Raises:
-        OSError: one cannot be made.
-    """
+    """Make a folder and those above it, which only this user can write to; OSError."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
         with suppress(FileExistsError):  # another process was faster
@@ -147,11 +139,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0
 
 
 def yaml_text(document: dict[str, Any]) -> str:
-    """Return a document, with its start marker.
-
-    Raises:
-        TypeError: the document contains a value of another type.
-    """
+    """Return a document, with its start marker; TypeError for a value of another type."""
     return "\n".join(["---", *(_table(document, "") if document else ["{}"]), ""])
 
 

@@ -62,11 +62,7 @@ def unmapped_root(proc: str = "/proc") -> set[int]:
 
 
 def loads(data: bytes, *, source: str) -> Spec:
-    """Return the spec in a file's content.
-
-    Raises:
-        CdiSpecError: it is not a valid spec; names the file and the position.
-    """
+    """Return the spec in a file's content; CdiSpecError, with file and position, if it is none."""
     return validate(parse(data, source=source), source=source)
 
 
@@ -74,10 +70,8 @@ def parse(data: bytes, *, source: str) -> object:
     """Return the document in a file's content, which need not be a valid spec.
 
     Content that begins with a brace and is JSON is read as JSON, all else as YAML, whatever the
-    file's name, as engines do.
-
-    Raises:
-        CdiSpecError: it is neither, has a duplicate key, or is too deep or too large.
+    file's name, as engines do. Raises CdiSpecError if it is neither, has a duplicate key, or is
+    too deep or too large.
     """
     try:
         text = data.decode("utf-8-sig")

@@ -58,10 +58,8 @@ class Registry:
     def device(self, name: str) -> tuple[SpecFile, Device]:
         """Return a device by its qualified name, and its spec file.
 
-        Raises:
-            RequestError: the name is not a qualified name.
-            CdiConflictError: two files of the same priority define it.
-            UnknownDeviceError: no file defines it.
+        Raises RequestError if the name is not a qualified name; CdiConflictError if two files of
+        the same priority define it; UnknownDeviceError if no file defines it.
         """
         names.parse(name)
         if name in self.conflicts:

@@ -67,11 +67,7 @@ class _Loader(_Base):
     merged = 0
 
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:  # noqa: ANN401  PyYAML's own
-        """Limit the depth: libyaml's binding recurses in C, and deep nesting crashes it.
-
-        Raises:
-            yaml.MarkedYAMLError: the nesting is too deep.
-        """
+        """Limit the depth (MarkedYAMLError): libyaml recurses in C, deep nesting crashes it."""
         super().descend_resolver(current_node, current_index)
         self.depth += 1
         if self.depth > DEPTH_LIMIT:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Put the folder first in the drop-in, which the next update-ldcache reads.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
-    """
+    """Put the folder first in the drop-in, which the next update-ldcache reads; NvctError."""
     versions = hook_command.work(context.options)["compat"]
     if not versions:
         return

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Rename the leases.
-
-    Raises:
-        BundleError: the container's state has no process.
-        HostError: a lease is gone.
-    """
+    """Rename the leases; BundleError or HostError if the process or a lease is gone."""
     pid, context.bundle = process_of(context.state())
     folder, holder, count = map(context.options.text, ("folder", "holder", "count"))
     leases.hand_over(folder, int(count), holder, pid)

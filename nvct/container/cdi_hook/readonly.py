@@ -35,10 +35,7 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
 
     This process leaves the container's mount namespace, so make mounts before the call. The root
     becomes the working directory. If the runtime did not make the root read-only, it is returned
-    unchanged.
-
-    Raises:
-        HostError: the kernel refuses.
+    unchanged. Raises HostError if the kernel refuses.
     """
     if not _is_closed_by_runtime(root, proc_root, kernel):
         return root

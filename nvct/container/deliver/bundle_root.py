@@ -111,11 +111,7 @@ def reason(error: Exception) -> str:
 
 
 def root_path(bundle: Bundle, folder: str) -> str:
-    """Return the path of a container's root on the host.
-
-    Raises:
-        UnfitError: config.json has no root.path.
-    """
+    """Return the path of a container's root on the host; UnfitError without root.path."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise UnfitError("config.json names no root")

@@ -86,11 +86,7 @@ class LazyMounts:
         self._mounts: list[Value] | None = None
 
     def parsed(self) -> list[Value]:
-        """Return the list.
-
-        Raises:
-            DocumentError: the row is not JSON.
-        """
+        """Return the list. Raises DocumentError if the row is not JSON."""
         if self._mounts is None:
             value: Value = jsontext.parse_trusted(self._line, "a row")
             self._mounts = list(value)

@@ -217,11 +217,7 @@ def collect(
 
 
 def check_known(plan: Plan, names: list[str]) -> None:
-    """Refuse names that a plan does not have.
-
-    Raises:
-        UnknownDeviceError: a name is not in the plan.
-    """
+    """Refuse names that a plan does not have: UnknownDeviceError."""
     missing = [name for name in names if name not in plan["devices"]]
     if missing:
         raise _unknown(plan, missing[0])
@@ -279,11 +275,7 @@ def no_work() -> Work:
 
 
 def check_mount_sources(edits: list[Edits]) -> None:
-    """Check that each mount source of the edits exists.
-
-    Raises:
-        StalePlanError: a file or folder is missing.
-    """
+    """Check that each mount source of the edits exists; else StalePlanError."""
     for edit in edits:
         for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
@@ -312,10 +304,8 @@ def common(
 ) -> list[Edits]:
     """Return the common edits of the first spec of a kind: driver files and control nodes.
 
-    Raises:
-        CdiSpecError: no spec of this kind is in the plan.
-        StalePlanError: a fingerprint of the spec does not match.
-        StaleSpecError: the spec no longer describes the host.
+    Raises CdiSpecError if no spec of this kind is in the plan; StalePlanError if a fingerprint of
+    the spec does not match; StaleSpecError if the spec no longer describes the host.
     """
     for name, device in plan["devices"].items():
         if name.partition("=")[0] == kind:

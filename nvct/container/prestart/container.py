@@ -55,10 +55,8 @@ class Process:
         """Check that the process has this PID in our PID namespace, and hold a pidfd.
 
         The fdinfo of a pidfd has the PID of the process in the PID namespace of the procfs (since
-        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check.
-
-        Raises:
-            HostError: the process has ended, or /proc belongs to another PID namespace.
+        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check. Raises
+        HostError if the process has ended, or /proc belongs to another PID namespace.
         """
         open_pidfd = getattr(posix, "pidfd_open", None)
         if open_pidfd is None or not isinstance(self.pid, int):
@@ -84,19 +82,11 @@ class Process:
             )
 
     def open(self, name: str) -> int:
-        """Open one of the process's files.
-
-        Raises:
-            OSError: the file cannot be opened; ESRCH if the process has ended.
-        """
+        """Open one of the process's files; OSError, ESRCH if the process has ended."""
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
     def read(self, name: str) -> bytes:
-        """Read one of the process's files.
-
-        Raises:
-            HostError: the file cannot be read.
-        """
+        """Read one of the process's files. Raises HostError if the file cannot be read."""
         try:
             return _read(self.open(name))
         except OSError as error:
@@ -233,11 +223,7 @@ class Container:
 
 
 def rootfs_of(bundle: Bundle, folder: str) -> str:
-    """Return the path of a container's root, which may be relative to the bundle.
-
-    Raises:
-        BundleError: config.json has no root.path.
-    """
+    """Return the path of a root, which may be relative to the bundle; BundleError without one."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise BundleError(f"{bundle.path} has no root.path")

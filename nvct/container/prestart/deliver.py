@@ -130,11 +130,7 @@ class Node:
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits; the last node of a path counts.
-
-    Raises:
-        RequestError: a node is not a character device.
-    """
+    """Return the nodes of edits, the last of a path; RequestError if one is no character node."""
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
 
@@ -177,11 +173,7 @@ class Delivery:
         self.kernel = kernel
 
     def run(self, edits: list[Edits]) -> None:
-        """Deliver the edits; this process stays in the container's namespaces.
-
-        Raises:
-            NvctError: an edit cannot be delivered.
-        """
+        """Deliver the edits (NvctError); this process stays in the container's namespaces."""
         actions = _actions(edits)
         works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
         self._rules(edits)

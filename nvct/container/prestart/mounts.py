@@ -153,9 +153,7 @@ class Tree:
 def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
     """Clone the sources of the mounts of compiled edits; the last mount of a destination counts.
 
-    Raises:
-        HostError: a source cannot be cloned.
-        RequestError: a mount is not a bind mount.
+    Raises HostError if a source cannot be cloned, and RequestError if a mount is not a bind mount.
     """
     trees: list[Tree] = []
     try:

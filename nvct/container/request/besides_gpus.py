@@ -70,10 +70,7 @@ def channels(
 
     Grammar and privilege are those of devices. "none" requests no channel; the incumbent (v1.20)
     gives every channel. "all" requests no channel either: an old image that gets all GPUs must not
-    get all channels as well.
-
-    Raises:
-        RequestError: a word is not a channel.
+    get all channels as well. Raises RequestError if a word is not a channel.
     """
     if config.ignore_imex:
         return []

@@ -60,11 +60,7 @@ class Answer:
         self.names: list[str] = []
 
     def add(self, answer: bytes) -> None:
-        """Add the answer of one plugin, a ContainerAllocateResponse.
-
-        Raises:
-            ValueError: it is malformed.
-        """
+        """Add a plugin's answer, a ContainerAllocateResponse; ValueError if it is malformed."""
         for number, content in _fields(answer):
             if number in (ENVS, ANNOTATIONS, MOUNTS, NODES, NAMES):
                 pair = dict(_fields(content))
@@ -100,11 +96,7 @@ def pod_uid(cgroup: str) -> str:
 
 
 def read(folder: str, uid: str) -> dict[str, Answer]:
-    """Return what the containers of a pod were given, by their names.
-
-    Raises:
-        DocumentError: the record cannot be read.
-    """
+    """Return what the containers of a pod were given, by their names; DocumentError."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
         posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
@@ -125,11 +117,7 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
 
 
 def claimed(folder: str, uid: str) -> list[str]:
-    """Return the CDI names that DRA drivers gave for the claims of a pod, of all its containers.
-
-    Raises:
-        DocumentError: the record cannot be read.
-    """
+    """Return the CDI names that DRA drivers gave for the claims of a pod; DocumentError."""
     path = f"{folder}/{CLAIMS}"
     try:
         record: Any = jsontext.parse(read_bytes(path, LIMIT).decode(), path)

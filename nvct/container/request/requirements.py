@@ -76,11 +76,7 @@ def _cuda(text: str) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1.
-
-    Raises:
-        RequestError: it is not a version.
-    """
+    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1; RequestError."""
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
     if len(parts) > 3 or not all(_is_number(part) for part in parts):
@@ -126,11 +122,7 @@ def _advice(expression: str, facts: Mapping[str, str]) -> str:
 
 
 def holds(expression: str, facts: Mapping[str, str], source: str = "the requirement") -> bool:
-    """Report whether an expression holds; an empty one does.
-
-    Raises:
-        RequestError: an evaluated factor is malformed.
-    """
+    """Report whether an expression holds; an empty one does. RequestError if it is malformed."""
     if len(expression) > LENGTH_LIMIT:
         raise RequestError(f"{source} is longer than {LENGTH_LIMIT} characters")
     terms = [term for term in expression.split(" ") if term.strip(",")]
@@ -160,11 +152,7 @@ def _factor_holds(factor: str, facts: Mapping[str, str], source: str) -> bool:
 
 
 def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str, str]:
-    """Return property, operator and value of a factor.
-
-    Raises:
-        RequestError: the factor is malformed.
-    """
+    """Return property, operator and value of a factor; RequestError if it is malformed."""
     for name in PROPERTIES:
         condition = factor[len(name) :] if factor.startswith(name) else ""
         for operator in OPERATORS:

@@ -86,11 +86,7 @@ def evaluate(
 
 
 def check_word(word: str, source: str) -> None:
-    """Refuse a word that cannot name a device.
-
-    Raises:
-        RequestError: the word has none of the forms in HINT.
-    """
+    """Refuse a word (RequestError) that has none of the forms in HINT."""
     device_id = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
     if (
         is_index(device_id)

@@ -132,11 +132,9 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
 def parse_note(description: bytes) -> Note:
     """Parse the description of a note, as encoding/json of Go does for the incumbent's v1.20.
 
-    NVIDIA's libraries have the members `CUDA version` and `driver`, the incumbent's struct
-    `CUDA Version` and `Driver`: Go ignores case. A missing member or null counts as empty.
-
-    Raises:
-        DocumentError: it is not a JSON object, or a member has the wrong type.
+    NVIDIA's libraries have the members `CUDA version` and `driver`, the incumbent's struct `CUDA
+    Version` and `Driver`: Go ignores case. A missing member or null counts as empty. Raises
+    DocumentError if it is not a JSON object, or a member has the wrong type.
     """
     text = description.rstrip(b"\0").decode("utf-8", "surrogateescape")
     value = jsontext.parse(text, "CUDA compatibility note")

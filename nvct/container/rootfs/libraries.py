@@ -52,11 +52,7 @@ class MountTargets:
 
     @classmethod
     def of(cls, root: Root, proc_root: str) -> MountTargets:
-        """Return the mounts of this process.
-
-        Raises:
-            HostError: they cannot be read.
-        """
+        """Return the mounts of this process. Raises HostError if they cannot be read."""
         from nvct.linux.files import read_bytes
         from nvct.linux.mountinfo import targets
 

@@ -50,11 +50,7 @@ def musl_path(root: Root) -> str:
 
 
 def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
-    """Add folders to musl's path file; the file replaces the default folders.
-
-    Raises:
-        UnsafePathError: the path file is not a regular file.
-    """
+    """Add folders to musl's path file, which replaces the default folders; UnsafePathError."""
     data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
@@ -139,11 +135,7 @@ class LinkerConf:
         return [*self.compat, *self.view, *self.folders]
 
     def render(self) -> bytes:
-        """Return the content of the file, empty without folders.
-
-        Raises:
-            UnsafePathError: a folder's name has a special meaning in the file.
-        """
+        """Return the file's content, "" without folders; UnsafePathError for a special name."""
         lines: list[str] = []
         groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
         for mark, folders in groups.items():
