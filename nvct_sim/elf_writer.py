@@ -21,18 +21,12 @@ SHT_PROGBITS, SHT_STRTAB, SHT_HASH, SHT_DYNAMIC, SHT_NOTE, SHT_DYNSYM = 1, 3, 5,
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The properties of one architecture.
+    """The properties of one architecture."""
 
-    Attributes:
-        number: e_machine.
-        page: alignment of segments; 64 KiB on aarch64, whose kernels may use such pages.
-        triplet: name of Debian's library folder.
-    """
-
-    number: int
+    number: int  # e_machine
     bits: int
-    page: int
-    triplet: str
+    page: int  # alignment of segments; 64 KiB on aarch64, whose kernels may use such pages
+    triplet: str  # name of Debian's library folder
 
 
 MACHINES = {

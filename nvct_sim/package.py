@@ -26,23 +26,16 @@ MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 class Library(NamedTuple):
-    """One library of the package.
+    """One library of the package."""
 
-    Attributes:
-        name: path below the library folder, up to ``.so``.
-        soname: rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME.
-        version: rest of the file name after ``.so.``, "V" for the driver version, "" for none.
-        dev: whether there is a link that ends in ``.so``, for linking programs.
-        needed: DT_NEEDED without libc, "V" for the driver version.
-        since: the first driver branch with this library, 0 for all.
-    """
-
-    name: str
+    name: str  # path below the library folder, up to ``.so``
+    # rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME
     soname: str | None
+    # rest of the file name after ``.so.``, "V" for the driver version, "" for none
     version: str = "V"
-    dev: bool = False
-    needed: tuple[str, ...] = ()
-    since: int = 0
+    dev: bool = False  # whether there is a link that ends in ``.so``, for linking programs
+    needed: tuple[str, ...] = ()  # DT_NEEDED without libc, "V" for the driver version
+    since: int = 0  # the first driver branch with this library, 0 for all
 
     def is_in(self, version: str) -> bool:
         """Report whether a driver version has the library."""

@@ -41,15 +41,10 @@ INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of a script.
+    """A change of a script."""
 
-    Attributes:
-        at_s: seconds since the start.
-        change: a name of node_changes.CHANGES and its arguments.
-    """
-
-    at_s: float
-    change: tuple[str, ...]
+    at_s: float  # seconds since the start
+    change: tuple[str, ...]  # a name of node_changes.CHANGES and its arguments
     over_s: float = 0.0
 
     def __str__(self) -> str:

@@ -50,21 +50,15 @@ Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A simulated node on disk.
-
-    Attributes:
-        installed: version of the driver's user space on disk.
-        real_nodes: whether dev has device nodes, not plain files.
-        native: whether NVML and nvidia-smi work.
-    """
+    """A simulated node on disk."""
 
     name: str
     profile: str
     tree: Path
     machine: str
-    installed: str
-    real_nodes: bool
-    native: bool
+    installed: str  # version of the driver's user space on disk
+    real_nodes: bool  # whether dev has device nodes, not plain files
+    native: bool  # whether NVML and nvidia-smi work
 
     @property
     def driver_root(self) -> Path:

@@ -34,28 +34,21 @@ from nvct.host.roots import Roots
 
 
 class Part(NamedTuple):
-    """Edits of a container, with work and linker entries.
+    """Edits of a container, with work and linker entries."""
 
-    Attributes:
-        edits: of a spec; in nvct's own plan without its hook.
-    """
-
-    edits: ContainerEdits
+    edits: ContainerEdits  # of a spec; in nvct's own plan without its hook
     work: model.Work | None = None
     cache: Sequence[list[str]] = ()
 
 
 class Own(NamedTuple):
-    """The input of nvct's own plan.
-
-    Attributes:
-        common: parts by capability: key "" has the part of every container, each other key the
-            part that its capability adds.
-        devices: names of a device, and the device's parts by capability.
-    """
+    """The input of nvct's own plan."""
 
     kind: str
+    # parts by capability: key "" has the part of every container, each other key the part that its
+    # capability adds
     common: Mapping[str, Part]
+    # names of a device, and the device's parts by capability
     devices: Sequence[tuple[Sequence[str], Mapping[str, Part]]]
     hook: model.Program
 

@@ -34,21 +34,15 @@ FORMAT_OF_ENDING = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `nvidia-ctk cdi generate`, under their names there.
-
-    Attributes:
-        form: None means by the ending of `output`.
-        driver_root, dev_root: as the command line names them; the settings have them, too.
-        staged: "make" or "plan": the document for stdout is a JSON object of the files by path,
-            and none is written; with "plan", no view is made either.
-    """
+    """The options of `nvidia-ctk cdi generate`, under their names there."""
 
     output: str = "-"
-    form: str | None = None
+    form: str | None = None  # None means by the ending of `output`
     cdi_version_max: str | None = None
     mode: str = "auto"
     capabilities: Sequence[str] = ()
     layout: str | None = None
+    # driver_root, dev_root: as the command line names them; the settings have them, too
     driver_root: str | None = None
     dev_root: str | None = None
     library_search_path: Sequence[str] = ()
@@ -69,6 +63,8 @@ class Request:
     csv_ignore: Sequence[str] = ()
     csv_compat: str | None = None
     feature_flag: Sequence[str] = ()
+    # "make" or "plan": the document for stdout is a JSON object of the files by path, and none is
+    # written; with "plan", no view is made either
     staged: str | None = None
     xdg_data_dirs: str = ""
 

@@ -35,14 +35,10 @@ AGENT_TASKS = ("device-plugin",)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check.
-
-    Attributes:
-        question: a sentence; "no" means that something is wrong.
-    """
+    """A check."""
 
     name: str
-    question: str
+    question: str  # a sentence; "no" means that something is wrong
     look: Callable[[Node], Part]
 
 

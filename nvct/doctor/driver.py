@@ -43,21 +43,14 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look.
+    """Where to look."""
 
-    Attributes:
-        host: the host's root, as a path of the host.
-        host_here: the same root, as a path of this process.
-        driver: the root of a driver container, as a path of the host.
-        driver_here: the same root, as a path of this process.
-        init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
-    """
-
-    host: str = "/"
-    host_here: str = "/host"
-    driver: str = "/run/nvidia/driver"
-    driver_here: str = "/run/nvidia/driver"
+    host: str = "/"  # the host's root, as a path of the host
+    host_here: str = "/host"  # the same root, as a path of this process
+    driver: str = "/run/nvidia/driver"  # the root of a driver container, as a path of the host
+    driver_here: str = "/run/nvidia/driver"  # the same root, as a path of this process
     sys: str = "/sys"
+    # whether nvidia-smi may initialize the GPUs; else it only prints its version
     init: bool = True
 
 

@@ -31,19 +31,14 @@ PODS = ("containerd", "crio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How containers of an engine can get GPUs.
-
-    Attributes:
-        cdi: whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen.
-        device: the qualified name of one that it gives, "" if none is known.
-        why: why CDI gives none, "" if it does.
-        remedy: what makes a specification of this host readable, "" if another thing is wrong.
-    """
+    """How containers of an engine can get GPUs."""
 
     runtimes: tuple[str, ...] = ()
+    # whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen
     cdi: bool | None = None
-    device: str = ""
-    why: str = ""
+    device: str = ""  # the qualified name of one that it gives, "" if none is known
+    why: str = ""  # why CDI gives none, "" if it does
+    # what makes a specification of this host readable, "" if another thing is wrong
     remedy: str = ""
     hook: str = ""
     is_known: bool = True

@@ -35,22 +35,16 @@ from nvct.host.roots import Roots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A GPU that is not in MIG mode, or a MIG device.
-
-    Attributes:
-        lease: its name in leases: the UUID of a GPU, and for a MIG device its number there.
-        profile: of a MIG device, "" of a GPU.
-        memory, used: bytes; 0 if NVML does not report them.
-        users: who uses it, each as text.
-    """
+    """A GPU that is not in MIG mode, or a MIG device."""
 
     device: Device
     uuid: str
-    lease: str
-    profile: str
+    lease: str  # its name in leases: the UUID of a GPU, and for a MIG device its number there
+    profile: str  # of a MIG device, "" of a GPU
+    # memory, used: bytes; 0 if NVML does not report them
     memory: int
     used: int
-    users: tuple[str, ...]
+    users: tuple[str, ...]  # who uses it, each as text
 
     @property
     def name(self) -> str:

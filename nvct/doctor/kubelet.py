@@ -106,14 +106,10 @@ def _folder(proc: str, processes: Sequence[int], root: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The kubelet's record of devices.
+    """The kubelet's record of devices."""
 
-    Attributes:
-        registered: their ids, by resource.
-        given: their ids, by UID of the pod and name of the container.
-    """
-
-    registered: dict[str, list[str]]
+    registered: dict[str, list[str]]  # their ids, by resource
+    # their ids, by UID of the pod and name of the container
     given: dict[tuple[str, str], list[str]]
 
 
@@ -258,14 +254,11 @@ SHARE = 0.9
 
 @dataclass(slots=True)
 class Used:
-    """What processes of one user have open.
-
-    Attributes:
-        counted, unseen: processes that were counted, and those that could not be.
-    """
+    """What processes of one user have open."""
 
     instances: int = 0
     watches: int = 0
+    # counted, unseen: processes that were counted, and those that could not be
     counted: int = 0
     unseen: int = 0
     in_time: bool = True

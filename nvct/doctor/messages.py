@@ -42,20 +42,15 @@ STEPS = {
 
 
 class Message(NamedTuple):
-    """A message.
-
-    Attributes:
-        step: what to do next; "" for the remedy of the reason.
-        is_general: it has many causes.
-    """
+    """A message."""
 
     name: str
     source: str
     pattern: str
     cause: str
-    step: str = ""
+    step: str = ""  # what to do next; "" for the remedy of the reason
     reason: Reason | None = None
-    is_general: bool = False
+    is_general: bool = False  # it has many causes
 
     @property
     def remedy(self) -> str:
@@ -64,14 +59,10 @@ class Message(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message that is in a text.
-
-    Attributes:
-        line: the first line of the text that has it, from 1.
-    """
+    """A message that is in a text."""
 
     message: Message
-    line: int
+    line: int  # the first line of the text that has it, from 1
     times: int
 
 

@@ -18,18 +18,14 @@ Health: TypeAlias = Literal["ok", "absent", "attention"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found out about one reason.
-
-    Attributes:
-        severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
-            holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
-        remedy: for this host; "" if there is none more exact than the reason's.
-    """
+    """What a check found out about one reason."""
 
     reason: Reason
+    # "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it holds and is
+    # no fault, "warning" if containers get GPUs nevertheless, else "error"
     severity: Severity
     evidence: str
-    remedy: str = ""
+    remedy: str = ""  # for this host; "" if there is none more exact than the reason's
     context: str = ""
 
     @classmethod
@@ -74,17 +70,11 @@ LINES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a check says of its part of a node.
+    """What a check says of its part of a node."""
 
-    Attributes:
-        name: the check's; `checks.result` sets it.
-        health: "absent" if the part does not exist, which is not a fault.
-        lines: sentences, the first one a summary.
-    """
-
-    name: str = ""
-    health: Health
-    lines: tuple[str, ...]
+    name: str = ""  # the check's; `checks.result` sets it
+    health: Health  # "absent" if the part does not exist, which is not a fault
+    lines: tuple[str, ...]  # sentences, the first one a summary
     findings: tuple[Finding, ...] = ()
 
     @classmethod

@@ -28,16 +28,12 @@ ID_LENGTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A running container.
-
-    Attributes:
-        has_group: whether its control group names it, by which its processes are found.
-    """
+    """A running container."""
 
     id: str
     pid: int
     labels: Mapping[str, str]
-    has_group: bool = True
+    has_group: bool = True  # whether its control group names it, by which its processes are found
 
     @property
     def name(self) -> str:

@@ -36,18 +36,13 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a container's creation.
-
-    Attributes:
-        bundle: its config.json as it is now; None if there is none.
-        log: all records, whose folders may not be whole.
-        started_s: when its first process started, in seconds since the epoch; None if unknown.
-    """
+    """What is known of a container's creation."""
 
     creation: Creation
-    bundle: Bundle | None
+    bundle: Bundle | None  # its config.json as it is now; None if there is none
     records: Sequence[Mapping[str, str]]
-    log: Log
+    log: Log  # all records, whose folders may not be whole
+    # when its first process started, in seconds since the epoch; None if unknown
     started_s: float | None = None
 
 

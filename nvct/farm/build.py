@@ -28,11 +28,7 @@ from nvct.linux.files import temporary_name
 
 
 class _Job(NamedTuple):
-    """A view to build.
-
-    Attributes:
-        origins: host path -> the driver's own file, if another view is the source.
-    """
+    """A view to build."""
 
     name: str
     root: str
@@ -40,6 +36,7 @@ class _Job(NamedTuple):
     content: ViewContent
     sources: Sequence[Identity]
     left_out: Sequence[tuple[str, str]]
+    # host path -> the driver's own file, if another view is the source
     origins: Mapping[str, DriverFile]
 
 

@@ -35,32 +35,24 @@ PLAN_AGE_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The current state of a view.
-
-    Attributes:
-        state: "absent" is a view of binds before the first container after a boot.
-        keep: the reason to keep it, "" if it may be removed.
-    """
+    """The current state of a view."""
 
     manifest: Manifest
-    state: State
+    state: State  # "absent" is a view of binds before the first container after a boot
     problems: tuple[str, ...] = ()
-    keep: str = ""
+    keep: str = ""  # the reason to keep it, "" if it may be removed
     users: int = 0
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The users of views, apart from processes.
-
-    Attributes:
-        plan_age_s: of the youngest of both; a create that read its predecessor may still run.
-    """
+    """The users of views, apart from processes."""
 
     loaded: str
     plans: tuple[str, ...] = ()
     specs: tuple[tuple[str, str], ...] = ()
+    # of the youngest of both; a create that read its predecessor may still run
     plan_age_s: float = PLAN_AGE_S
 
 

@@ -52,19 +52,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file of a view.
-
-    Attributes:
-        file: as in the inventory; its host path is that of the driver's own file, even if another
-            view was the source.
-        digest: of its content; "" until `verify` computes it.
-    """
+    """A file of a view."""
 
     path: str
+    # as in the inventory; its host path is that of the driver's own file, even if another view was
+    # the source
     file: DriverFile
     source: Identity
     held: Identity
-    digest: str = ""
+    digest: str = ""  # of its content; "" until `verify` computes it
 
     @property
     def is_live(self) -> bool:
@@ -82,23 +78,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of a view and its origin.
+    """The content of a view and its origin."""
 
-    Attributes:
-        name: of the view: the driver's version and a hash of the sources.
-        path: of the view's folder; outside the farm if method is "own".
-        made: seconds since 1970.
-        left_out: host paths that are missing in the view, with the reasons.
-    """
-
-    name: str
+    name: str  # of the view: the driver's version and a hash of the sources
     version: str
     cuda_version: str
     method: Method
-    path: str
-    made: int
+    path: str  # of the view's folder; outside the farm if method is "own"
+    made: int  # seconds since 1970
     entries: tuple[Entry, ...]
     links: tuple[Link, ...]
+    # host paths that are missing in the view, with the reasons
     left_out: tuple[tuple[str, str], ...] = ()
 
     def host_path(self, path: str) -> str:

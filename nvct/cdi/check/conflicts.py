@@ -26,18 +26,13 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One difference between a spec and the host, or between specs.
-
-    Attributes:
-        source: the spec file or folder, "" if there is none.
-        path: of the file, node or hook on the host, "" if there is none.
-        devices: qualified names of the devices concerned, () for all of the spec.
-    """
+    """One difference between a spec and the host, or between specs."""
 
     kind: Kind
-    source: str
+    source: str  # the spec file or folder, "" if there is none
     sentence: str
-    path: str = ""
+    path: str = ""  # of the file, node or hook on the host, "" if there is none
+    # qualified names of the devices concerned, () for all of the spec
     devices: tuple[str, ...] = ()
 
     @property

@@ -146,20 +146,17 @@ DRIVER_HOOKS = LINKS_AND_CACHE | {"enable-cuda-compat", "chmod"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The properties of a mode's specs.
+    """The properties of a mode's specs."""
 
-    Attributes:
-        vendor, cls: the default kind.
-        hooks: the hooks that its containers may have; enabling another one has no effect.
-        has_libcuda_env: whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only
-            for drivers with libraries in the usual directories.
-        has_numbers: whether a device name that is a number is a GPU's index (type-index: gpu0).
-    """
-
+    # vendor, cls: the default kind
     vendor: str = VENDOR
     cls: str = "gpu"
+    # the hooks that its containers may have; enabling another one has no effect
     hooks: frozenset[str] = frozenset()
+    # whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only for drivers with
+    # libraries in the usual directories
     has_libcuda_env: bool = False
+    # whether a device name that is a number is a GPU's index (type-index: gpu0)
     has_numbers: bool = False
 
 
