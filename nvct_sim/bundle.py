@@ -93,7 +93,6 @@ def _system_mounts() -> list[dict[str, Any]]:
 
 
 def _usual_rules() -> list[dict[str, Any]]:
-    """Return the rules for nodes of every container: null, zero, full, random, urandom."""
     return [
         {"allow": True, "type": "c", "major": 1, "minor": minor, "access": "rwm"}
         for minor in (3, 5, 7, 8, 9)

@@ -154,7 +154,6 @@ UCODES_SINCE = 615  # a driver branch, as Library.since
 
 
 def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
-    """Yield path and content of the package's configuration files."""
     icd = {"library_path": "libGLX_nvidia.so.0", "api_version": "1.4.312"}
     layer = {
         "name": "VK_LAYER_NV_optimus", "type": "INSTANCE", "api_version": "1.4.312",
@@ -299,7 +298,6 @@ def write_cache(root: Path, machine: str) -> None:
 def _install_library(
     folder: Path, library: Library, version: str, machine: str, data: bytes | None = None
 ) -> None:
-    """Write one library and its links."""
     base = library.name.rpartition("/")[2]
     file = folder / library.name
     suffix = library.version.replace("V", version)

@@ -86,7 +86,6 @@ class Replay:
         )
 
     def _directories(self, name: str) -> list[str]:
-        """Return recorded directories of the host as paths in the tree."""
         root = str(self.snapshot.about["roots"]["driver_root"])
         directories = self.snapshot.about.get(name, ())
         return [join(f"{self.tree}/driver", below(root, directory)) for directory in directories]

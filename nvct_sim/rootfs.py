@@ -180,7 +180,6 @@ def check(*, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS) -> N
 
 
 def _try_mounts() -> None:
-    """Make what attach() makes, in a namespace that ends at once."""
     with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
 
         def prepare() -> None:

@@ -284,7 +284,6 @@ def write_kernel(node: Node) -> None:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file of this host, "" if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

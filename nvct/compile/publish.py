@@ -155,7 +155,6 @@ def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) ->
 
 
 def _check_no_hooks(request: Request) -> None:
-    """Refuse an unknown --no-hooks, and options that contradict it."""
     if not request.no_hooks:
         return
     from nvct.farm import in_folders
@@ -184,7 +183,6 @@ def _where_loaders_search(inventory: Inventory, no_hooks: str) -> Inventory:
 def _discovery_options(
     request: Request, needs: frozenset[Capability], *, may_be_farm: bool
 ) -> tuple[DiscoveryOptions, list[str]]:
-    """Return the options of discovery, and warnings about feature flags without effect."""
     feature_flags, warnings = discovery_options.parse(request.feature_flag)
     options = DiscoveryOptions(
         search_paths=request.library_search_path,

@@ -126,7 +126,6 @@ def decide(
 def _ask(
     decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
 ) -> None:
-    """Read the request of config.json and apply the policy."""
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
 

@@ -107,7 +107,6 @@ def open_folder(path: str, *, create: bool = True) -> int:
 
 
 def _make(path: str) -> None:
-    """Make the folder if it is missing."""
     try:
         posix.mkdir(path, 0o700)
         fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)

@@ -142,7 +142,6 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
 
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:
-    """Return why nvidia-smi does not work in a root, "" if it does."""
     arguments = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"

@@ -117,7 +117,6 @@ class Reader(Host):
         """Do nothing: nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
-        """Return a plan that is compiled aside."""
         host = Host(self.scratch, self.env, self.cold)
         host.config_path = self._compile_from()
         plan = host.plan(name, fresh=fresh)

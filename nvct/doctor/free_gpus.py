@@ -97,7 +97,6 @@ def held(folder: str, containers: Containers) -> dict[str, str]:
 
 
 def _who(pid: int, containers: Containers) -> str:
-    """Return the container of a process, or the process."""
     if name := containers.name_of_process(pid):
         return f"container {name}"
     command = procfs.command("/proc", pid)

@@ -201,7 +201,6 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Fi
 
 
 def _plugins(folder: str) -> dict[str, bool]:
-    """Return the sockets of plugins for GPUs: whether a process listens on each."""
     found = {}
     for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
@@ -343,7 +342,6 @@ def _count(proc: str, uid: int, budget_s: float) -> Used:
 
 
 def _inotify(folder: str) -> Iterator[str]:
-    """Yield the descriptors of inotify of a process."""
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
         try:

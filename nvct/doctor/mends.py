@@ -149,7 +149,6 @@ def _link_folder(host: Host) -> str:
 
 
 def _specification(host: Host) -> States:
-    """Return what `nvct publish` would write."""
     output = published_spec.output_path(os.path.abspath(host.output))
     words = [*PUBLISH, f"--output={output}", f"--staged={'plan' if host.dry_run else 'make'}"]
     argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]

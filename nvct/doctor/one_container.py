@@ -168,7 +168,6 @@ def _watched(proc: str) -> Iterator[Found]:
 
 
 def _named(one: Found, own: Mapping[str, str]) -> Found:
-    """Return a container with the name that the user's own engine has for it."""
     return replace(one, labels={"container": own[one.id]}) if one.id in own else one
 
 

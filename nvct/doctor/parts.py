@@ -81,7 +81,6 @@ def _unchecked(node: Node) -> list[str]:
 
 
 def _refused_values(settings: Config) -> Iterator[Finding]:
-    """Yield a finding for a value with which creates fail, or some of them."""
     try:
         check(settings)
     except ConfigError as error:
@@ -269,7 +268,6 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
 
 
 def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each file that engines ignore because of its name."""
     for folder in folders:
         for name in procfs.list_directory(folder):
             if engines.is_ignored(name):

@@ -58,7 +58,6 @@ def spec_folders(node: Node, *, owner: int = 0) -> Part:
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
-    """Yield a sentence for a folder and each of its files that others than root can write."""
     for path in (folder, *(f"{folder}/{name}" for name in procfs.list_directory(folder))):
         try:
             status = os.stat(path)

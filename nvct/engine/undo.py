@@ -90,7 +90,6 @@ def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit
 
 
 def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
-    """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
     return {
         (*where, RUNTIMES, name): program(runtime)
         for where, table in syntax.parents(syntax.parse(data, path))

@@ -227,7 +227,6 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
 
 
 def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
-    """Write the manifest of a view, which is at `made_at` now, and return it."""
     entries = tuple(
         Entry(
             path=view_file.path,

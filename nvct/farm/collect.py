@@ -97,7 +97,6 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
 
 
 def _problems(manifest: Manifest) -> list[str]:
-    """Return a sentence for each changed or missing file or link of a view."""
     path_of = manifest.host_path
     changed = (f"{path_of(entry.path)}: {text}" for entry, text in folder.changed(manifest))
     lost = (f"{path_of(path)}: the link is missing" for path in folder.lost_links(manifest))

@@ -143,7 +143,6 @@ TRANSFERS: dict[Method, Transfer] = {
 
 
 def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
-    """Open a file and its copy, which gets the file's mode."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     source = farm.kernel.open(
         view_file.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -122,7 +122,6 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    """Return a tree's wrapper, still without names."""
     data = _content(path) or b""
     try:
         fill(data, MARK, b"", ROOM)

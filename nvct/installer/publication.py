@@ -155,7 +155,6 @@ def _units(request: Request) -> dict[str, str]:
 
 
 def _write(path: str, text: str) -> bool:
-    """Write a unit; return whether it changed."""
     data = text.encode()
     with contextlib.suppress(OSError):
         if read_bytes(path, LIMIT) == data:

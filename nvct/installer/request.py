@@ -217,7 +217,6 @@ def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
 
 
 def _asking(root: str) -> Ask:
-    """Return a function that runs programs in the host's root, where their libraries are."""
 
     def enter() -> None:
         os.chroot(root)

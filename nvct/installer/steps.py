@@ -279,7 +279,6 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove_ready(files: HostFiles) -> None:
-    """Remove the file in which the installer tells the agents where the driver is."""
     folder = files.at(ready.OWN_FOLDER)
     with contextlib.suppress(HostError):
         ready.remove(folder, ready.DRIVER)

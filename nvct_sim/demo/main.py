@@ -177,7 +177,6 @@ def demonstrate() -> int:
 
 
 def _runtime() -> Path | None:
-    """Return a low-level runtime that can run containers here."""
     installed = [name for name in RUNTIMES if rootfs.find_program(name)] or RUNTIMES[:1]
     reasons = []
     for name in installed:

@@ -140,7 +140,6 @@ def _is_shipped(digest: str) -> bool:
 
 
 def _extracted(folder: Path) -> Built:
-    """Extract SHIPPED into a folder and return the paths of its files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
@@ -207,6 +206,5 @@ def _compile(
 
 
 def _first_error(output: str) -> str:
-    """Return the compiler's first line that names an error."""
     lines = [line for line in output.splitlines() if "error" in line] or output.splitlines()
     return lines[0] if lines else "no message"

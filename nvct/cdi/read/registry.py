@@ -109,7 +109,6 @@ def spec_paths(dirs: Sequence[str]) -> list[str]:
 
 
 def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
-    """Return the spec files directly in a folder, sorted by name."""
     try:
         with os.scandir(folder) as entries:
             spec_paths = [

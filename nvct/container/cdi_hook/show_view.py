@@ -47,7 +47,6 @@ def cover_files(context: Context, view: View) -> None:
 
 
 def _check(root: Root, view: View) -> None:
-    """Check that the view is mounted."""
     for path in (*view["libraries"], *view["links"])[:1]:
         if not root.is_file(f"{view['mount_point']}/{path}"):
             raise HostError(

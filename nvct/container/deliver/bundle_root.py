@@ -82,7 +82,6 @@ class Layout:
         return ""
 
     def _compat_folder(self, versions: Compat) -> str:
-        """Return the folder of the image's CUDA compatibility libraries, "" if not used."""
         if not versions:
             return ""
         root, covered = self._root, self._covered

@@ -166,7 +166,6 @@ class _ClassicLayout(Layout):
                 libraries.setdefault(machine, []).append((soname, f"{names[folder]}/{file}"))
 
     def _gpu_minors(self) -> list[int]:
-        """Return the minor numbers of all GPU nodes that the container will have."""
         has_own_dev = False
         for mount in self._bundle.mounts:
             destination = mount_target(str(mount.get("destination")))

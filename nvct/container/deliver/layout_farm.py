@@ -165,7 +165,6 @@ class _FarmLayout(Layout):
             raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
     def _choose_mount_point(self, *, read_only: bool) -> str:
-        """Return the mount point of the view."""
         path = BESIDE_COMPAT if self.compat else MOUNT_POINT
         try:
             resolved = self._root.real(path)
@@ -190,14 +189,12 @@ class _FarmLayout(Layout):
         )
 
     def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        """Add the search paths of the dynamic linkers."""
         if musl:  # the driver needs glibc: the image must have a layer such as gcompat
             linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
         if glibc:
             self._add_glibc()
 
     def _add_glibc(self) -> None:
-        """Add the entries of ld.so.cache and the drop-in."""
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
         self._is_again = view_links.add_cache(

@@ -203,6 +203,5 @@ def remove_nvidia_hooks(bundle: Bundle) -> bool:
 
 
 def _member(value: Json, key: str) -> str:
-    """Return a text of an object, "" if it has none."""
     text = value.get(key) if isinstance(value, dict) else None
     return text if isinstance(text, str) else ""

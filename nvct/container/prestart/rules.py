@@ -176,7 +176,6 @@ def _parsed(texts: list[str]) -> list[Rule]:
 
 
 def _existing(configured: list[dict[str, Any]]) -> list[Rule]:
-    """Return the existing rules of a container: config.json and the runtime's defaults."""
     rules = [Rule.read(entry) for entry in configured]
     return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 

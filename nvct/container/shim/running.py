@@ -82,7 +82,6 @@ def _asked(args: list[str]) -> tuple[str, set[str]]:
 
 
 def _capabilities(path: str) -> set[str]:
-    """Return the capabilities of a process in any of its sets."""
     process = jsontext.parse(_text(path), path)
     members = process.get("capabilities") if isinstance(process, dict) else None
     sets = members.values() if isinstance(members, dict) else [members]
