@@ -30,30 +30,27 @@ LAYOUT = "NVIDIA_DRIVER_LAYOUT"
 
 
 class Decision:
-    """What a container gets, and why.
-
-    Attributes:
-        request: None if the container requests nothing, or starts without what it requests.
-        origin: of the container, with the results of the policy's rules; None without rules.
-        layout: the changes of the root before the container starts; None if there are none.
-        removal: of devices that the engine gave and the policy ignores; None if there are none.
-        leases: the folder of leases and the program of the hook that keeps them, if the request
-            was for free devices.
-        engine: the devices that the engine gave, by name, where the policy is asked about them.
-    """
+    """What a container gets, and why."""
 
     __slots__ = (
         "edits", "engine", "error", "layout", "leases", "notes", "origin", "removal", "request",
     )  # fmt: skip
 
     def __init__(self, request: Request | None) -> None:
+        # None if the container requests nothing, or starts without what it requests
         self.request = request
+        # of the container, with the results of the policy's rules; None without rules
         self.origin: Origin | None = None
         self.notes: list[str] = []
         self.edits: list[Edits] = []
+        # the changes of the root before the container starts; None if there are none
         self.layout: Layout | None = None
+        # of devices that the engine gave and the policy ignores; None if there are none
         self.removal: Removal | None = None
+        # the devices that the engine gave, by name, where the policy is asked about them
         self.engine: list[str] = []
+        # the folder of leases and the program of the hook that keeps them, if the request was for
+        # free devices
         self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs.
-
-    Attributes:
-        keeper: number of the process that keeps leases of free devices; at first this one.
-    """
+    """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
     awaits_driver = False
@@ -34,6 +30,7 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
+        # number of the process that keeps leases of free devices; at first this one
         self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)

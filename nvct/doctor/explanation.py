@@ -42,13 +42,10 @@ WORDS_ONLY = "the command line"
 
 
 class Clock:
-    """Measures steps that follow or interrupt each other.
-
-    Attributes:
-        steps: milliseconds by step, and how a plan was had; in the order of their ends.
-    """
+    """Measures steps that follow or interrupt each other."""
 
     def __init__(self, step: str) -> None:
+        # milliseconds by step, and how a plan was had; in the order of their ends
         self.steps: dict[tuple[str, str], float] = {}
         self.begin(step)
 

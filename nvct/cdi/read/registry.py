@@ -21,38 +21,30 @@ from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceErr
 
 
 class SpecFile:
-    """One readable spec file.
-
-    Attributes:
-        priority: position of its folder in the list of folders.
-    """
+    """One readable spec file."""
 
     __slots__ = ("path", "priority", "spec")
 
     def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
         self.path = path
-        self.priority = priority
+        self.priority = priority  # position of its folder in the list of folders
         self.spec = spec
 
 
 class Registry:
-    """The spec files and devices of the folders.
-
-    Attributes:
-        specs: by priority, then by file name.
-        devices: qualified name -> the spec file and the device.
-        errors: path of a file or folder -> the reason that it is unusable.
-        conflicts: qualified name -> the files that define it; it is not in `devices`.
-        inputs: all folders and files that were read, including those with errors.
-    """
+    """The spec files and devices of the folders."""
 
     __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
 
     def __init__(self) -> None:
-        self.specs: list[SpecFile] = []
+        self.specs: list[SpecFile] = []  # by priority, then by file name
+        # qualified name -> the spec file and the device
         self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        # path of a file or folder -> the reason that it is unusable
         self.errors: dict[str, NvctError] = {}
+        # qualified name -> the files that define it; it is not in `devices`
         self.conflicts: dict[str, list[str]] = {}
+        # all folders and files that were read, including those with errors
         self.inputs: list[str] = []
 
     def device(self, name: str) -> tuple[SpecFile, Device]:

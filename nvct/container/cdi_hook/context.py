@@ -33,11 +33,7 @@ STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
 class Context:
-    """One run of one hook.
-
-    Attributes:
-        bundle: the container's bundle, as its state names it; "" until that was read.
-    """
+    """One run of one hook."""
 
     __slots__ = (
         "_bundle", "_is_checked", "_root", "_stdin_fd", "bundle", "kernel", "options",
@@ -60,7 +56,7 @@ class Context:
         self._stdin_fd = stdin_fd
         self._bundle = ""
         self._is_checked = False
-        self.bundle = ""
+        self.bundle = ""  # the container's bundle, as its state names it; "" until that was read
         self._root: Root | None = None
 
     def mounts(self) -> Root:

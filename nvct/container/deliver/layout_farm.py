@@ -69,11 +69,7 @@ def _check(table: Farm, bundle: Bundle) -> None:
 
 
 class _FarmLayout(Layout):
-    """The layout of one container.
-
-    Attributes:
-        env_why: why programs find the driver by environment variables, "" if by files.
-    """
+    """The layout of one container."""
 
     __slots__ = (
         "_above", "_common", "_entries", "_hooks", "_is_again", "_linked", "_other_edits", "_work",
@@ -94,7 +90,7 @@ class _FarmLayout(Layout):
         self._is_again = False
         self.mount_point = ""
         self.compat = ""
-        self.env_why = ""
+        self.env_why = ""  # why programs find the driver by environment variables, "" if by files
         self._other_edits: list[Edits] = []
 
     # Decision: no changes.

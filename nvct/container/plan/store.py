@@ -45,17 +45,13 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
 
 
 class Store:
-    """The run directory, open if no other user owns it or has one of the forbidden permissions.
-
-    Attributes:
-        fd: of the directory, -1 if it is missing or not safe.
-    """
+    """The run directory, open if no other user owns it or has one of the forbidden permissions."""
 
     __slots__ = ("fd", "path", "reason")
 
     def __init__(self, path: str, *, create: bool = False, forbidden: int = 0o077) -> None:
         self.path = path
-        self.fd = -1
+        self.fd = -1  # of the directory, -1 if it is missing or not safe
         self.reason = ""
         try:
             if create:

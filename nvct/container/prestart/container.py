@@ -115,10 +115,6 @@ def _read(fd: int) -> bytes:
 class Container:
     """A container that has not started yet.
 
-    Attributes:
-        rootfs: absolute path of its root in its mount namespace, before the pivot.
-        userns: whether its user namespace is not that of this process.
-
     Raises:
         HostError: there is no such process, or its mount namespace is the host's or that of
             this process.
@@ -130,7 +126,7 @@ class Container:
         self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
     ) -> None:
         self.pid = pid
-        self.rootfs = rootfs
+        self.rootfs = rootfs  # absolute path of its root in its mount namespace, before the pivot
         self._user_fd = self._mount_fd = -1
         self.process: Process | None = process or Process(pid, proc)
         try:
@@ -140,6 +136,7 @@ class Container:
         except BaseException:
             self.close()
             raise
+        # whether its user namespace is not that of this process
         self.userns = not _is_of("self", self._user_fd, proc, "user")
 
     def _refuse_host_mounts(self, process: Process, proc: str) -> None:

@@ -162,20 +162,15 @@ ANY = -1
 
 
 class Rule:
-    """One device rule.
-
-    Attributes:
-        kind: "c", "b" or "a" for both.
-        access: letters of "rwm": read, write, mknod.
-    """
+    """One device rule."""
 
     __slots__ = ("access", "allow", "kind", "major", "minor")
 
     def __init__(self, kind: str, major: int, minor: int, access: str, *, allow: bool) -> None:
-        self.kind = "c" if kind == "u" else kind
+        self.kind = "c" if kind == "u" else kind  # "c", "b" or "a" for both
         self.major = major
         self.minor = minor
-        self.access = access
+        self.access = access  # letters of "rwm": read, write, mknod
         self.allow = allow
 
     @classmethod

@@ -38,10 +38,6 @@ BIND = ("", "none", "bind")
 class Tree:
     """A mount of a host file or folder.
 
-    Attributes:
-        restrictions: MOUNT_ATTR_* bits.
-        fd: detached mount of the source, -1 if the kernel is too old.
-
     Raises:
         HostError: the source does not exist, or cannot be cloned.
     """
@@ -53,9 +49,9 @@ class Tree:
     ) -> None:
         self.source = source
         self.destination = destination
-        self.restrictions = restrictions
+        self.restrictions = restrictions  # MOUNT_ATTR_* bits
         self._recursive = c.AT_RECURSIVE if recursive else 0
-        self.fd = -1
+        self.fd = -1  # detached mount of the source, -1 if the kernel is too old
         try:
             self.status: stat_result = posix.stat(source)
             self._take(kernel)

@@ -42,15 +42,12 @@ OPEN = (b"DevicePolicy=auto", b"DeviceAllow=")
 
 
 class Cgroup:
-    """The cgroup with the device rules of a process.
-
-    Attributes:
-        path: of the cgroup in the hierarchy with the device rules, "/" for the root cgroup.
-    """
+    """The cgroup with the device rules of a process."""
 
     __slots__ = ("folder", "path", "unified")
 
     def __init__(self, path: str, folder: str, *, unified: bool) -> None:
+        # of the cgroup in the hierarchy with the device rules, "/" for the root cgroup
         self.path = path
         self.folder = folder
         self.unified = unified

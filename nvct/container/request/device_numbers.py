@@ -94,18 +94,14 @@ def is_gpu(number: Number) -> bool:
 
 
 class Device:
-    """A device of a plan.
-
-    Attributes:
-        is_all: it is named "all", and its kind has no other device.
-    """
+    """A device of a plan."""
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.names = [name]
         self.kind, _, device = name.partition("=")
-        self.is_all = device == "all"
+        self.is_all = device == "all"  # it is named "all", and its kind has no other device
         self.plan = plan
         entry = plan["devices"][name]
         self._spec, self._edits = entry["spec"], entry["edits"]
@@ -157,18 +153,14 @@ def devices_of(plan: Plan) -> list[Device]:
 
 
 class Selection:
-    """The device numbers behind the names that a rule matches.
-
-    Attributes:
-        numbers: device numbers; each alone is a selected device, or a part of one.
-        sets: sets of device numbers; each set is a selected device.
-    """
+    """The device numbers behind the names that a rule matches."""
 
     __slots__ = ("numbers", "sets")
 
     def __init__(self) -> None:
+        # device numbers; each alone is a selected device, or a part of one
         self.numbers: set[Number] = set()
-        self.sets: list[set[Number]] = []
+        self.sets: list[set[Number]] = []  # sets of device numbers; each set is a selected device
 
     def among(self, nodes: Nodes) -> str:
         """Return the path of a node that belongs to a selected device, "" if there is none."""

@@ -42,20 +42,16 @@ VARINT, BYTES = 0, 2
 
 
 class Answer:
-    """The answers of all device plugins for one container.
-
-    Attributes:
-        env, annotations: as in config.json, if the pod's author does not replace them.
-        mounts: as in config.json, without options.
-        nodes, names: host paths of device nodes, and CDI names, for the engine itself.
-    """
+    """The answers of all device plugins for one container."""
 
     __slots__ = ("annotations", "env", "mounts", "names", "nodes")
 
     def __init__(self) -> None:
+        # env, annotations: as in config.json, if the pod's author does not replace them
         self.env: Env = {}
         self.annotations: dict[str, object] = {}
-        self.mounts: list[Mapping[str, object]] = []
+        self.mounts: list[Mapping[str, object]] = []  # as in config.json, without options
+        # nodes, names: host paths of device nodes, and CDI names, for the engine itself
         self.nodes: list[str] = []
         self.names: list[str] = []
 

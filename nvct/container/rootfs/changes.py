@@ -25,20 +25,17 @@ if TYPE_CHECKING:
 
 
 class Changes:
-    """Files and links to write into a root, and files to remove.
-
-    Attributes:
-        files: (path, content, mode) each; the content differs from that of the root.
-        sealed: (path, mode) of read-only directories, made before their files.
-    """
+    """Files and links to write into a root, and files to remove."""
 
     __slots__ = ("files", "links", "removed", "root", "sealed")
 
     def __init__(self, root: Root) -> None:
         self.root = root
+        # (path, content, mode) each; the content differs from that of the root
         self.files: list[tuple[str, bytes, int]] = []
         self.removed: list[str] = []
         self.links: list[tuple[str, str]] = []
+        # (path, mode) of read-only directories, made before their files
         self.sealed: list[tuple[str, int]] = []
 
     def file(self, path: str, current: bytes | None, content: bytes, mode: int = 0o644) -> bool:

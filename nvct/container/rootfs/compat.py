@@ -99,17 +99,13 @@ def is_wanted(
 
 
 class Note:
-    """The ELF note of a compatibility libcuda.
-
-    Attributes:
-        drivers: supported major versions of host drivers; may be empty.
-    """
+    """The ELF note of a compatibility libcuda."""
 
     __slots__ = ("cuda", "drivers")
 
     def __init__(self, cuda: Version | None, drivers: frozenset[int]) -> None:
         self.cuda = cuda
-        self.drivers = drivers
+        self.drivers = drivers  # supported major versions of host drivers; may be empty
 
 
 def _note(warn: Warn, root: Root, path: str) -> Note | None:

@@ -114,11 +114,7 @@ FOLDER_LIMIT = 256
 
 
 class LinkerConf:
-    """The content of the drop-in.
-
-    Attributes:
-        view: folders of a farm view, which the shim mounts as a whole.
-    """
+    """The content of the drop-in."""
 
     __slots__ = ("compat", "folders", "view")
 
@@ -127,7 +123,7 @@ class LinkerConf:
     ) -> None:
         self.compat = compat
         self.folders = folders
-        self.view = view or []
+        self.view = view or []  # folders of a farm view, which the shim mounts as a whole
 
     @property
     def all(self) -> list[str]:

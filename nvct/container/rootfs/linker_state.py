@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 class LinkerState:
     """The current cache and drop-in.
 
-    Attributes:
-        earlier: the drop-in of an earlier start.
-        data: the content of the cache, None if there is none.
-        problem: why the cache cannot be edited, or "".
-
     Raises:
         UnsafePathError: the cache or the drop-in is not a regular file, or too large.
     """
@@ -36,9 +31,10 @@ class LinkerState:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self.earlier = linker.read_conf(root)
+        self.earlier = linker.read_conf(root)  # the drop-in of an earlier start
+        # the content of the cache, None if there is none
         self.data = root.read_file(CACHE, ldcache.LIMIT)
-        self.problem = ""
+        self.problem = ""  # why the cache cannot be edited, or ""
         self._cache: ldcache.Cache | None = None
         if self.data is not None:
             try:

@@ -33,11 +33,7 @@ NAME_LIMIT = 4096
 
 
 class ConfigMounts:
-    """The destinations of the mounts in config.json.
-
-    Attributes:
-        targets: destinations in order, both as written and resolved in the image.
-    """
+    """The destinations of the mounts in config.json."""
 
     __slots__ = ("targets",)
 
@@ -57,7 +53,7 @@ class ConfigMounts:
                         targets[clean(root.real(f"/{destination}"))] = None
                 except UnsafePathError:
                     continue  # the runtime will refuse it
-        self.targets = targets
+        self.targets = targets  # destinations in order, both as written and resolved in the image
 
     def above(self, path: str) -> str:
         """Return the outermost mount at a path or above it, "" if there is none."""
