@@ -151,9 +151,8 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
 
-    Raises:
-        UsageError: the field is fixed, such as the UUID; the field does not exist; or it cannot
-            have this value.
+    Raises UsageError if the field is fixed, such as the UUID; the field does not exist; or it
+    cannot have this value.
     """
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:

@@ -27,9 +27,8 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program; the new process calls prepare() first.
 
-    Raises:
-        HostError: prepare() raises an exception; an NvctError's message and hint are kept.
-        UsageError: the program does not exist or cannot be executed.
+    Raises HostError if prepare() raises an exception; an NvctError's message and hint are kept,
+    and UsageError if the program does not exist or cannot be executed.
     """
     reader, writer = os.pipe()
 

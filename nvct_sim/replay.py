@@ -141,9 +141,8 @@ def spec(
 def opened(path: str) -> Iterator[Replay]:
     """Read a snapshot and lay it out in a temporary folder.
 
-    Raises:
-        HostError: the snapshot cannot be read or laid out.
-        DocumentError: the path is not a snapshot, or is an unsafe one.
+    Raises HostError if the snapshot cannot be read or laid out, and DocumentError if the path is
+    not a snapshot, or is an unsafe one.
     """
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
@@ -154,9 +153,8 @@ def opened(path: str) -> Iterator[Replay]:
 def lay_out(snapshot: Snapshot, tree: str) -> None:
     """Create the files and links of a snapshot in an empty folder.
 
-    Raises:
-        HostError: a file cannot be created.
-        DocumentError: the snapshot has an invalid value.
+    Raises HostError if a file cannot be created, and DocumentError if the snapshot has an invalid
+    value.
     """
     try:
         for part in document.PARTS:

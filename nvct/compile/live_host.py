@@ -70,9 +70,8 @@ def discover(
 ) -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        UsageError: the mode is unknown.
+    Raises DriverNotFoundError if no driver is installed or loaded, and UsageError if the mode is
+    unknown.
     """
     roots = roots_of(settings)
     options = options or DiscoveryOptions()

@@ -93,8 +93,7 @@ class Request:
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
     """Discover this host and write its specifications; return the documents for stdout.
 
-    Raises:
-        NvctError: an option is wrong, the host has no driver, or a file cannot be written.
+    Raises NvctError if an option is wrong, the host has no driver, or a file cannot be written.
     """
     limit = request.cdi_version_max
     request = replace(

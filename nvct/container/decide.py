@@ -149,9 +149,8 @@ def _choose(
 ) -> None:
     """Put free devices into a request for some, and lease them to the container.
 
-    Raises:
-        RequestError: too few are free, or the container belongs to a pod.
-        HostError: no lease can be made.
+    Raises RequestError if too few are free, or the container belongs to a pod, and HostError if no
+    lease can be made.
     """
     from nvct.container import leases
     from nvct.container.request.case import Case

@@ -30,9 +30,8 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
     """Return the remaining ids, for the plan of the GPUs, and the edits for the extras.
 
-    Raises:
-        NvctError: this host lacks a requested extra.
-        StalePlanError: a plan no longer describes the host.
+    Raises NvctError if this host lacks a requested extra, and StalePlanError if a plan no longer
+    describes the host.
     """
     extras = request.extras
     edits: list[model.Edits] = []

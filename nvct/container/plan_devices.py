@@ -50,9 +50,8 @@ class PlanDevices:
     def check_known(self, request: Request) -> None:
         """Check that every device of a request exists.
 
-        Raises:
-            UnknownDeviceError: a device does not exist.
-            NvctError: a plan is not available.
+        Raises UnknownDeviceError if a device does not exist, and NvctError if a plan is not
+        available.
         """
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)

@@ -109,8 +109,7 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 def components(ready: str, sys: str) -> dict[str, Finding]:
     """Return the status files of a driver container's optional parts: whether each is loaded.
 
-    Raises:
-        HostError: the driver container's file cannot be read.
+    Raises HostError if the driver container's file cannot be read.
     """
     try:
         text = read_bytes(ready, 64 << 10).decode(errors="replace")

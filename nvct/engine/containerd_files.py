@@ -51,9 +51,8 @@ class Target:
 def choose(options: EngineOptions, config: Config, files: Files) -> Target:
     """Return where new keys go.
 
-    Raises:
-        EngineConfigError: this containerd does not read the CRI in files of that version, or the
-            drop-in holds settings of others that would be imported.
+    Raises EngineConfigError if this containerd does not read the CRI in files of that version, or
+    the drop-in holds settings of others that would be imported.
     """
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
@@ -236,8 +235,7 @@ def edits(
 ) -> tuple[FileEdit, ...]:
     """Return the edits, by keys below the CRI's table: drop-ins before the root, their importer.
 
-    Raises:
-        EngineConfigError: k3s, RKE2 or k0s generates the root file at each start.
+    Raises EngineConfigError if k3s, RKE2 or k0s generates the root file at each start.
     """
     by_file: dict[str, list[KeyEdit]] = {}
     for key, value in keys:

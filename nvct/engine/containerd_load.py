@@ -174,8 +174,7 @@ class Config:
 def load(options: EngineOptions, files: Files) -> Config:
     """Read the root file and all imports; without a root file, the engine's defaults are in force.
 
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
+    Raises DocumentError if a file cannot be read, is no TOML, or is of an unknown version.
     """
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS

@@ -43,9 +43,8 @@ class EngineControl:
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
         """Have the engine read files that are not in place yet; return notes.
 
-        Raises:
-            EngineError: it refuses them, although it accepts the present files or is to be
-                reloaded; or it accepts them, but the options do not take effect.
+        Raises EngineError if it refuses them, although it accepts the present files or is to be
+        reloaded; or it accepts them, but the options do not take effect.
         """
         engine, config, root = self.options.engine, self.options.config, self.root.rstrip("/")
         not_checked = f"not checked by {engine} itself:"
@@ -241,8 +240,7 @@ def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Comple
 def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
     """Enter a mount namespace in which these paths have this content.
 
-    Raises:
-        OSError: this process may not create such a namespace or such mounts.
+    Raises OSError if this process may not create such a namespace or such mounts.
     """
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)

@@ -103,9 +103,8 @@ class Journal:
     def lock(self) -> files.Lock:
         """Return the lock to hold while an engine's files are changed; create the folder.
 
-        Raises:
-            UnsafePathError: the folder belongs to another user, or others may write to it.
-            OSError: the folder cannot be created.
+        Raises UnsafePathError if the folder belongs to another user, or others may write to it,
+        and OSError if the folder cannot be created.
         """
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)

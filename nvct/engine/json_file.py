@@ -71,8 +71,7 @@ class Document:
     def find(self, path: Path) -> Item | None:
         """Return the value at a path, None if there is none.
 
-        Raises:
-            EngineConfigError: a value on the path is no object, or a name is duplicate.
+        Raises EngineConfigError if a value on the path is no object, or a name is duplicate.
         """
         item = self.root
         for depth, name in enumerate(path):
@@ -97,8 +96,7 @@ class Document:
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
         """Return the data at a path, None if there is none or null.
 
-        Raises:
-            EngineConfigError: the data is of another kind, or as `find`.
+        Raises EngineConfigError if the data is of another kind, or as `find`.
         """
         item = self.find(path)
         data = self.value(item) if item else None

@@ -57,8 +57,7 @@ class Syntax:
     def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
         """Return a file with keys set or removed; None is a new one, with our first line.
 
-        Raises:
-            EngineConfigError: it is malformed, or cannot be edited.
+        Raises EngineConfigError if it is malformed, or cannot be edited.
         """
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
@@ -176,8 +175,7 @@ def check_drop_in(engine: str, drop_in: str | None) -> None:
 def drop_in(engine: str, option: str) -> str | None:
     """Return the drop-in that an option of the command line names, None if it leaves the choice.
 
-    Raises:
-        UsageError: the engine reads no drop-in, or the path is not absolute.
+    Raises UsageError if the engine reads no drop-in, or the path is not absolute.
     """
     if option == SUITS_ENGINE:
         return "" if engine == "docker" else None

@@ -49,8 +49,7 @@ class Reloader(ABC):
     def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
         """Reload the engine, whose files may be `restored` ones; return a note, or "".
 
-        Raises:
-            EngineError: it is gone, or does not start again.
+        Raises EngineError if it is gone, or does not start again.
         """
 
     def is_running(self) -> bool:
@@ -159,8 +158,7 @@ def _sentence(line: str) -> str:
 def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
     """Send SIGHUP to a process that a check accepts; wait for its end, if that ends it.
 
-    Raises:
-        OSError: it has ended, or may not be signaled.
+    Raises OSError if it has ended, or may not be signaled.
     """
     pidfd = os.pidfd_open(pid)
     try:

@@ -94,9 +94,8 @@ def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
 def table(document: Table, path: Iterable[str], where: str) -> Table:
     """Return the table at a path, {} if there is none.
 
-    Raises:
-        EngineConfigError: its name, or one above it, stands for another kind of value; `where` is
-            the file's path.
+    Raises EngineConfigError if its name, or one above it, stands for another kind of value;
+    `where` is the file's path.
     """
     inner, names = document, []
     for name in path:

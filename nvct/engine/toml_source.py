@@ -141,8 +141,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
     """Return a text with another value; elements of an array that stay keep their text.
 
-    Raises:
-        EngineConfigError: one of the two is a table, and the other is none.
+    Raises EngineConfigError if one of the two is a table, and the other is none.
     """
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]

@@ -40,8 +40,7 @@ class Control(Protocol):
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload a running engine and probe it; `restored` if it has its former files.
 
-        Raises:
-            EngineError: the engine does not read its files, or is not well with them.
+        Raises EngineError if the engine does not read its files, or is not well with them.
         """
 
 

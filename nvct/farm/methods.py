@@ -64,9 +64,8 @@ class ViewContent(NamedTuple):
 def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
     """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
 
-    Raises:
-        RefusedError: a file cannot be linked this way, or the folder is on a noexec mount.
-        OSError: a file cannot be written.
+    Raises RefusedError if a file cannot be linked this way, or the folder is on a noexec mount,
+    and OSError if a file cannot be written.
     """
     try:
         options = mount_of(farm, folder).options
@@ -215,8 +214,7 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
 def in_own_folder(farm: Farm, root: str, content: ViewContent) -> None:
     """Check that the driver root is a folder of the driver alone with the layout of a view.
 
-    Raises:
-        RefusedError: it is not; the text is the reason.
+    Raises RefusedError if it is not; the text is the reason.
     """
     files = [view_file.file.host_path for view_file in content.files]
     if root == "/" or not all(path.startswith(root + "/") for path in files):

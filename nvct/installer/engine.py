@@ -41,9 +41,8 @@ class Setup:
 def setup(request: Request) -> Setup:
     """Return the engine that a request names.
 
-    Raises:
-        EngineError: it does not print its configuration.
-        DocumentError: the file to read instead cannot be read.
+    Raises EngineError if it does not print its configuration, and DocumentError if the file to
+    read instead cannot be read.
     """
     run, files = host.programs_of(request), host.files_of(request)
     options, socket = options_of(request, run), host.socket_of(request)

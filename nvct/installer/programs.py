@@ -82,9 +82,8 @@ def install(
 ) -> Installed:
     """Copy the tree, and write or replace the wrappers; see `wrapper`.
 
-    Raises:
-        UsageError: the source is no such tree, or has no wrapper.
-        HostError: a file cannot be written.
+    Raises UsageError if the source is no such tree, or has no wrapper, and HostError if a file
+    cannot be written.
     """
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)

@@ -31,9 +31,8 @@ _LINE = re.compile(r"([A-Z_]+)=(.*)")
 def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
     """Write a status file; return its path.
 
-    Raises:
-        HostError: it cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    Raises HostError if it cannot be written, and UnsafePathError if the folder is a link or a
+    file.
     """
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
@@ -48,9 +47,8 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 def remove(folder: str, name: str) -> None:
     """Remove a status file if it exists.
 
-    Raises:
-        HostError: it cannot be removed.
-        UnsafePathError: the folder is a link or a file.
+    Raises HostError if it cannot be removed, and UnsafePathError if the folder is a link or a
+    file.
     """
     path = f"{folder.rstrip('/')}/{name}"
     try:
@@ -65,9 +63,8 @@ def remove(folder: str, name: str) -> None:
 def read(path: str) -> dict[str, str]:
     """Return the values of a status file.
 
-    Raises:
-        HostError: it does not exist, so the part is not ready.
-        UnsafePathError: it is no regular file of root's, or too large.
+    Raises HostError if it does not exist, so the part is not ready, and UnsafePathError if it is
+    no regular file of root's, or too large.
     """
     folder, name = split(path)
     try:

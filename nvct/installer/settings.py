@@ -23,9 +23,8 @@ POLICY_LIMIT = 1 << 20
 def text(request: Request, runtimes: Sequence[str]) -> str:
     """Return the config.toml.
 
-    Raises:
-        UsageError: a feature's name is not valid.
-        ConfigError: no container could be created with it.
+    Raises UsageError if a feature's name is not valid, and ConfigError if no container could be
+    created with it.
     """
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),

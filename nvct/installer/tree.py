@@ -45,9 +45,8 @@ class Member:
 def members(root: str) -> Iterator[Member]:
     """Yield the parts of a tree, sorted; a folder comes before its content.
 
-    Raises:
-        UsageError: a part is not a folder, a file or a link that stays inside.
-        OSError: it cannot be read.
+    Raises UsageError if a part is not a folder, a file or a link that stays inside, and OSError if
+    it cannot be read.
     """
     for folder, folders, files in os.walk(root, onerror=_raise):
         folders.sort()

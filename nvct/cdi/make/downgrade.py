@@ -40,9 +40,8 @@ def check_version(version: str) -> str:
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
     """Return a spec that needs no version above a maximum, and sentences about the losses.
 
-    Raises:
-        UsageError: the maximum is not a version.
-        CdiSpecError: the devices need a field of a later version.
+    Raises UsageError if the maximum is not a version, and CdiSpecError if the devices need a field
+    of a later version.
     """
     maximum = check_version(maximum)
     losses: list[str] = []

@@ -50,9 +50,8 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
 def create_symlinks(context: Context) -> None:
     """Make links in the container, `--link TARGET::LINK` each.
 
-    Raises:
-        UsageError: a link is not written TARGET::LINK.
-        UnsafePathError: the path of a link is a directory.
+    Raises UsageError if a link is not written TARGET::LINK, and UnsafePathError if the path of a
+    link is a directory.
     """
     _make_links(context, hook_command.work(context.options)["links"])
 

@@ -82,9 +82,8 @@ class Context:
     def root(self) -> Root:
         """Return the container's root, to read and write files in it.
 
-        Raises:
-            BundleError, UnsafePathError: as `mounts`.
-            HostError: as `mounts`, or the root cannot be made writable.
+        Raises BundleError or UnsafePathError as `mounts`, and HostError as `mounts`, or the root
+        cannot be made writable.
         """
         root = self.mounts()
         if not self._is_checked:

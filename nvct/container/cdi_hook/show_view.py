@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 def cover_files(context: Context, view: View) -> None:
     """Mount files of the view over files of the image that have their fixed path.
 
-    Raises:
-        HostError: the view is not there, or mounting failed.
-        UnsafePathError: the image has a directory at the path.
+    Raises HostError if the view is not there, or mounting failed, and UnsafePathError if the image
+    has a directory at the path.
     """
     root = context.mounts()
     _check(root, view)
@@ -75,9 +74,8 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
 def run(context: Context, view: View, compat: str) -> None:
     """Add the linker's entries and the links.
 
-    Raises:
-        NvctError: a file of the container is damaged or not safe, or its mounts cannot be read.
-        OSError: the root cannot be written to.
+    Raises NvctError if a file of the container is damaged or not safe, or its mounts cannot be
+    read, and OSError if the root cannot be written to.
     """
     root = context.root()
     changes = Changes(root)

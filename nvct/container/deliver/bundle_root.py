@@ -120,9 +120,8 @@ def root_path(bundle: Bundle, folder: str) -> str:
 def open_root(bundle: Bundle, folder: str) -> Root:
     """Open a container's root.
 
-    Raises:
-        UnfitError: config.json names no root, or the root is the host's.
-        HostError: the directory does not exist.
+    Raises UnfitError if config.json names no root, or the root is the host's, and HostError if the
+    directory does not exist.
     """
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"

@@ -80,9 +80,8 @@ class _ClassicLayout(Layout):
     def decide(self, work: Work, kernel: Kernel) -> None:
         """Decide what to write; change nothing.
 
-        Raises:
-            UnfitError: the hook would see another root.
-            NvctError, OSError: the root cannot be read, or the hook would refuse it.
+        Raises UnfitError if the hook would see another root, and NvctError or OSError if the root
+        cannot be read, or the hook would refuse it.
         """
         root = self._root
         if mount_points.is_read_only(root):

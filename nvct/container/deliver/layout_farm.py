@@ -98,9 +98,8 @@ class _FarmLayout(Layout):
     def decide(self, edits: list[Edits], kernel: Kernel) -> None:
         """Decide the mount point of the view and the changes of the root and of config.json.
 
-        Raises:
-            UnfitError: the layout does not fit this container.
-            NvctError, OSError: the root cannot be read.
+        Raises UnfitError if the layout does not fit this container, and NvctError or OSError if
+        the root cannot be read.
         """
         self._decide_root(edits, kernel)
         common = [id(edit) for edit in self._common]

@@ -108,8 +108,7 @@ def _is_true(name: str, value: str) -> bool:
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
     """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
 
-    Raises:
-        UsageError: a flag is unknown, or its value is missing or wrong.
+    Raises UsageError if a flag is unknown, or its value is missing or wrong.
     """
     options = Options()
     index = 0

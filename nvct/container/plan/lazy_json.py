@@ -179,8 +179,7 @@ def join(document: Mapping[str, object]) -> dict[str, object]:
 def read(text: str) -> dict[str, object]:
     """Return a document from its text: the line of the head and the lines of its rows.
 
-    Raises:
-        DocumentError: the head is not a JSON object, or its row numbers are wrong.
+    Raises DocumentError if the head is not a JSON object, or its row numbers are wrong.
     """
     lines = text.split("\n")
     head = jsontext.parse_trusted(lines[0], "a head")

@@ -182,9 +182,8 @@ class Container:
     def enter(self, kernel: Kernel) -> Root:
         """Enter the namespaces permanently; return the container's root.
 
-        Raises:
-            HostError: a namespace cannot be entered, or the root does not exist.
-            UnsafePathError: the container's root is the host's.
+        Raises HostError if a namespace cannot be entered, or the root does not exist, and
+        UnsafePathError if the container's root is the host's.
         """
         try:
             kernel.setns(self._mount_fd, c.CLONE_NEWNS)

@@ -76,9 +76,8 @@ class Node:
     def make(self, root: Root, kernel: Kernel) -> None:
         """Create the node under a temporary name, then rename it.
 
-        Raises:
-            UnsafePathError: the path is a directory.
-            HostError: the node cannot be created, or the folder is mounted nodev.
+        Raises UnsafePathError if the path is a directory, and HostError if the node cannot be
+        created, or the folder is mounted nodev.
         """
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)

@@ -90,9 +90,8 @@ class Tree:
     def attach(self, root: Root, kernel: Kernel) -> None:
         """Attach the mount in the container; its mount namespace is already entered.
 
-        Raises:
-            UnsafePathError: the target in the container is not usable, or it changes.
-            HostError: the kernel refuses the mount.
+        Raises UnsafePathError if the target in the container is not usable, or it changes, and
+        HostError if the kernel refuses the mount.
         """
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:

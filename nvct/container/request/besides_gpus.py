@@ -33,9 +33,8 @@ def add(
 ) -> None:
     """Add the extras that the variables and mounts of a container ask for to its request.
 
-    Raises:
-        RequestError: a value is malformed.
-        NotPermittedError: an extra requires a privileged container.
+    Raises RequestError if a value is malformed, and NotPermittedError if an extra requires a
+    privileged container.
     """
     extras = request.extras
     for name, variable in FEATURES.items():

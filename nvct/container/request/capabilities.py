@@ -23,8 +23,7 @@ HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
 def parse(value: str) -> list[str]:
     """Return the sorted distinct capabilities of a comma list, or just ["all"].
 
-    Raises:
-        RequestError: a word is not a capability, even if the list contains "all".
+    Raises RequestError if a word is not a capability, even if the list contains "all".
     """
     words = split(value, CAPABILITIES)
     for word in words:
@@ -74,9 +73,8 @@ def _bound(supported: Sequence[str]) -> list[str]:
 def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool) -> bool:
     """Report whether a container gets the MIG capability that a variable asks for.
 
-    Raises:
-        NotPermittedError: the container is not privileged.
-        RequestError: the value is not "all", the only one that libnvidia-container supports.
+    Raises NotPermittedError if the container is not privileged, and RequestError if the value is
+    not "all", the only one that libnvidia-container supports.
     """
     value = variables.get(name, "")
     if not value:

@@ -79,9 +79,8 @@ class Changes:
     def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
         """Make all changes as `owner`, or as the user of this process.
 
-        Raises:
-            UnsafePathError: the root has changed.
-            OSError: the root cannot be written to.
+        Raises UnsafePathError if the root has changed, and OSError if the root cannot be written
+        to.
         """
         if not (self.files or self.links or self.removed):
             return
