@@ -77,11 +77,6 @@ def _layout(sections: Sequence[_Section], start: int) -> int:
     return offset
 
 
-def _dynamic(machine: Machine, tags: Sequence[tuple[int, int]]) -> bytes:
-    form = "<QQ" if machine.bits == 64 else "<II"
-    return b"".join(struct.pack(form, tag, value) for tag, value in (*tags, (DT_NULL, 0)))
-
-
 def shared_object(
     machine: str = "x86_64",
     *,
@@ -143,7 +138,8 @@ def _loaded(
     dynsym.data = b"".join(table)
     tables = [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
     sizes = [(DT_STRSZ, len(dynstr.data)), (DT_SYMENT, width)]
-    dynamic.data = _dynamic(m, [*tags, *tables, *sizes])
+    form, every = "<QQ" if m.bits == 64 else "<II", [*tags, *tables, *sizes, (DT_NULL, 0)]
+    dynamic.data = b"".join(struct.pack(form, tag, value) for tag, value in every)
     return sections, end
 
 

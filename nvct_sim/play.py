@@ -113,7 +113,8 @@ def play(
         step = steps[number]
         if number not in starts:
             tell(f"{at_s:8.1f} s  {step}")
-            starts[number] = _fields_of(node, step) if step.over_s else {}
+            gpu = node.state().gpu(int(step.change[1])) if step.over_s else None
+            starts[number] = dict(gpu.fields) if gpu else {}
         part = (at_s - step.at_s) / step.over_s if step.over_s else 1.0
         node_changes.apply(node, step.change[0], _words(step, starts[number], part))
 
@@ -126,10 +127,6 @@ def _moments(steps: Sequence[Step]) -> list[tuple[float, int]]:
         moments += [(step.at_s + i * INTERVAL_S, number) for i in range(count)]
         moments.append((step.at_s + step.over_s, number))
     return sorted(moments)
-
-
-def _fields_of(node: Node, step: Step) -> Mapping[str, str]:
-    return dict(node.state().gpu(int(step.change[1])).fields)
 
 
 def _words(step: Step, start: Mapping[str, str], part: float) -> list[str]:

@@ -13,7 +13,7 @@ import posix
 import pwd
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct.compile import live_host
@@ -28,7 +28,7 @@ from nvct.host import procfs
 from nvct.host.model import DISPLAY_ONLY
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 
@@ -130,7 +130,12 @@ def candidates(
             parts = [(Device(gpu.index, ""), gpu.uuid, "", gpu.values)]
         for device, uuid, profile, values in parts:
             lease = ":".join(filter(None, (gpu.uuid, device.instance.replace("/", "-"))))
-            users = [*_computing(gpu, device, containers)]
+            users = [
+                _who(process.pid, containers)
+                for process in gpu.processes
+                if process.computes
+                and (process.gi < 0 or f"{process.gi}/{process.ci}" == device.instance)
+            ]
             holding = (device, Device(gpu.index, ""))  # a container may have the whole GPU
             having = (use for use in uses if use.labels and use.device in holding)
             users += [f"container {joined(use.labels)}" for use in having]
@@ -147,13 +152,6 @@ def candidates(
                 )
             )
     return found
-
-
-def _computing(gpu: GpuSample, device: Device, containers: Containers) -> Iterator[str]:
-    for process in gpu.processes:
-        instance = f"{process.gi}/{process.ci}" if process.gi >= 0 else ""
-        if process.computes and instance in ("", device.instance):
-            yield _who(process.pid, containers)
 
 
 def fitting(found: Sequence[Candidate], memory: int, profile: str) -> list[Candidate]:

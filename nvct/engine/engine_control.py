@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nvct.engine import command, containerd, crio, modules, reload, running, writing
 from nvct.engine.command import Completed, Run
@@ -64,7 +65,10 @@ class EngineControl:
         if not self._is_runnable():
             return [f"{not_checked} {os.path.basename(self.program)} is not here"]
         try:
-            completed = _try(args, {root + path: data for path, data in after.items()}, self.run)
+            files = {root + path: data for path, data in after.items()}
+            with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
+                preview = partial(enter_preview, files, stage, KERNEL)
+                completed = self.run(args, TIMEOUT_S, enter=preview)
         except OSError as error:
             return [f"{not_checked} no private mounts here ({error.strerror})"]
         if completed.status == 0 and not self.removing:
@@ -230,11 +234,6 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
             " and `containerd config dump`",
             hint=hint,
         )
-
-
-def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
-    with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
-        return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
 
 
 def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:

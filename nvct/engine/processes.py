@@ -95,7 +95,8 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     if not engine:
         return None
     unit, user_unit, container = _unit(f"{folder}/cgroup")
-    env = _environment(f"{folder}/environ")
+    words = (word.partition("=") for word in _strings(f"{folder}/environ"))
+    env = {name: value for name, equals, value in words if equals}
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
@@ -152,11 +153,6 @@ def _unit(path: str) -> tuple[str, bool, bool]:
         for part in parts
     )
     return (services[-1] if services else ""), user, container
-
-
-def _environment(path: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _strings(path))
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _uid(path: str) -> int | None:

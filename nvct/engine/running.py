@@ -207,7 +207,8 @@ def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
     info = document(_get(socket, "/info", ask))
     runtimes = member(info, "Runtimes", dict, {})
     folders = tuple(map(str, member(info, "CDISpecDirs", list, [])))
-    numbers = engine.numbers or _numbers(member(info, "ServerVersion", str, ""))
+    version = SNAPSHOT.sub("", member(info, "ServerVersion", str, ""))
+    numbers = engine.numbers or tuple(map(int, filter(str.isdecimal, version.split("."))))
     state = State(
         handlers={
             name: member(member(runtimes, name, dict, {}), "path", str, "") for name in runtimes
@@ -219,10 +220,6 @@ def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
     discovered = member(info, "DiscoveredDevices", list, [])
     devices = [str(device.get("ID", "")) for device in discovered if isinstance(device, dict)]
     return Running(by="GET /info", state=state, devices=tuple(devices))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in SNAPSHOT.sub("", version).split(".") if part.isdecimal())
 
 
 def _crio(engine: Engine, socket: str, ask: Ask) -> Running:

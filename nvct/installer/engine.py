@@ -152,7 +152,12 @@ def undo(request: Request, engine_setup: Setup, say: Say) -> None:
         As `Transaction.undo`.
     """
     if request.hook_file:
-        _remove_hook(request)
+        try:
+            os.unlink(request.hook_file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
         say(f"removed {request.hook_file}")
         return
     if engine_setup.options.engine == "crio":
@@ -185,15 +190,6 @@ def _restore_default(engine_setup: Setup, say: Say) -> None:
     outcome = without_default.transaction().configure(without_default.options)
     for edit in outcome.edits:
         say(f"wrote {engine_setup.files.at(edit.path)}: the default runtime is its own again")
-
-
-def _remove_hook(request: Request) -> None:
-    try:
-        os.unlink(request.hook_file)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:

@@ -100,7 +100,8 @@ def install(
             changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
-        _remove_the_incumbents(request.toolkit)
+        for name in filter(OF_THE_INCUMBENT.fullmatch, os.listdir(request.toolkit)):
+            _remove(f"{request.toolkit}/{name}")
         tree.prune(trees, {installed, previous})
     except OSError as error:
         path = error.filename or request.toolkit
@@ -186,12 +187,6 @@ def _used(request: Request) -> str:
     prefix = f"{request.toolkit}/{TREES}/"
     match = re.search(re.escape(prefix).encode() + rb"([0-9a-f]+)/", data)
     return prefix + match[1].decode() if match else ""
-
-
-def _remove_the_incumbents(toolkit: str) -> None:
-    for name in os.listdir(toolkit):
-        if OF_THE_INCUMBENT.fullmatch(name):
-            _remove(f"{toolkit}/{name}")
 
 
 def _folder(root: str) -> str:

@@ -109,7 +109,8 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
         )
     for pair in available:
         gpu, mig = pair
-        if word in names(gpu, mig, ("index", "uuid")) or word == _other_name(gpu, mig):
+        other = gpu.bus_id if mig is None else old_uuid(gpu, mig)  # that no spec has
+        if word in (*names(gpu, mig, ("index", "uuid")), other):
             return pair
     for gpu in inventory.gpus:
         if word not in (str(gpu.index), gpu.uuid, gpu.bus_id):
@@ -128,11 +129,6 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
         f"no device {word} among the {len(inventory.gpus)} GPUs of this machine",
         hint="nvidia-smi -L lists them",
     )
-
-
-def _other_name(gpu: Gpu, mig: MigDevice | None) -> str:
-    """Return the name of a device that no spec has."""
-    return gpu.bus_id if mig is None else old_uuid(gpu, mig)
 
 
 def old_uuid(gpu: Gpu, mig: MigDevice) -> str:

@@ -66,11 +66,10 @@ class Registry:
         return self.devices[name]
 
 
-def _load(path: str) -> Spec:
-    return load.load_file(path, owned=True)
-
-
-def scan(dirs: Sequence[str], read: Callable[[str], Spec] = _load) -> Registry:
+def scan(
+    dirs: Sequence[str],
+    read: Callable[[str], Spec] = lambda path: load.load_file(path, owned=True),
+) -> Registry:
     """Read the spec files in folders; a missing folder is permitted.
 
     Never raises: errors are in `errors` and `conflicts`.

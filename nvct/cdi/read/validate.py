@@ -82,14 +82,10 @@ def _check_devices(spec: Spec, at: str) -> None:
 def _check_device(device: Device, at: str) -> None:
     _check_annotations(device, at)
     edits = device.get("containerEdits")
-    if not edits or _is_empty(edits):
+    # An intelRdt object counts even if it is empty.
+    if not edits or ("intelRdt" not in edits and not any(edits.values())):
         raise CdiSpecError(f"{at} has no container edits", hint="give it a node, mount or env")
     _check_edits(edits, member(at, "containerEdits"))
-
-
-def _is_empty(edits: ContainerEdits) -> bool:
-    """Return whether edits change nothing; an intelRdt object counts even if it is empty."""
-    return "intelRdt" not in edits and not any(edits.values())
 
 
 def _check_edits(edits: ContainerEdits, at: str) -> None:

@@ -105,7 +105,7 @@ def _record(
 
 
 def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Context]) -> int:
-    name = _hook_name(argv)
+    name = next((word for word in argv if not word.startswith("-")), "")
     if name not in HOOKS:
         return _without_hook(argv, name, program)
     before = argv[: argv.index(name)]
@@ -128,10 +128,6 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Conte
     quiet = options.is_set("quiet") or hook_options.is_set("quiet")
     _run(name, hook_options, stdin_fd, program, contexts, quiet=quiet)
     return 0
-
-
-def _hook_name(argv: list[str]) -> str:
-    return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _without_hook(argv: list[str], name: str, program: str) -> int:
