@@ -168,17 +168,13 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
 
     def discover() -> Inventory:
         try:
-            return live_host.discover(settings, options, mode)
+            return live_host.discover_or_view(settings, options, mode)
         except HostError as error:
             if mode != "csv":
                 raise
             return live_host.without_csv(settings, error)
 
-    if not settings.wants_view:
-        return discover
-    from nvct.farm import of_host as own
-
-    return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
+    return discover
 
 
 def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:

@@ -7,12 +7,9 @@ bits.
 
 from __future__ import annotations
 
+from nvct.container.cdi_hook.context import Context
 from nvct.errors import NvctError, UsageError
 from nvct.linux.constants import S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
 
 
 def run(context: Context) -> None:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.cdi_hook.context import Context
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.files import read_bytes, temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+from nvct.linux.kernel import Kernel
+from nvct.linux.root import Root
 
 PARAMS = "/driver/nvidia/params"
 TARGET = "/proc/driver/nvidia/params"

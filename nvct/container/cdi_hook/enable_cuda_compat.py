@@ -7,13 +7,10 @@ image's dynamic linker; no code of the image runs here.
 
 from __future__ import annotations
 
+from nvct.container.cdi_hook.context import Context
 from nvct.container.plan import hook_command
 from nvct.container.rootfs import compat, linker
 from nvct.container.rootfs.changes import Changes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
 
 
 def run(context: Context) -> None:

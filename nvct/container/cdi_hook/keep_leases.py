@@ -7,11 +7,7 @@ Hot. A createRuntime hook: it runs in the runtime's namespaces, where the proces
 from __future__ import annotations
 
 from nvct.container import leases
-from nvct.container.cdi_hook.context import process_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
+from nvct.container.cdi_hook.context import Context, process_of
 
 
 def run(context: Context) -> None:

@@ -8,11 +8,8 @@ import posix
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants as c
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+from nvct.linux.kernel import Kernel
+from nvct.linux.root import Root
 
 REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV

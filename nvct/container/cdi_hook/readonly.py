@@ -13,11 +13,8 @@ import posix
 
 from nvct.errors import HostError
 from nvct.linux import constants as c
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 # statvfs(3); a bind remount removes flags that it does not repeat.
 ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 2, 4, 8, 0x2000

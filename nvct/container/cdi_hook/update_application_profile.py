@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.cdi_hook.context import Context
 from nvct.container.rootfs import profile
 from nvct.container.rootfs.changes import Changes
 from nvct.linux.constants import S_IFCHR, S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
-    from nvct.linux.root import Root
+from nvct.linux.root import Root
 
 DEVICE_LIMIT = 100_000
 

@@ -14,12 +14,9 @@ import posix
 from nvct.errors import BundleError, DocumentError, HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.files import read_all
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
 LIMIT = 64 << 20

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.rootfs.changes import Changes
 from nvct.errors import UnsafePathError
 from nvct.linux.constants import S_IFDIR, S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.rootfs.changes import Changes
-    from nvct.linux.root import Root
+from nvct.linux.root import Root
 
 CACHE = "/etc/ld.so.cache"
 LIBC = "libc.so.6"
