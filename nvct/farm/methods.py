@@ -26,18 +26,8 @@ from nvct.errors import HostError
 from nvct.farm.folder import Farm, mount_of, own_mounts
 from nvct.farm.model import Method, ViewFile
 from nvct.host.model import Link
+from nvct.linux import constants as c
 from nvct.linux import mountinfo
-from nvct.linux.constants import (
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-    S_IFREG,
-)
 
 Transfer = Callable[[Farm, ViewFile, str], None]
 
@@ -47,7 +37,7 @@ OWN_LIMIT = 4096
 SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
 S_ISUGID = stat.S_ISUID | stat.S_ISGID
 STAGED = "nvct-farm:"
-READ_ONLY = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
+READ_ONLY = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 
 
 class RefusedError(Exception):
@@ -162,11 +152,11 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
     """
     kernel = farm.kernel
     try:
-        kernel.mount(STAGED + name, folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+        kernel.mount(STAGED + name, folder, "tmpfs", c.MS_NOSUID | c.MS_NODEV, "mode=0755")
     except PermissionError as error:
         raise RefusedError(f"this process may not mount ({error.strerror})") from error
     try:
-        kernel.mount(None, folder, None, MS_PRIVATE)
+        kernel.mount(None, folder, None, c.MS_PRIVATE)
         bound = []
         for view_file in content.files:
             target = f"{folder}/{view_file.path}"
@@ -174,12 +164,12 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
             if _is_small(view_file):
                 _copy(farm, view_file, target)
             else:
-                kernel.mknod(target, S_IFREG | 0o444)
+                kernel.mknod(target, c.S_IFREG | 0o444)
                 bound.append((view_file.file.host_path, target))
         _make_links(farm, folder, content.links)
         for source, target in bound:
-            kernel.mount(source, target, None, MS_BIND)
-            kernel.mount(None, target, None, MS_PRIVATE)
+            kernel.mount(source, target, None, c.MS_BIND)
+            kernel.mount(None, target, None, c.MS_PRIVATE)
             kernel.mount(None, target, None, READ_ONLY)
         kernel.mount(None, folder, None, READ_ONLY)
         try:
@@ -187,10 +177,10 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
         except FileExistsError:
             pass
         # A mount below a shared one cannot be moved; a recursive bind is atomic as well.
-        kernel.mount(folder, final, None, MS_BIND | MS_REC)
-        kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
+        kernel.mount(folder, final, None, c.MS_BIND | c.MS_REC)
+        kernel.mount(None, final, None, c.MS_PRIVATE | c.MS_REC)
     finally:
-        kernel.umount2(folder, MNT_DETACH)
+        kernel.umount2(folder, c.MNT_DETACH)
 
 
 def _make_folders(farm: Farm, folder: str, path: str) -> None:
