@@ -213,8 +213,9 @@ EXTRA_MODULES = {
 
 def write(sys: Path, state: State) -> None:
     """Write everything below sys."""
+    numa_nodes = 1 + max((numa(gpu) for gpu in state.find("gpu")), default=0)
     for bus, device in pci_devices(state).items():
-        _write_device(sys, bus, device, _numa_nodes(state))
+        _write_device(sys, bus, device, numa_nodes)
     drm = int(state.find("major")[0].fields["drm"])
     for number, gpu in enumerate(state.find("gpu")):
         folder = sys / "bus/pci/devices" / kernelfs.proc_bus(gpu.fields["bus"])
@@ -252,10 +253,6 @@ def _gpu(gpu: Record, number: int) -> Device:
         generation=5 if arch >= 9 else 4 if arch >= 7 else 3,
         vgpu=(f["vgpuhost"], f["vgpubranch"]) if "vgpuhost" in f else None,
     )  # fmt: skip
-
-
-def _numa_nodes(state: State) -> int:
-    return 1 + max((numa(gpu) for gpu in state.find("gpu")), default=0)
 
 
 def numa(gpu: Record) -> int:

@@ -193,7 +193,8 @@ def _rotate(store: Store, fd: int) -> None:
         posix.lockf(fd, posix.F_TLOCK, 0)
     except BlockingIOError:
         return
-    if _inode(store) == posix.fstat(fd).st_ino:
+    status = posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False)
+    if status.st_ino == posix.fstat(fd).st_ino:
         posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
 
 
@@ -208,7 +209,3 @@ def _cut(key: str, value: str, limit: int) -> str:
     elif limit == TEXT and key == "asked":
         limit = ASKED
     return value if len(value) <= limit else value[:limit] + CUT
-
-
-def _inode(store: Store) -> int:
-    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino

@@ -51,7 +51,8 @@ def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) ->
         HostError: the driver root does not exist, or the archive cannot be written.
     """
     uuids = Uuids()
-    redactor = Redactor(_names(node.env), uuids)
+    host, users = platform.node(), (node.env.get(name, "") for name in USER_VARIABLES)
+    redactor = Redactor([host, host.partition(".")[0], *users], uuids)
     files = {
         name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
         for name, value in {"about.json": _about(), **documents}.items()
@@ -89,11 +90,6 @@ def _about() -> dict[str, str]:
         "os": named[0].partition("=")[2].strip('"') if named else "",
         "user": "root" if os.geteuid() == 0 else "another user",
     }
-
-
-def _names(env: Mapping[str, str]) -> list[str]:
-    host = platform.node()
-    return [host, host.partition(".")[0], *(env.get(name, "") for name in USER_VARIABLES)]
 
 
 def _text(path: str) -> str:

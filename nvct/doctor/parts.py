@@ -212,7 +212,9 @@ def units(node: Node, systemctl: str = "systemctl") -> Part:
 
 
 def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
-    state = _shown(systemctl, unit)
+    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
+    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
+    state = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     if state.get("LoadState") != "loaded":
         yield f"{unit}: not installed"
         return
@@ -229,12 +231,6 @@ def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
     if runs and OWN_START not in runs[1]:
         text = f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}"
         yield Finding(Reason.RefreshUnitReplaced, "warning", text)
-
-
-def _shown(systemctl: str, unit: str) -> dict[str, str]:
-    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
-    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
-    return dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
 
 
 def versions_of(node: Node) -> Part:

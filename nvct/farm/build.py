@@ -69,18 +69,16 @@ def build(
         return existing
     try:
         with farm.lock():
-            return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
+            if manifest := _existing(farm, job, allowed):
+                return manifest
+            _refuse_staged(farm, job.name, allowed)
+            put_aside(farm, job.name)
+            return _make(farm, job, allowed)
     except OSError as error:
         raise HostError(
             f"no view can be made in {farm.path}: {error.strerror}",
             hint="nvct farm build as root makes one that everybody can use",
         ) from error
-
-
-def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    _refuse_staged(farm, job.name, allowed)
-    put_aside(farm, job.name)
-    return _make(farm, job, allowed)
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:

@@ -189,7 +189,8 @@ def _compile(
             capture_output=True, check=False, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         if compiler.returncode:
-            reason = _first_error(compiler.stderr)
+            lines = compiler.stderr.splitlines()
+            reason = next((line for line in lines if "error" in line), [*lines, "no message"][0])
             raise HostError(
                 f"building {target.name} with {command[0]} failed: {reason}",
                 hint="install the C library's headers (libc6-dev, glibc-devel)",
@@ -203,8 +204,3 @@ def _compile(
     finally:
         if os.path.exists(output):
             os.unlink(output)
-
-
-def _first_error(output: str) -> str:
-    lines = [line for line in output.splitlines() if "error" in line] or output.splitlines()
-    return lines[0] if lines else "no message"

@@ -67,7 +67,8 @@ class _ClassicLayout(Layout):
     ) -> None:
         driver = {mount[0] for edit in edits if "cache" in edit for mount in edit["mounts"]}
         hiding = [mount[0] for edit in edits if "cache" not in edit for mount in edit["mounts"]]
-        hiding += [path for path in _destinations(bundle) if mount_target(path) not in driver]
+        paths = [mount.get("destination") for mount in bundle.mounts]
+        hiding += [p for p in paths if isinstance(p, str) and mount_target(p) not in driver]
         super().__init__(bundle, folder, root, hiding, note)
         self._driver_mounts = driver
         self._hooked_edits = edits
@@ -181,8 +182,3 @@ class _ClassicLayout(Layout):
             if isinstance(path, str) and isinstance(minor, int):
                 minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
         return minors
-
-
-def _destinations(bundle: Bundle) -> list[str]:
-    destinations = [mount.get("destination") for mount in bundle.mounts]
-    return [path for path in destinations if isinstance(path, str)]

@@ -125,7 +125,10 @@ class _FarmLayout(Layout):
             if over:
                 self.env_why = f"{over} is a mount"
             else:
-                self._add_search_paths(musl, glibc=glibc)
+                if musl:  # the driver needs glibc: the image must have a layer such as gcompat
+                    linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
+                if glibc:
+                    self._add_glibc()
         except (LdCacheError, UnsafePathError) as error:
             self.env_why = error.message
         self._find_links()
@@ -183,12 +186,6 @@ class _FarmLayout(Layout):
             for mount in self._bundle.mounts
         )
 
-    def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        if musl:  # the driver needs glibc: the image must have a layer such as gcompat
-            linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
-        if glibc:
-            self._add_glibc()
-
     def _add_glibc(self) -> None:
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
@@ -239,7 +236,9 @@ class _FarmLayout(Layout):
             edits["nodes"] += common["nodes"]
             edits["gids"] += common["gids"]
         edits["env"] = self._env()
-        edits["mounts"] = [*self._single_mounts(), [self.mount_point, self._mount()]]
+        source = jsontext.quote(self._entries.table["view"])
+        view = f'{{"destination":"{self.mount_point}","source":{source},"options":{OPTIONS}}}'
+        edits["mounts"] = [*self._single_mounts(), [self.mount_point, view]]
         if self._entries.table["params"]:
             for hook in self._hooks[:1]:
                 edits["hook"] = {**hook, "work": {**no_work(), "params": True}}
@@ -263,10 +262,6 @@ class _FarmLayout(Layout):
     def _is_in_view(self, path: str) -> bool:
         """Report whether the view covers a path: the view has such a file (`nvct.farm.model`)."""
         return path.startswith(f"{self.mount_point}/")
-
-    def _mount(self) -> str:
-        source = jsontext.quote(self._entries.table["view"])
-        return f'{{"destination":"{self.mount_point}","source":{source},"options":{OPTIONS}}}'
 
     def _env(self) -> list[str]:
         variables = self._entries.env(self.mount_point)

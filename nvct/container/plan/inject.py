@@ -144,7 +144,8 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
             mounts_below.append((target, document.fragment(element)))
         else:
             unchanged.append(document.fragment(element))
-    added = [(target, texts_by_target[target]) for target in sorted(texts_by_target, key=_depth)]
+    targets = sorted(texts_by_target, key=lambda target: target.count("/"))
+    added = [(target, texts_by_target[target]) for target in targets]
     texts = [text for _, text in (_merge(added, mounts_below) if mounts_below else added)]
     if len(unchanged) == len(elements):
         document.append(("mounts",), texts)
@@ -161,10 +162,6 @@ def _merge(
         indexes = [i for i, (target, _) in enumerate(merged) if target.startswith(mount[0] + "/")]
         merged.insert(indexes[0] if indexes else len(merged), mount)
     return merged
-
-
-def _depth(destination: str) -> int:
-    return destination.count("/")
 
 
 def _hooks(bundle: Bundle, edits: list[Edits]) -> None:

@@ -182,14 +182,17 @@ class Delivery:
         try:
             if self.container.userns:
                 _load_all()
-            if self._binds_nodes():
+            if self.container.userns or is_rootless():
                 dev_root = self.config.dev_root or "/"
                 trees += [node.take(dev_root, self.kernel) for node in devices]
                 devices = []
             with self.container.enter(self.kernel) as root:
                 root.budget = self.bundle
                 try:
-                    self._inside(root, trees, devices)
+                    for node in devices:
+                        node.make(root, self.kernel)
+                    for tree in trees:
+                        tree.attach(root, self.kernel)
                     for work in works:
                         apply.do(self._context(Options(), root), work)
                     for name, options in actions:
@@ -201,9 +204,6 @@ class Delivery:
                     ) from error
         finally:
             mounts.close(trees)
-
-    def _binds_nodes(self) -> bool:
-        return self.container.userns or is_rootless()
 
     def _rules(self, edits: list[Edits]) -> None:
         if self.config.cli_no_cgroups or is_rootless():
@@ -217,12 +217,6 @@ class Delivery:
             texts, self.container.pid, configured,
             env=self.env, warn=self.warn, process=self.container.process,
         )  # fmt: skip
-
-    def _inside(self, root: Root, trees: list[mounts.Tree], devices: list[Node]) -> None:
-        for node in devices:
-            node.make(root, self.kernel)
-        for tree in trees:
-            tree.attach(root, self.kernel)
 
     def _context(self, options: Options, root: Root) -> Context:
         return _Inside(options, root, self.warn, self.kernel)

@@ -160,7 +160,9 @@ def allow(
         if configured is None:
             device_filter.extend(cgroup.folders(), rules)
         else:
-            device_filter.replace(cgroup.folders(), _existing(configured) + rules)
+            existing = [Rule.read(entry) for entry in configured]
+            existing += [Rule(*rule, allow=True) for rule in DEFAULTS]
+            device_filter.replace(cgroup.folders(), existing + rules)
     else:
         _write(cgroup.folder, rules)
 
@@ -170,11 +172,6 @@ def _parsed(texts: list[str]) -> list[Rule]:
         Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
         for text in dict.fromkeys(texts)
     ]
-
-
-def _existing(configured: list[dict[str, Any]]) -> list[Rule]:
-    rules = [Rule.read(entry) for entry in configured]
-    return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 
 
 def _write(folder: str, rules: list[Rule]) -> None:
@@ -217,7 +214,8 @@ def allow_in_unit(
         posix.stat(running)
     except OSError:
         return
-    program = next((p for p in (f"{d}/{PROGRAM}" for d in folders) if _is_program(p)), "")
+    programs = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((p for p in programs if posix.access(p, posix.X_OK)), "")
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
@@ -227,7 +225,11 @@ def allow_in_unit(
     data, status = result
     if not status and OPEN[0] in data.split() and set(data.split()) <= set(OPEN):
         return
-    words = [f"DeviceAllow=/dev/{_kind(r)}/{r.major}:{r.minor} {r.access}" for r in rules]
+    kinds = {"b": "block"}
+    words = [
+        f"DeviceAllow=/dev/{kinds.get(r.kind, 'char')}/{r.major}:{r.minor} {r.access}"
+        for r in rules
+    ]
     if not status:
         result = _systemctl([program, "set-property", "--runtime", "--", unit, *words], env, warn)
         if result is None:
@@ -247,11 +249,3 @@ def _systemctl(
     except NvctError as error:
         warn(error.message)
         return None
-
-
-def _kind(rule: Rule) -> str:
-    return "block" if rule.kind == "b" else "char"
-
-
-def _is_program(path: str) -> bool:
-    return posix.access(path, posix.X_OK)

@@ -18,7 +18,6 @@ from nvct.linux.walk import link_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from os import stat_result
 
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
@@ -133,8 +132,5 @@ def _link_at(folder: int | None, name: str) -> tuple[bool, str | None]:
     if status is None or folder is None:
         return True, None
     text = link_text(name, folder)
-    return text is not None or _is_empty_file(status), text
-
-
-def _is_empty_file(status: stat_result) -> bool:
-    return status.st_mode & S_IFMT == S_IFREG and not status.st_size
+    is_empty_file = status.st_mode & S_IFMT == S_IFREG and not status.st_size
+    return text is not None or is_empty_file, text

@@ -64,7 +64,11 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
 
 
 def _libraries(root: Root, folder: str) -> list[str]:
-    names = [name for name in root.listdir(folder, LIST_LIMIT) or () if _is_full(name)]
+    names = [
+        name
+        for name in root.listdir(folder, LIST_LIMIT) or ()
+        if name.startswith(LIBRARY) and "." in name[len(LIBRARY) :]
+    ]
     if not names:
         return names
     fd = root.path_fd(folder)
@@ -75,10 +79,6 @@ def _libraries(root: Root, folder: str) -> list[str]:
     finally:
         posix.close(fd)
     return [name for name, status in statuses if status and status.st_mode & S_IFMT == S_IFREG]
-
-
-def _is_full(name: str) -> bool:
-    return name.startswith(LIBRARY) and "." in name[len(LIBRARY) :]
 
 
 def is_wanted(
