@@ -233,13 +233,9 @@ def attach(
 ) -> None:
     """Make a node look real in the current mount namespace, which must be a private one.
 
-    Args:
-        driver_root: path for the driver's user space; "/" overlays it on the host's own files.
-        host_run: whether the entries of the host's /run stay visible.
-
-    Raises:
-        HostError: the mount namespace is not private, or the kernel refuses a mount.
-        DocumentError: the node's state is damaged.
+    The driver root "/" overlays the driver's user space on the host's own files; with `host_run`
+    the entries of the host's /run stay visible. Raises HostError if the namespace is not private,
+    or the kernel refuses a mount, and DocumentError if the node's state is damaged.
     """
     # After unshare() the namespace differs from the parent's; PID 1 of a namespace sees no parent.
     parent = os.getppid()

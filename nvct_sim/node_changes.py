@@ -51,9 +51,7 @@ def append_event(now: state.State, index: int, kind: int, data: int, fields: Fie
 def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
-    Args:
-        bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
-        instance: gi and ci, of the instances concerned; {} for the whole GPU.
+    `bus` is as NVML writes it, 00000000:18:00.0; `instance` has gi and ci, or nothing for the GPU.
     """
     address = bus.lower()[4:].partition(".")[0]
     for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
@@ -184,11 +182,7 @@ def restore_gpu(node: Node, index: int) -> None:
 
 
 def set_fault(node: Node, kind: str, seconds: int) -> None:
-    """Make every NVML call fail in one way, also in processes that already use NVML.
-
-    Args:
-        kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-    """
+    """Make every NVML call fail: "hang", "crash", or "hang-hard", which SIGKILL does not end."""
     with state.change(node.state_file) as now:
         now.remove("fault")
         if seconds:

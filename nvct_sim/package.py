@@ -208,9 +208,8 @@ def install(
 ) -> None:
     """Install the user space of one driver version into a driver root.
 
-    Args:
-        state: the node's state file, hard-linked beside the NVML library.
-        native: built programs and libraries by name; None for stand-ins.
+    The state file is hard-linked beside the NVML library; `native` has built programs and
+    libraries by name, None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]

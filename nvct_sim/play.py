@@ -94,15 +94,9 @@ def play(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Carry out all steps at their times; return after the last one.
+    """Carry out all steps at their times, `speed` times as fast; return after the last one.
 
-    Args:
-        tell: called with a line about each step.
-        speed: how much faster than written.
-        clock: seconds that do not go back.
-
-    Raises:
-        NvctError: a change fails; those before it stay.
+    `tell` is called with a line about each step. After an NvctError earlier changes stay.
     """
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}

@@ -37,11 +37,7 @@ KEYS = {
 
 @contextmanager
 def hints_name_keys() -> Iterator[None]:
-    """Let hints of errors name keys of config.toml: the runtime and the hook have no options.
-
-    Raises:
-        NvctError: the body's error, with the changed hint.
-    """
+    """Let hints name keys of config.toml: the runtime and the hook have no options."""
     try:
         yield
     except NvctError as error:
@@ -90,11 +86,7 @@ def discover_or_view(
 ) -> Inventory:
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
-    Args:
-        elsewhere: the command's options name the files' directories, so no view is used.
-
-    Raises:
-        DriverNotFoundError, UsageError: as `discover`.
+    If options name the files' directories, which are `elsewhere`, no view is used.
     """
 
     def find() -> Inventory:

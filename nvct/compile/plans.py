@@ -102,12 +102,10 @@ def compile_registry(
     sees_files: bool = True,
     known: Known | None = None,
 ) -> model.Plan:
-    """Compile the specs of the CDI folders.
+    """Compile the specs of the CDI folders, with fingerprints from before they were read.
 
-    Args:
-        registry: the specs; fingerprints of its files must be taken before it is read.
-        sees_files: whether mount sources and hooks can be looked for; else they count as there.
-        known: has what was compiled before.
+    Unless `sees_files`, mount sources and hooks count as there. `known` has what was compiled
+    before.
     """
     roots, known = roots or Roots(), known or Known()
     known.begin()

@@ -308,14 +308,10 @@ def write(
     *,
     follow: bool = False,
 ) -> list[str]:
-    """Write specs to files in one folder; return what is for stdout instead.
+    """Write specs, by the suffix of the file's name, to one folder; return what is for stdout.
 
-    Args:
-        specs: by the suffix of the file name before its extension.
-
-    Raises:
-        HostError: a file cannot be written.
-        CdiSpecError: a spec cannot be expressed in the CDI version.
+    Raises HostError if a file cannot be written, and CdiSpecError if the version is too low for a
+    spec.
     """
     output, form, limit = request.output, request.form, request.cdi_version_max
     only = "" if "all" in request.device_id else ",".join(request.device_id)

@@ -61,16 +61,10 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     """Make nvct's own spec of this host, compile it, and store both.
 
-    The spec is in the run directory: in a CDI folder it would override an admin's.
-
-    Args:
-        which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
-            lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
-            containers that request none and for hosts that have none.
-
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml is invalid.
+    The spec is in the run directory: in a CDI folder it would override an admin's. OWN has a
+    stored spec; OWN_CSV_ALL is of a Tegra, with all of JetPack's lists, for images that request
+    it; OWN_NONE is without a GPU and without NVML, for containers that request none and for hosts
+    that have none. Raises DriverNotFoundError without a driver, and ConfigError.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

@@ -62,9 +62,8 @@ def run(
 ) -> dict[str, jsontext.Json]:
     """Run a module with the cold interpreter and return its answer.
 
-    Raises:
-        NvctError: the error in the answer of the cold side.
-        HostError: the cold side crashed, could not be started or did not answer in time.
+    Raises the NvctError in the answer, and HostError if the cold side crashed or did not answer in
+    time.
     """
     cold_env = {k: v for k, v in env.items() if k in KEPT_VARIABLES or k.startswith("NVIDIA_CTK_")}
     cold_env.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
@@ -237,11 +236,7 @@ class Failures:
             raise from_dict(record["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`; record its failure.
-
-        Raises:
-            NvctError: raised by `make`.
-        """
+        """Return the result of `make`; record its failure, and raise that."""
         began = time.monotonic_ns()
         facts = self._facts()
         try:

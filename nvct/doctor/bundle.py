@@ -41,14 +41,10 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
 
 def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
-    """Write an archive that only its owner can read.
+    """Write an archive that only its owner can read; HostError without a driver root.
 
-    Args:
-        documents: what was found, by name of its JSON file.
-        hangs: whether NVML does, and is not to be asked again.
-
-    Raises:
-        HostError: the driver root does not exist, or the archive cannot be written.
+    `documents` are what was found, by name of its JSON file. If NVML `hangs`, it is not asked
+    again.
     """
     uuids = Uuids()
     host, users = platform.node(), (node.env.get(name, "") for name in USER_VARIABLES)

@@ -77,11 +77,7 @@ class Driver:
 
 
 def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
-    """Return the driver of this host, or the reason why none works.
-
-    Args:
-        ready: a file that a driver container must have written; "" for none.
-    """
+    """Return the driver, or why none works; `ready` is a driver container's file, "" for none."""
     windows = f"{places.host_here.rstrip('/')}{WSL}"
     wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)

@@ -135,11 +135,7 @@ class Reader(Host):
 def explain(
     bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
 ) -> dict[str, Any]:
-    """Return what the shim would do with a container, as plain data.
-
-    Args:
-        released: returns why the driver is being replaced, "" if it is not.
-    """
+    """Return what the shim would do with a container; `released` is as in `messages.waiting`."""
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None

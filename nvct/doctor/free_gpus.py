@@ -69,10 +69,8 @@ class Candidate:
 def of_host(roots: Roots, folder: str) -> list[Candidate]:
     """Return the devices of this host; `folder` has the leases.
 
-    Raises:
-        DriverNotFoundError: there is no NVML.
-        NvmlError: NVML does not answer.
-        UnsafePathError: the folder of leases cannot be believed.
+    Raises DriverNotFoundError or NvmlError if NVML is missing or silent, and UnsafePathError if
+    the folder of leases cannot be believed.
     """
     session = shared_session(nvml_library(roots))
     state = session.mig()

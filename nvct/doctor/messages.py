@@ -240,11 +240,7 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 
 
 def waiting(text: str, released: Callable[[], str]) -> str:
-    """Return a text; where it says to load the driver, and that is being replaced, it says so.
-
-    Args:
-        released: returns why the driver is being replaced, "" if it is not.
-    """
+    """Return a text; where it says to load the driver, why that is `released` takes the place."""
     why = released() if LOADS in text else ""
     if not why:
         return text

@@ -43,11 +43,7 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def spec_folders(node: Node, *, owner: int = 0) -> Part:
-    """Check that only root can write CDI specifications: an engine carries out what they say.
-
-    Args:
-        owner: the uid that root's files have, other than 0 in tests only.
-    """
+    """Check that only root, `owner` in tests, can write specifications, which engines obey."""
     folders = node.settings.spec_dirs
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:

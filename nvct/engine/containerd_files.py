@@ -324,7 +324,7 @@ def cleared(
 
 
 def _is_left_over(options: EngineOptions, config: Config, path: str, data: bytes) -> bool:
-    """Report whether a file is our drop-in and says nothing that the others do not say."""
+    """Report whether a file is our drop-in, and the other files have all of its settings."""
     if path == config.root.path or path not in (options.drop_in, _default_path(config.root.path)):
         return False
     loaded = loading.parsed(path, data)

@@ -52,10 +52,8 @@ def state(options: EngineOptions, files: Files) -> State:
 def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit of daemon.json that configures the options.
 
-    Raises:
-        UsageError: Docker has no such setting.
-        DocumentError: daemon.json cannot be read.
-        EngineConfigError: it is malformed, or dockerd's command line says the same already.
+    Raises UsageError for a setting that Docker does not have, DocumentError if daemon.json cannot
+    be read, EngineConfigError if it is malformed, or dockerd's command line says the same already.
     """
     path = options.config or CONFIG
     if options.drop_in:

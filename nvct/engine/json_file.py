@@ -119,11 +119,7 @@ def kind(data: object) -> str:
 
 
 def parse(data: bytes | None, path: str) -> Document:
-    """Parse a file; None and a file of white space are an empty object, as in Docker.
-
-    Raises:
-        EngineConfigError: with line and column.
-    """
+    """Parse a file; None and white space are {}, as in Docker. EngineConfigError has the place."""
     data = data or b""
     if data.startswith(BYTE_ORDER_MARKS):
         text = f"{path} line 1, column 1: a byte order mark"

@@ -163,11 +163,7 @@ def check_absolute(option: str, path: str) -> None:
 
 
 def check_drop_in(engine: str, drop_in: str | None) -> None:
-    """Refuse a drop-in for an engine that reads none.
-
-    Raises:
-        UsageError: Docker reads none.
-    """
+    """Refuse a drop-in for Docker, which reads none: UsageError."""
     if engine == "docker" and drop_in:
         raise UsageError("docker does not support drop-in configs", hint="use --config")
 

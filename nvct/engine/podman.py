@@ -88,10 +88,7 @@ def state(options: EngineOptions, files: Files) -> State:
 def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit that configures the options.
 
-    Raises:
-        UsageError: Podman has no such setting.
-        DocumentError: a file cannot be read.
-        EngineConfigError: one is malformed.
+    Raises UsageError for a setting that Podman does not have, and as `state`.
     """
     order = _order(options, files)
     current = _merged(order, files)

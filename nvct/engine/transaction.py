@@ -107,10 +107,7 @@ class Transaction:
     def remove(self, options: EngineOptions) -> Change:
         """Remove every runtime whose program is NVIDIA's, whoever registered it.
 
-        A damaged journal is set aside.
-
-        Raises:
-            As `configure`.
+        A damaged journal is set aside. Raises as `configure`.
         """
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)

@@ -127,13 +127,10 @@ def identity(path: str) -> str:
 
 
 def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) -> None:
-    """Make a path what a state says.
+    """Make a path what a state says; after an OSError it is unchanged.
 
     With `follow`, for files that admins link and own: links stay, and a file that is there keeps
     its mode and owner.
-
-    Raises:
-        OSError: the path is unchanged.
     """
     if state == ABSENT:
         # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because

@@ -48,13 +48,9 @@ def build(
     allowed: Sequence[Method] = METHODS,
     rebuild: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files; build it if it is missing.
+    """Return the view of a driver's files; build it, by the first method that works, if missing.
 
-    Args:
-        allowed: methods of building, in order of preference; the first that works is used.
-
-    Raises:
-        HostError: no method works, or there are no files.
+    Raises HostError if no method works, or there are no files.
     """
     if inventory.mode != "nvml":
         raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")

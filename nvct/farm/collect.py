@@ -79,11 +79,8 @@ def read_needs(
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
-    Args:
-        strict: fail if the mounts of other processes are unreadable; else keep every view.
-
-    Raises:
-        HostError: the mounts are unreadable.
+    If the mounts of other processes are unreadable, it raises HostError if `strict`, else it keeps
+    every view.
     """
     manifests = farm.manifests()
     try:

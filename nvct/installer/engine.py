@@ -120,11 +120,7 @@ def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
 
 
 def configure(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Register the runtimes, or the hook in CRI-O's deprecated mode.
-
-    Raises:
-        As `Transaction.configure`.
-    """
+    """Register the runtimes, or the hook in CRI-O's deprecated mode; errors of `Transaction`."""
     if request.hook_file:
         hook = modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM))
         writing.write_file(request.hook_file, hook, mode=0o644)
@@ -144,12 +140,9 @@ def _tell(outcome: Change, engine_setup: Setup, say: Say) -> None:
 
 
 def undo(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Remove the runtimes.
+    """Remove the runtimes; errors of `Transaction`.
 
     CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
-
-    Raises:
-        As `Transaction.undo`.
     """
     if request.hook_file:
         try:

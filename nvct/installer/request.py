@@ -169,11 +169,7 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of the container of a process, 0 for this one.
-
-    Raises:
-        EngineError: the process is in no container, or the engine's own process is not visible.
-    """
+    """Return the engine of a process's container, 0 for this process; EngineError if unseen."""
     starter = starter_of(pid or os.getpid(), proc)
     if starter is None:
         raise EngineError(

@@ -75,11 +75,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
 
 def undo_earlier(request: Request, say: Say) -> None:
-    """Undo what earlier installations have changed, for any engine; without one, ask none.
-
-    Raises:
-        As `engine.undo`.
-    """
+    """Undo what earlier installations have changed, for any engine; errors as of `engine.undo`."""
     journal = Journal(request.state_dir)
     for path in journal.paths():
         page = journal.load(path)
@@ -111,12 +107,7 @@ def of_record(request: Request, options: EngineOptions) -> Request:
 
 
 def run_plugin(options: Sequence[str], config: str) -> None:
-    """Run the NRI plugin until a signal to this process, or its end by SIGKILL; it ends then, too.
-
-    Raises:
-        HostError: it has ended.
-        Stopped: the signal.
-    """
+    """Run the NRI plugin until a signal (Stopped), or its end (HostError); it ends with us."""
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
     env = {**os.environ, paths.CONFIG_ENV: config}
     end = partial(end_with_parent, os.getpid())
@@ -224,12 +215,7 @@ KEPT = {
 
 
 def uninstall(request: Request, say: Say) -> None:
-    """Give the engine its former files, and remove the programs unless a container uses them.
-
-    Raises:
-        HostError: an installer runs, or a file cannot be removed.
-        As `engine.undo`.
-    """
+    """Give the engine its former files; remove programs unless in use. Errors as `engine.undo`."""
     files = HostFiles(request.host_root if os.path.isdir(request.host_root) else "/")
     folder = files.at(os.path.dirname(request.toolkit))  # which is a mount point of a container
     if not os.path.isdir(f"{request.toolkit}/{TREES}"):
@@ -351,11 +337,7 @@ class Instance:
 
 
 def wait_for_signal() -> None:
-    """Wait for a signal.
-
-    Raises:
-        Stopped: always.
-    """
+    """Wait for a signal, which raises Stopped."""
     while True:
         signal.pause()
 

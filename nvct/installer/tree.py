@@ -63,11 +63,7 @@ def members(root: str) -> Iterator[Member]:
 
 
 def digest(root: str) -> str:
-    """Return a hash of a tree: its paths, permissions, content and links.
-
-    Raises:
-        As `members`.
-    """
+    """Return a hash of a tree: its paths, permissions, content and links; errors of `members`."""
     whole = hashlib.sha256()
     for member in members(root):
         kind = "d" if member.is_folder else "l" if member.target else f"f{member.mode:o}"

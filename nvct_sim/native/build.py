@@ -75,13 +75,8 @@ def find_compiler(search_path: str | None = None) -> str:
 def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
     """Build the files that are missing below out_dir, and return their paths.
 
-    Args:
-        strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
-            than ours and have more warnings.
-
-    Raises:
-        ContainerNotPossibleError: there is no compiler, or the machine is not in MACHINES.
-        HostError: the compiler fails, or out_dir cannot be written.
+    For our tests, `strict` treats compiler warnings as errors. Raises ContainerNotPossibleError
+    without a compiler for this machine, and HostError if it fails.
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(

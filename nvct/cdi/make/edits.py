@@ -32,12 +32,7 @@ def make(
     node_numbers: bool = False,
     gid_groups: bool = True,
 ) -> Json:
-    """Return container edits, without empty lists.
-
-    Args:
-        node_numbers: write type, major and minor of nodes.
-        gid_groups: add the groups of nodes that are not world-accessible to the container.
-    """
+    """Return container edits without empty lists; `gid_groups` adds groups of closed nodes."""
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
     edits = {

@@ -46,15 +46,10 @@ def for_every_container(inventory: Inventory) -> Injection:
 def devices(
     inventory: Inventory, ids: Sequence[str], strategies: Sequence[str], *, all_device: bool
 ) -> list[Device]:
-    """Return the devices; their names are unique.
+    """Return the devices that ids, or "all" or "none", name; their names are unique.
 
-    Args:
-        ids: indices, UUIDs or names of the devices, "all" or "none".
-        all_device: whether to add a device "all" that contains the others.
-
-    Raises:
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
+    With `all_device`, a device "all" contains the others. Raises UnknownDeviceError if an id names
+    nothing, and HostError if no device can be given to a container.
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]

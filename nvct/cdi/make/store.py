@@ -41,14 +41,9 @@ def dumps(
     comment: str = "",
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return a spec as a file's content, with the lowest possible `cdiVersion`.
+    """Return a file's content, with the lowest `cdiVersion`, and in YAML whole lines before it.
 
-    Args:
-        comment: whole lines before the YAML; JSON has no comments.
-
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
+    Raises CdiSpecError if the spec is invalid, and UsageError if the format is unknown.
     """
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)

@@ -21,14 +21,10 @@ WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 def load_file(path: str, *, owned: bool = False, limit: int = SIZE_LIMIT) -> Spec:
-    """Return the spec in a file.
+    """Return the spec in a file; CdiSpecError names the file and the position.
 
-    Args:
-        owned: refuse a file that belongs neither to root nor to this user, or that everybody may
-            write: another user could choose its mounts and hooks.
-
-    Raises:
-        CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
+    If it has to be `owned`, a file is refused that belongs neither to root nor to this user, or
+    that everybody may write: another user could choose its mounts and hooks.
     """
     try:
         data = read_bytes(path, limit, check=_check_owner if owned else None)

@@ -70,13 +70,7 @@ def scan(
     dirs: Sequence[str],
     read: Callable[[str], Spec] = lambda path: load.load_file(path, owned=True),
 ) -> Registry:
-    """Read the spec files in folders; a missing folder is permitted.
-
-    Never raises: errors are in `errors` and `conflicts`.
-
-    Args:
-        read: returns the spec in a file, or raises NvctError.
-    """
+    """Read the spec files in folders, which may be missing; never raises, but collects errors."""
     registry = Registry()
     for priority, folder in enumerate(dirs):
         registry.inputs.append(folder)

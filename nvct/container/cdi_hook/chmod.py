@@ -15,9 +15,7 @@ from nvct.linux.constants import S_IFMT
 def run(context: Context) -> None:
     """Set the mode of existing paths; ignore missing permission, as the incumbent does.
 
-    Raises:
-        UsageError: the mode is missing or not octal.
-        NvctError: the first error, after all paths were tried.
+    Raises UsageError for a bad mode, and the first other error after all paths were tried.
     """
     mode = parse_mode(context.options.text("mode"))
     paths = context.options.values("path")

@@ -30,9 +30,7 @@ FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL,
 def run(context: Context) -> None:
     """Mask the params file if the host's allows changes and the container has one.
 
-    Raises:
-        HostError: mounting failed.
-        UnsafePathError: the container's file is not a regular file.
+    Raises HostError if mounting fails, UnsafePathError if the container's file is no regular file.
     """
     try:
         data = read_bytes(context.proc_root + PARAMS, LIMIT)

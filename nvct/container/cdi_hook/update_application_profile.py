@@ -18,11 +18,7 @@ DEVICE_LIMIT = 100_000
 
 
 def run(context: Context, *, leave_volumes: bool = False) -> None:
-    """Write the profile; a container without GPU nodes stays unchanged.
-
-    Args:
-        leave_volumes: write nothing if its folder is in a mount.
-    """
+    """Write the profile if there are GPUs, and unless its folder is in a mount to be left."""
     root = context.root()
     minors = gpu_minors(root)
     for minor in minors:

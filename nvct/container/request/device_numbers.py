@@ -176,11 +176,7 @@ class Selection:
 def select(
     plans: Sequence[Plan], own_kind: str, fits: Callable[[Sequence[str]], bool]
 ) -> Selection:
-    """Return the device numbers of all devices whose names match.
-
-    Args:
-        own_kind: the kind of NVIDIA GPUs.
-    """
+    """Return the numbers of all devices whose names match; `own_kind` is that of NVIDIA's GPUs."""
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]
     for device in devices:
@@ -236,9 +232,7 @@ def _add(selection: Selection, device: Device, devices: Sequence[Device], own_ki
 def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
-    Args:
-        devices: the text of /proc/devices.
-        minors: the text of /proc/driver/nvidia-caps/mig-minors.
+    `devices` and `minors` are the texts of /proc/devices and /proc/driver/nvidia-caps/mig-minors.
     """
     drivers = {str(major): name for name, major in parse_proc_devices(devices).items()}
     words = [line.split() for line in minors.splitlines()]

@@ -78,9 +78,8 @@ class Answer:
 def pod_uid(cgroup: str) -> str:
     """Return the UID of the pod that the kubelet has made a cgroup for, "" if there is none.
 
-    Args:
-        cgroup: linux.cgroupsPath: /kubepods/burstable/podUID/ID, or
-            kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
+    linux.cgroupsPath is /kubepods/burstable/podUID/ID, or
+    kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
     """
     for name in reversed(cgroup.partition(":")[0].split("/")):
         _, pod, uid = name.removesuffix(".slice").rpartition("pod")

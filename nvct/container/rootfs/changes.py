@@ -44,13 +44,10 @@ class Changes:
         return content != current
 
     def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
-        """Add links, (target, path) each.
+        """Add links, (target, path) each; return those that can be made, and whether one exists.
 
         Links replace links of the image and empty files, but no other files: `docker commit`
         leaves an empty file where a runtime had a mount. Each directory is opened once.
-
-        Returns:
-            The paths of links that exist or can be made, and whether one exists.
         """
         paths: list[str] = []
         exists = False

@@ -84,11 +84,7 @@ def _libraries(root: Root, folder: str) -> list[str]:
 def is_wanted(
     driver: Version | None, cuda: Version | None, compat: Version | None, note: Note | None
 ) -> bool:
-    """Report whether compatibility libraries are used, by the rules of the incumbent's v1.20.
-
-    Args:
-        compat: driver version of the libraries.
-    """
+    """Report whether compatibility libraries are used, as in the incumbent's v1.20."""
     if note is not None:
         if driver is not None and compat is not None:
             return driver[0] in note.drivers and compat > driver

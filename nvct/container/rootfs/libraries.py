@@ -73,11 +73,7 @@ class MountTargets:
         return any(path == target or path.startswith(f"{target}/") for target in self._targets)
 
     def names_in(self, folder: str) -> set[str] | None:
-        """Return the names mounted in a folder; None if the whole folder must be read.
-
-        Args:
-            folder: a resolved path in the container.
-        """
+        """Return the names mounted in a resolved folder; None if the whole folder must be read."""
         if self.is_covered(folder):
             return None
         names = set()
