@@ -86,13 +86,10 @@ def shared_object(
     sections: Mapping[str, bytes] | None = None,
     size: int = 0,
 ) -> bytes:
-    """Return the bytes of a shared object.
+    """Return the bytes of a shared object, with DT_SONAME and DT_NEEDED in this order.
 
-    Args:
-        soname: DT_SONAME, None for a library without one.
-        needed: DT_NEEDED, in this order.
-        sections: further sections that are not loaded, such as ``.note.cuda.fwd_compatibility``.
-        size: pad the file with NUL to at least this many bytes.
+    Further `sections` are not loaded, such as .note.cuda.fwd_compatibility; `size` is the least
+    number of bytes, padded with NUL.
     """
     m = MACHINES[machine]
     strings = _Strings()

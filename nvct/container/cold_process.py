@@ -171,11 +171,8 @@ def under_lock(
 
     One process at a time calls `make`. `failures` records that `make` failed and for which
     processes the failure counts. If the run directory cannot hold the lock, each process calls
-    `make`.
-
-    Raises:
-        HostError: the lock was not free in time.
-        NvctError: `make` fails, or has just failed in another process.
+    `make`. Raises HostError if the lock is not free in time, and NvctError if `make` fails, or has
+    just failed in another process.
     """
     if store.fd < 0:
         return make()

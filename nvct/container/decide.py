@@ -93,14 +93,12 @@ def decide(
     request: Request | None = None,
     accept: Callable[[Request], None] | None = None,
 ) -> Decision:
-    """Decide what a container gets.
+    """Decide what a container gets; `request` is that of a config.json without one.
 
-    Args:
-        config: the configuration; the defaults if `trouble` is set.
-        folder: of the bundle; None if a layout cannot put files into the root.
-        trouble: why config.toml cannot be read; it is raised only if there is a request.
-        request: the request, if config.json does not contain it.
-        accept: called with the request before its plans are read; raises NvctError to refuse it.
+    With `trouble`, config.toml cannot be read: the configuration is the defaults, and it is raised
+    only if there is a request. A bundle's `folder` is None if a layout cannot put files into the
+    root. `accept` is called with the request before its plans are read; it raises NvctError to
+    refuse it.
     """
     decision = Decision(request)
     try:

@@ -27,9 +27,6 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
     """Return the result of `make` for stored plans; for fresh plans if the stored ones are stale.
 
     A missing file may exist now, so a refusal is checked again; a success is not.
-
-    Raises:
-        NvctError: raised by `make`, for fresh plans if they may help.
     """
     try:
         return make(False)  # noqa: FBT003  stored

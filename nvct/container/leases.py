@@ -75,9 +75,7 @@ def folder_of(env: Mapping[str, str]) -> str:
 def open_folder(path: str, *, create: bool = True) -> int:
     """Return a descriptor of the folder; with `create`, root makes it if it is missing.
 
-    Raises:
-        HostError: it is missing.
-        UnsafePathError: others could remove or rename files of other users there.
+    Raises HostError if it is missing, and UnsafePathError if others could remove files there.
     """
     if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
         _make(path)
@@ -304,9 +302,8 @@ def _name(device: str, pid: int, start: str) -> str:
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
     """Return as many of the devices, the first ones, as are wanted, with leases of the process.
 
-    Raises:
-        HostError: others have just taken them, the process is not seen, or no lease can be made.
-        UnsafePathError: as `open_folder`, `all_in`.
+    Raises HostError if others have just taken them, the process is not seen, or no lease can be
+    made, and UnsafePathError as `open_folder`, `all_in`.
     """
     start = _start_of_container(pid)
     fd = open_folder(folder)

@@ -77,13 +77,9 @@ class PlanDevices:
     def select(
         self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
     ) -> Selection:
-        """Return the device numbers of all devices whose names match.
+        """Return the device numbers of all devices whose names match; NvctError without a plan.
 
-        Args:
-            nodes: that the container would get; if one is a GPU, the GPU plan is required.
-
-        Raises:
-            NvctError: a plan is not available.
+        The plan of GPUs is needed if one of the nodes, which the container would get, is a GPU.
         """
         from nvct.container.request import device_numbers
 

@@ -70,8 +70,7 @@ def refused(
 ) -> None:
     """Record why a container was refused, or a command for one that runs, such as exec.
 
-    Args:
-        times: as in `given`; the step that failed has no end.
+    `times` are as in `given`; the step that failed has no end.
     """
     subject = ("about", f"{command} {bundle}") if command else ("bundle", bundle)
     fields = {"outcome": "refused", "error": error.message, "code": error.code}

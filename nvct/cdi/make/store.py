@@ -63,20 +63,12 @@ def save(
 ) -> str:
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
-    Args:
-        path: .yaml or .json is added if it has no extension that nvct reads: engines read no
-            other files.
-        format: yaml or json; None means by the extension of the path, which then stays.
-        comment: as in `dumps`.
-        follow: a link at the path is followed, and a pipe or character device, such as
-            /dev/stdout, is written directly. Not in a folder that engines read: a device plugin
-            without other rights may write there.
-
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
-        HostError: the file cannot be written.
-        UnsafePathError: the path is not a regular file.
+    The path gets .yaml or .json if it has no extension that nvct reads: engines read no other
+    files. Without a format, the extension decides. With `follow` a link at the path is followed,
+    and a pipe or character device, such as /dev/stdout, is written directly; not in a folder that
+    engines read: a device plugin without other rights may write there. Raises CdiSpecError and
+    UsageError as `dumps`, HostError if the file cannot be written, UnsafePathError if it is no
+    regular file.
     """
     is_stream = follow and _is_stream(path)
     ending = os.path.splitext(path)[1]

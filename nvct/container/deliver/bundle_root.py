@@ -32,9 +32,7 @@ class UnfitError(Exception):
 class Layout:
     """A layout for one container: changes of its root, which it closes, and of config.json.
 
-    Args:
-        folder: of the bundle, "" for the working directory.
-        destinations: of mounts that hide files of the root.
+    `folder` is the bundle's, "" for the working directory; `destinations` hide files of the root.
     """
 
     __slots__ = (

@@ -37,11 +37,7 @@ LAZY_MEMBERS = (MOUNTS, "cache")
 
 
 class LazyList:
-    """A list of consecutive rows.
-
-    Args:
-        lines: all rows of the document.
-    """
+    """A list of consecutive rows among the lines of a document."""
 
     __slots__ = ("_count", "_first", "_lines", "_mounts", "_values")
 

@@ -182,19 +182,12 @@ class StalePlanError(HostError):
 def collect(
     plan: Plan, names: list[str], capabilities: list[str] | None = None, *, compat: bool = True
 ) -> list[Edits]:
-    """Return the edits for full device names, after the common edits of their specs.
+    """Return the edits for full device names, each device's once, after their specs' common edits.
 
-    Names of the same device count once.
-
-    Args:
-        capabilities: requested driver capabilities; None for all but compat32.
-        compat: whether CUDA compatibility libraries of the image may replace the driver's. It
-            applies to nvct's own plan only, not to hooks in specs of others.
-
-    Raises:
-        UnknownDeviceError: a name is not in the plan.
-        StaleSpecError: the spec of a device no longer describes the host.
-        StalePlanError: a fingerprint of a requested device does not match.
+    `capabilities` are the driver's, None for all but compat32. With `compat`, CUDA compatibility
+    libraries of the image may replace the driver's, in nvct's own plan only. Raises
+    UnknownDeviceError if a name is not in the plan, StaleSpecError if the spec of a device no
+    longer describes the host, StalePlanError if a fingerprint of a device does not match.
     """
     check_known(plan, names)
     selected: list[Edits] = []

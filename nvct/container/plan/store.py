@@ -30,11 +30,7 @@ SEAL_SIZE = len(SEAL) + 8 + len(SEAL_END)
 
 
 def run_dir(env: Mapping[str, str], root: str = "/") -> str:
-    """Return the run directory's path for this user and environment.
-
-    Args:
-        root: a directory that the host's root owns.
-    """
+    """Return the run directory for this user and environment; the host's root owns `root`."""
     configured = env.get(paths.RUN_DIR_ENV)
     if configured:
         return configured

@@ -110,13 +110,9 @@ class Node:
             raise
 
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
-        """Return a mount of the host's node for the container.
+        """Return a mount of the host's node, below `dev_root`, for the container.
 
-        Args:
-            dev_root: the folder that contains the host's /dev.
-
-        Raises:
-            HostError: the host does not have the node, or it has another device number.
+        Raises HostError if the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)

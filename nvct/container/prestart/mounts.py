@@ -36,11 +36,7 @@ BIND = ("", "none", "bind")
 
 
 class Tree:
-    """A mount of a host file or folder.
-
-    Raises:
-        HostError: the source does not exist, or cannot be cloned.
-    """
+    """A mount of a host file or folder; HostError if there is none, or it cannot be cloned."""
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
 

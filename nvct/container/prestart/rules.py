@@ -71,13 +71,9 @@ class Cgroup:
 
 
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
-    """Return the cgroup with the device rules of a process.
+    """Return the cgroup with the device rules of a process, which may be open already.
 
-    Args:
-        process: the process, if it is already open; its PID is not looked up again then.
-
-    Raises:
-        HostError: no cgroup hierarchy with device rules is mounted.
+    Raises HostError if no cgroup hierarchy with device rules is mounted.
     """
     paths = {}
     if process is None:
@@ -136,15 +132,10 @@ def allow(
     proc: str = "/proc",
     process: Process | None = None,
 ) -> None:
-    """Add device rules to a container.
+    """Add device rules, entries of linux.resources.devices, to a container.
 
-    Args:
-        texts: the rules, as entries of linux.resources.devices.
-        configured: linux.resources.devices of its config.json; None if unknown: the existing rules
-            of the cgroup then stay.
-
-    Raises:
-        HostError: the kernel refuses a rule.
+    `configured` are those of its config.json; None if unknown: the existing rules of the cgroup
+    then stay. Raises HostError if the kernel refuses a rule.
     """
     rules = _parsed(texts)
     if not rules:

@@ -33,16 +33,11 @@ def parse(value: str) -> list[str]:
 
 
 def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) -> list[str]:
-    """Return the sorted capabilities that a container gets.
+    """Return the sorted capabilities that a container gets, at most the `supported` ones.
 
-    Args:
-        supported: the upper bound from the configuration.
-        legacy_image: an unset variable means all supported capabilities; for older images.
-
-    Raises:
-        RequestError: a word is not a capability.
-        NotPermittedError: a capability is not among the supported ones.
-        ConfigError: a supported capability does not exist.
+    For legacy images an unset variable means all of these. Raises RequestError for a word that is
+    no capability, NotPermittedError for one that is not supported, ConfigError for a supported one
+    that does not exist.
     """
     allowed = _bound(supported)
     if value is None and legacy_image:

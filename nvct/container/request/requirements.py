@@ -39,11 +39,8 @@ def gather(
 ) -> list[tuple[str, str]]:
     """Return the (variable, expression) pairs that must hold, sorted by variable.
 
-    Args:
-        legacy_image: CUDA_VERSION implies a requirement.
-
-    Raises:
-        RequestError: the expressions together are longer than LENGTH_LIMIT.
+    In a legacy image CUDA_VERSION implies a requirement. Raises RequestError if the expressions
+    together are longer than LENGTH_LIMIT.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -89,12 +86,8 @@ def major_minor(version: str) -> str:
 def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> None:
     """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
-    Args:
-        facts: values of cuda, driver, arch and brand; a missing or empty value is unknown.
-
-    Raises:
-        RequirementError: a requirement does not hold.
-        RequestError: a requirement is malformed.
+    `facts` are values of cuda, driver, arch and brand; a missing or empty one is unknown. Raises
+    RequirementError, or RequestError for a malformed requirement.
     """
     for name, expression in requirements:
         if not holds(expression, facts, name):

@@ -52,17 +52,11 @@ def split(value: str, source: str) -> list[str]:
 def evaluate(
     words: Iterable[str], source: str, *, check: Callable[[str, str], object] | None = None
 ) -> list[str] | None:
-    """Return the devices that a list of trimmed words requests.
+    """Return the devices that a list of trimmed words, which `check` accepts, requests.
 
-    Args:
-        check: raises RequestError for an invalid word; default `check_word`.
-
-    Returns:
-        None for no request (empty, or contains void), [] for "none" (driver files but no device),
-        ["all"], or the distinct ids as written, in order.
-
-    Raises:
-        RequestError: a word is not a device name, or there are too many.
+    None is no request (empty, or contains void), [] "none" (driver files but no device); else it
+    is ["all"], or the distinct ids as written, in order. Raises RequestError for a word that is no
+    device name, or too many.
     """
     check = check or check_word
     ids = list(dict.fromkeys(words))

@@ -38,11 +38,8 @@ LIST_LIMIT = 1024
 def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     """Return the folder of the compatibility libraries if they are used, else None.
 
-    Args:
-        versions: of the host's driver and its CUDA; the folder of the libraries in images.
-
-    Raises:
-        UnsafePathError: the folder's name is not valid in files of the dynamic linker.
+    `versions` are those of the host's driver and its CUDA, and the libraries' folder in images.
+    Raises UnsafePathError if the linker's files cannot have the folder's name.
     """
     folder = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
     if folder is None:

@@ -99,12 +99,8 @@ def scan(
 ) -> Libraries:
     """Return (name, path) of the libraries in a folder, by machine.
 
-    Args:
-        folder: a resolved path in it.
-        shown: the name of the folder in the result.
-
-    Raises:
-        UnsafePathError: the folder has too many entries.
+    `folder` is a resolved path, `shown` its name in the result. Raises UnsafePathError if it has
+    too many entries.
     """
     names = [name for name in root.listdir(folder, NAME_LIMIT) or () if is_library(name)]
     mounted = mounts.names_in(folder)
