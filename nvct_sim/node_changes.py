@@ -147,11 +147,7 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
 
 
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
-    """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
-
-    Raises UsageError if the field is fixed, such as the UUID; the field does not exist; or it
-    cannot have this value.
-    """
+    """Set fields of a GPU that NVML reports (state.NAMES); UsageError for another field."""
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
         raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")

@@ -139,11 +139,7 @@ def spec(
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Replay]:
-    """Read a snapshot and lay it out in a temporary folder.
-
-    Raises HostError if the snapshot cannot be read or laid out, and DocumentError if the path is
-    not a snapshot, or is an unsafe one.
-    """
+    """Read a snapshot and lay it out in a temporary folder; HostError, DocumentError."""
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
         lay_out(snapshot, folder)
@@ -151,11 +147,7 @@ def opened(path: str) -> Iterator[Replay]:
 
 
 def lay_out(snapshot: Snapshot, tree: str) -> None:
-    """Create the files and links of a snapshot in an empty folder.
-
-    Raises HostError if a file cannot be created, and DocumentError if the snapshot has an invalid
-    value.
-    """
+    """Create a snapshot's files and links in an empty folder; HostError, DocumentError."""
     try:
         for part in document.PARTS:
             os.mkdir(f"{tree}/{part}")

@@ -64,11 +64,7 @@ def stat_node(settings: Config) -> nodes.StatNode:
 def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
-    """Return the inventory of the host that config.toml describes.
-
-    Raises DriverNotFoundError if no driver is installed or loaded, and UsageError if the mode is
-    unknown.
-    """
+    """Return the inventory of config.toml's host; DriverNotFoundError if it has no driver."""
     roots = roots_of(settings)
     options = options or DiscoveryOptions()
     if settings.plain_nodes:

@@ -91,10 +91,7 @@ class Request:
 
 
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
-    """Discover this host and write its specifications; return the documents for stdout.
-
-    Raises NvctError if an option is wrong, the host has no driver, or a file cannot be written.
-    """
+    """Discover this host and write its specifications; return what is for stdout. NvctError."""
     limit = request.cdi_version_max
     request = replace(
         request,

@@ -145,11 +145,7 @@ def _ask(
 def _choose(
     decision: Decision, request: Request, bundle: Bundle, config: Config, host: Host
 ) -> None:
-    """Put free devices into a request for some, and lease them to the container.
-
-    Raises RequestError if too few are free, or the container belongs to a pod, and HostError if no
-    lease can be made.
-    """
+    """Put free devices into a request and lease them; RequestError if too few, HostError."""
     from nvct.container import leases
     from nvct.container.request.case import Case
     from nvct.container.request.origin import Origin

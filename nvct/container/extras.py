@@ -28,11 +28,7 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
-    """Return the remaining ids, for the plan of the GPUs, and the edits for the extras.
-
-    Raises NvctError if this host lacks a requested extra, and StalePlanError if a plan no longer
-    describes the host.
-    """
+    """Return the remaining ids, of GPUs, and the extras' edits; NvctError if one is missing."""
     extras = request.extras
     edits: list[model.Edits] = []
     variables: list[str] = []

@@ -48,11 +48,7 @@ class PlanDevices:
         return count_all(plan, name)
 
     def check_known(self, request: Request) -> None:
-        """Check that every device of a request exists.
-
-        Raises UnknownDeviceError if a device does not exist, and NvctError if a plan is not
-        available.
-        """
+        """Check that each device exists: UnknownDeviceError; NvctError without a plan."""
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
 

@@ -103,10 +103,7 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 
 
 def components(ready: str, sys: str) -> dict[str, Finding]:
-    """Return the status files of a driver container's optional parts: whether each is loaded.
-
-    Raises HostError if the driver container's file cannot be read.
-    """
+    """Return the optional parts that a driver container loads, with their state; HostError."""
     try:
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
     except OSError as error:

@@ -233,10 +233,7 @@ def _has_other_keys(loaded: Loaded, cri: Path) -> bool:
 def edits(
     config: Config, target: Target, keys: Sequence[KeyEdit], files: Files
 ) -> tuple[FileEdit, ...]:
-    """Return the edits, by keys below the CRI's table: drop-ins before the root, their importer.
-
-    Raises EngineConfigError if k3s, RKE2 or k0s generates the root file at each start.
-    """
+    """Return edits, the root's last; EngineConfigError if k3s, RKE2 or k0s generates that."""
     by_file: dict[str, list[KeyEdit]] = {}
     for key, value in keys:
         by_file.setdefault(_holder(config, key, target), []).append((key, value))

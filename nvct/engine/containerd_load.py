@@ -172,10 +172,7 @@ class Config:
 
 
 def load(options: EngineOptions, files: Files) -> Config:
-    """Read the root file and all imports; without a root file, the engine's defaults are in force.
-
-    Raises DocumentError if a file cannot be read, is no TOML, or is of an unknown version.
-    """
+    """Read the root file, or without one the defaults, and all imports; DocumentError."""
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     loaded_files, missing = _with_imports(root, files, relative=relative)

@@ -237,10 +237,7 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
 
 
 def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
-    """Enter a mount namespace in which these paths have this content.
-
-    Raises OSError if this process may not create such a namespace or such mounts.
-    """
+    """Enter a mount namespace in which these paths have this content; OSError if not allowed."""
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")

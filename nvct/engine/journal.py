@@ -101,11 +101,7 @@ class Journal:
         self.damage_hint = damage_hint
 
     def lock(self) -> files.Lock:
-        """Return the lock to hold while an engine's files are changed; create the folder.
-
-        Raises UnsafePathError if the folder belongs to another user, or others may write to it,
-        and OSError if the folder cannot be created.
-        """
+        """Return the lock for an engine's files; its folder is made. OSError, UnsafePathError."""
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
 

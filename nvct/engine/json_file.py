@@ -69,10 +69,7 @@ class Document:
         return EngineConfigError(f"{self.path} line {line}, column {column}: {problem}", hint=HINT)
 
     def find(self, path: Path) -> Item | None:
-        """Return the value at a path, None if there is none.
-
-        Raises EngineConfigError if a value on the path is no object, or a name is duplicate.
-        """
+        """Return the value at a path, or None; EngineConfigError if it leads through no object."""
         item = self.root
         for depth, name in enumerate(path):
             if self.text[item.value] != "{":
@@ -94,10 +91,7 @@ class Document:
         return json.loads(self.text[item.value : item.end])
 
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
-        """Return the data at a path, None if there is none or null.
-
-        Raises EngineConfigError if the data is of another kind, or as `find`.
-        """
+        """Return the data at a path, None if none or null; EngineConfigError for another kind."""
         item = self.find(path)
         data = self.value(item) if item else None
         if item is None or data is None:

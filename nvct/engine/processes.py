@@ -227,10 +227,7 @@ class Unit:
 
 
 def unit_of(name: str, files: Files) -> Unit | None:
-    """Return a unit, None if there is none (a masked one, a link to /dev/null, is none).
-
-    Raises DocumentError if a file of it cannot be read.
-    """
+    """Return a unit, None for a masked one, a link to /dev/null; DocumentError if unreadable."""
     texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:

@@ -92,11 +92,7 @@ def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
 
 
 def table(document: Table, path: Iterable[str], where: str) -> Table:
-    """Return the table at a path, {} if there is none.
-
-    Raises EngineConfigError if its name, or one above it, stands for another kind of value;
-    `where` is the file's path.
-    """
+    """Return the table at a path, or {}; EngineConfigError, with `where`, for another kind."""
     inner, names = document, []
     for name in path:
         names.append(name)

@@ -135,10 +135,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 
 
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
-    """Return a text with another value; elements of an array that stay keep their text.
-
-    Raises EngineConfigError if one of the two is a table, and the other is none.
-    """
+    """Return a text with another value, but no table for one: EngineConfigError, at `where`."""
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]
     new = list(value) if isinstance(value, tuple) else value

@@ -38,10 +38,7 @@ class Control(Protocol):
         """Let the engine check files that are not in place yet; raise EngineError."""
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload a running engine and probe it; `restored` if it has its former files.
-
-        Raises EngineError if the engine does not read its files, or is not well with them.
-        """
+        """Reload and probe a running engine, whose files may be `restored`; EngineError."""
 
 
 class Transaction:

@@ -252,10 +252,7 @@ def _digest(path: str) -> str:
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove the views that nobody needs, and the rests of killed builds; return those views.
-
-    Raises HostError if the users of views are unknown, or a removal failed.
-    """
+    """Remove and return the views that nobody needs, and rests of killed builds; HostError."""
     if not os.path.lexists(farm.path):
         return []
     farm.check()

@@ -52,11 +52,7 @@ class ViewContent(NamedTuple):
 
 
 def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
-    """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
-
-    Raises RefusedError if a file cannot be linked this way, or the folder is on a noexec mount,
-    and OSError if a file cannot be written.
-    """
+    """Fill a folder with files, as links, reflinks or copies, and links; RefusedError, OSError."""
     try:
         options = mount_of(farm, folder).options
     except HostError as error:
@@ -202,10 +198,7 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
 
 
 def in_own_folder(farm: Farm, root: str, content: ViewContent) -> None:
-    """Check that the driver root is a folder of the driver alone with the layout of a view.
-
-    Raises RefusedError if it is not; the text is the reason.
-    """
+    """Check that the driver root is a folder with a view's layout; RefusedError says why not."""
     files = [view_file.file.host_path for view_file in content.files]
     if root == "/" or not all(path.startswith(root + "/") for path in files):
         raise RefusedError("the driver has no folder of its own")

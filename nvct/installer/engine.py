@@ -39,11 +39,7 @@ class Setup:
 
 
 def setup(request: Request) -> Setup:
-    """Return the engine that a request names.
-
-    Raises EngineError if it does not print its configuration, and DocumentError if the file to
-    read instead cannot be read.
-    """
+    """Return the engine that a request names; EngineError or DocumentError if it is silent."""
     run, files = host.programs_of(request), host.files_of(request)
     options, socket = options_of(request, run), host.socket_of(request)
     control = EngineControl(

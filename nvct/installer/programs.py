@@ -80,11 +80,7 @@ def source_root(option: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace the wrappers; see `wrapper`.
-
-    Raises UsageError if the source is no such tree, or has no wrapper, and HostError if a file
-    cannot be written.
-    """
+    """Copy the tree, and write or replace the wrappers; UsageError for a tree without one."""
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)
     folder = _folder(request.source)

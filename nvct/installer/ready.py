@@ -29,11 +29,7 @@ _LINE = re.compile(r"([A-Z_]+)=(.*)")
 
 
 def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
-    """Write a status file; return its path.
-
-    Raises HostError if it cannot be written, and UnsafePathError if the folder is a link or a
-    file.
-    """
+    """Write a status file; return its path. HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
     try:
@@ -45,11 +41,7 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a status file if it exists.
-
-    Raises HostError if it cannot be removed, and UnsafePathError if the folder is a link or a
-    file.
-    """
+    """Remove a status file if it exists; HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     try:
         with SharedFolder.open(folder) as shared:
@@ -61,11 +53,7 @@ def remove(folder: str, name: str) -> None:
 
 
 def read(path: str) -> dict[str, str]:
-    """Return the values of a status file.
-
-    Raises HostError if it does not exist, so the part is not ready, and UnsafePathError if it is
-    no regular file of root's, or too large.
-    """
+    """Return a status file's values; HostError if the part is not ready, UnsafePathError."""
     folder, name = split(path)
     try:
         with SharedFolder.open(folder) as shared:

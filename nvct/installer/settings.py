@@ -21,11 +21,7 @@ POLICY_LIMIT = 1 << 20
 
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
-    """Return the config.toml.
-
-    Raises UsageError if a feature's name is not valid, and ConfigError if no container could be
-    created with it.
-    """
+    """Return the config.toml; UsageError, or ConfigError if no container could be created."""
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
         ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),

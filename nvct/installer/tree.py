@@ -43,11 +43,7 @@ class Member:
 
 
 def members(root: str) -> Iterator[Member]:
-    """Yield the parts of a tree, sorted; a folder comes before its content.
-
-    Raises UsageError if a part is not a folder, a file or a link that stays inside, and OSError if
-    it cannot be read.
-    """
+    """Yield a tree's parts, sorted, a folder before its content; UsageError if one leads out."""
     for folder, folders, files in os.walk(root, onerror=_raise):
         folders.sort()
         for name in sorted([*folders, *files]):

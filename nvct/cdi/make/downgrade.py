@@ -38,11 +38,7 @@ def check_version(version: str) -> str:
 
 
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
-    """Return a spec that needs no version above a maximum, and sentences about the losses.
-
-    Raises UsageError if the maximum is not a version, and CdiSpecError if the devices need a field
-    of a later version.
-    """
+    """Return a spec for a maximum version, and its losses; CdiSpecError if devices need more."""
     maximum = check_version(maximum)
     losses: list[str] = []
     spec = deepcopy(spec)

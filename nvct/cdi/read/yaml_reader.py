@@ -35,10 +35,7 @@ _PLAIN_FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]")
 
 
 def parse(text: str, source: str) -> object:
-    """Return the document in a YAML text; it is not checked against the CDI schema.
-
-    Raises CdiSpecError if the text is not YAML, has a duplicate key, or is too deep or too large.
-    """
+    """Return a YAML text's document, unchecked; CdiSpecError if it is none, or too large."""
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:

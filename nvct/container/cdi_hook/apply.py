@@ -48,11 +48,7 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
 
 
 def create_symlinks(context: Context) -> None:
-    """Make links in the container, `--link TARGET::LINK` each.
-
-    Raises UsageError if a link is not written TARGET::LINK, and UnsafePathError if the path of a
-    link is a directory.
-    """
+    """Make links in the container, `--link TARGET::LINK` each; UsageError, UnsafePathError."""
     _make_links(context, hook_command.work(context.options)["links"])
 
 

@@ -80,11 +80,7 @@ class Context:
         return self._root
 
     def root(self) -> Root:
-        """Return the container's root, to read and write files in it.
-
-        Raises BundleError or UnsafePathError as `mounts`, and HostError as `mounts`, or the root
-        cannot be made writable.
-        """
+        """Return the container's root, to read and write files in it; errors as of `mounts`."""
         root = self.mounts()
         if not self._is_checked:
             self._is_checked = True

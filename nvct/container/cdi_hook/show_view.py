@@ -72,11 +72,7 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
 
 
 def run(context: Context, view: View, compat: str) -> None:
-    """Add the linker's entries and the links.
-
-    Raises NvctError if a file of the container is damaged or not safe, or its mounts cannot be
-    read, and OSError if the root cannot be written to.
-    """
+    """Add the linker's entries and the links; NvctError, OSError if it cannot be written to."""
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)

@@ -116,11 +116,7 @@ def root_path(bundle: Bundle, folder: str) -> str:
 
 
 def open_root(bundle: Bundle, folder: str) -> Root:
-    """Open a container's root.
-
-    Raises UnfitError if config.json names no root, or the root is the host's, and HostError if the
-    directory does not exist.
-    """
+    """Open a container's root; UnfitError for none or the host's, HostError if it is missing."""
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
     root.budget = bundle

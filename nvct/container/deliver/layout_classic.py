@@ -79,11 +79,7 @@ class _ClassicLayout(Layout):
         self.edits, self.summary = self._hooked_edits, f"with a hook: {why}"
 
     def decide(self, work: Work, kernel: Kernel) -> None:
-        """Decide what to write; change nothing.
-
-        Raises UnfitError if the hook would see another root, and NvctError or OSError if the root
-        cannot be read, or the hook would refuse it.
-        """
+        """Decide what to write; change nothing. UnfitError if the hook would see another root."""
         root = self._root
         if mount_points.is_read_only(root):
             raise UnfitError("the root is read-only")

@@ -106,10 +106,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
-    """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
-
-    Raises UsageError if a flag is unknown, or its value is missing or wrong.
-    """
+    """Parse flags up to the first other word; with `surplus`, to the end. UsageError."""
     options = Options()
     index = 0
     while index < len(words):

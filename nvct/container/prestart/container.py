@@ -175,11 +175,7 @@ class Container:
         self._mount_fd = self._user_fd = -1
 
     def enter(self, kernel: Kernel) -> Root:
-        """Enter the namespaces permanently; return the container's root.
-
-        Raises HostError if a namespace cannot be entered, or the root does not exist, and
-        UnsafePathError if the container's root is the host's.
-        """
+        """Enter the namespaces for good; return the root. HostError, UnsafePathError."""
         try:
             kernel.setns(self._mount_fd, c.CLONE_NEWNS)
         except OSError as error:

@@ -74,11 +74,7 @@ class Node:
         return f"{posix.major(self.device)}:{posix.minor(self.device)}"
 
     def make(self, root: Root, kernel: Kernel) -> None:
-        """Create the node under a temporary name, then rename it.
-
-        Raises UnsafePathError if the path is a directory, and HostError if the node cannot be
-        created, or the folder is mounted nodev.
-        """
+        """Create the node under a temporary name, then rename it; HostError, UnsafePathError."""
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
         try:

@@ -84,11 +84,7 @@ class Tree:
             self.fd = -1
 
     def attach(self, root: Root, kernel: Kernel) -> None:
-        """Attach the mount in the container; its mount namespace is already entered.
-
-        Raises UnsafePathError if the target in the container is not usable, or it changes, and
-        HostError if the kernel refuses the mount.
-        """
+        """Attach the mount in the container, already entered; UnsafePathError, HostError."""
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
             if self.fd >= 0:

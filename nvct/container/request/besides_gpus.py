@@ -31,11 +31,7 @@ def add(
     *,
     privileged: bool,
 ) -> None:
-    """Add the extras that the variables and mounts of a container ask for to its request.
-
-    Raises RequestError if a value is malformed, and NotPermittedError if an extra requires a
-    privileged container.
-    """
+    """Add the extras that variables and mounts ask for; RequestError, NotPermittedError."""
     extras = request.extras
     for name, variable in FEATURES.items():
         setattr(extras, name, variables.get(variable) == "enabled")

@@ -33,10 +33,7 @@ HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or 
 
 
 def split(value: str, source: str) -> list[str]:
-    """Return the trimmed words of a comma list, without empty ones.
-
-    Raises RequestError if the value is longer than VALUE_LIMIT or has more than WORD_LIMIT words.
-    """
+    """Return the trimmed words of a comma list, without empty ones; RequestError for too many."""
     if len(value) > VALUE_LIMIT:
         raise RequestError(
             f"{source} is {len(value)} characters long", hint=f"the limit is {VALUE_LIMIT}"

@@ -167,10 +167,7 @@ def read_conf(root: Root) -> LinkerConf:
 
 
 def add_conf(changes: Changes, conf: LinkerConf) -> None:
-    """Add the drop-in and the file that includes it; or remove the drop-in.
-
-    Raises UnsafePathError if a folder name is not valid in it, or it is not a regular file.
-    """
+    """Add the drop-in and the file that includes it; or remove the drop-in. UnsafePathError."""
     root, data = changes.root, conf.render()
     current = root.read_file(CONF, CONF_LIMIT)
     if not data:
