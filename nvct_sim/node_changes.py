@@ -50,8 +50,7 @@ def append_event(now: state.State, index: int, kind: int, data: int, fields: Fie
 def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
-    `bus`: the GPU's PCI address as NVML writes it, 00000000:18:00.0. `instance`: gi and ci, of the
-    instances concerned; {} for the whole GPU.
+    `bus` is as NVML writes it, 00000000:18:00.0; `instance` has gi and ci, or nothing for the GPU.
     """
     address = bus.lower()[4:].partition(".")[0]
     for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
@@ -146,11 +145,7 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
 
 
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
-    """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
-
-    UsageError if the field is fixed, such as the UUID, or does not exist, or cannot have this
-    value.
-    """
+    """Set fields of a GPU that NVML reports (state.NAMES); UsageError for another field."""
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
         raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")
@@ -181,10 +176,7 @@ def restore_gpu(node: Node, index: int) -> None:
 
 
 def set_fault(node: Node, kind: str, seconds: int) -> None:
-    """Make every NVML call fail in one way, also in processes that already use NVML.
-
-    `kind`: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-    """
+    """Make every NVML call fail: "hang", "crash", or "hang-hard", which SIGKILL does not end."""
     with state.change(node.state_file) as now:
         now.remove("fault")
         if seconds:

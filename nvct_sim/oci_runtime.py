@@ -70,10 +70,7 @@ def find_runtime(name: str, folders: tuple[str, ...]) -> str:
 
 
 def add_hook(path: str, kernel: Kernel) -> None:
-    """Add the hook to a config.json, unless it has the hook or no mount namespace.
-
-    BundleError if the file cannot be read or written, or is not a container's configuration.
-    """
+    """Add the hook to a config.json, unless it has it or no mount namespace; BundleError."""
     config = bundle.load(path)
     document = config.document
     kinds = [namespace.get("type") for namespace in config.objects(NAMESPACES)]

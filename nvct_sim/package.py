@@ -153,7 +153,6 @@ UCODES_SINCE = 615  # a driver branch, as Library.since
 
 
 def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
-    """Yield path and content of the package's configuration files."""
     icd = {"library_path": "libGLX_nvidia.so.0", "api_version": "1.4.312"}
     layer = {
         "name": "VK_LAYER_NV_optimus", "type": "INSTANCE", "api_version": "1.4.312",
@@ -208,8 +207,8 @@ def install(
 ) -> None:
     """Install the user space of one driver version into a driver root.
 
-    `state`: the node's state file, hard-linked beside the NVML library. `native`: built programs
-    and libraries by name; None for stand-ins.
+    The state file is hard-linked beside the NVML library; `native` has built programs and
+    libraries by name, None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]
@@ -297,7 +296,6 @@ def write_cache(root: Path, machine: str) -> None:
 def _install_library(
     folder: Path, library: Library, version: str, machine: str, data: bytes | None = None
 ) -> None:
-    """Write one library and its links."""
     base = library.name.rpartition("/")[2]
     file = folder / library.name
     suffix = library.version.replace("V", version)

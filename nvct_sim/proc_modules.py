@@ -30,7 +30,7 @@ SECCOMP, OPENAT, ARCHITECTURE = {
 
 
 def main() -> None:
-    """Execute the command of the arguments; OSError if the filter or the command fails."""
+    """Execute the command given as arguments; OSError if the kernel refuses the filter."""
     command = sys.argv[1:]
     if not os.path.exists(FILE) and os.path.exists(NODE_FILE):
         _supervised()

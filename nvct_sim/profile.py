@@ -36,17 +36,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A GPU model: its attributes in NVML and in the PCI configuration space.
-
-    Attributes:
-        bar1: size of the second base address in MiB.
-        cores, buswidth: number of CUDA cores, and width of the memory bus in bits.
-        fan: speed in per cent, 0 for a board without fans.
-        ecc, serial: 1 if the board has ECC memory, or a serial number.
-        nvlink: NVLink version in NVML's numbering.
-        nvswitch: device and vendor id of the switches at the NVLinks, 0 for none.
-        vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host.
-    """
+    """A GPU model: its attributes in NVML and in the PCI configuration space."""
 
     name: str
     memory: int
@@ -60,15 +50,18 @@ class Model:
     migcapable: int
     vbios: str
     kind: int = 0x030200
-    bar1: int = 256
+    bar1: int = 256  # size of the second base address in MiB
+    # cores, buswidth: number of CUDA cores, and width of the memory bus in bits
     cores: int = 0
     buswidth: int = 0
-    fan: int = 0
+    fan: int = 0  # speed in per cent, 0 for a board without fans
+    # ecc, serial: 1 if the board has ECC memory, or a serial number
     ecc: int = 1
     serial: int = 1
     nvlinks: int = 0
-    nvlink: int = 0
-    nvswitch: int = 0
+    nvlink: int = 0  # NVLink version in NVML's numbering
+    nvswitch: int = 0  # device and vendor id of the switches at the NVLinks, 0 for none
+    # vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host
     vgpuhost: str = ""
     vgpubranch: str = ""
     mig: tuple[MigProfile, ...]

@@ -86,7 +86,6 @@ class Replay:
         )
 
     def _directories(self, name: str) -> list[str]:
-        """Return recorded directories of the host as paths in the tree."""
         root = str(self.snapshot.about["roots"]["driver_root"])
         directories = self.snapshot.about.get(name, ())
         return [join(f"{self.tree}/driver", below(root, directory)) for directory in directories]
@@ -140,11 +139,7 @@ def spec(
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Replay]:
-    """Read a snapshot and lay it out in a temporary folder.
-
-    HostError if the snapshot cannot be read or laid out; DocumentError if the path is not a
-    snapshot, or is an unsafe one.
-    """
+    """Read a snapshot and lay it out in a temporary folder; HostError, DocumentError."""
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
         lay_out(snapshot, folder)
@@ -152,10 +147,7 @@ def opened(path: str) -> Iterator[Replay]:
 
 
 def lay_out(snapshot: Snapshot, tree: str) -> None:
-    """Create the files and links of a snapshot in an empty folder.
-
-    HostError if a file cannot be created; DocumentError if the snapshot has an invalid value.
-    """
+    """Create a snapshot's files and links in an empty folder; HostError, DocumentError."""
     try:
         for part in document.PARTS:
             os.mkdir(f"{tree}/{part}")
@@ -216,10 +208,7 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 
 def environment(replay: Replay) -> dict[str, str]:
-    """Write a config.toml for the tree; return the variables that make nvct programs use it.
-
-    HostError if the file cannot be written.
-    """
+    """Write a config.toml for the tree; return the variables that make nvct programs use it."""
     path = f"{replay.tree}/config.toml"
     folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
     values = {name: json.dumps(folder) for name, folder in folders.items()}

@@ -124,16 +124,10 @@ def create(
     machine: str | None = None,
     native_cache: Path | None = None,
 ) -> Node:
-    """Create a node below base.
+    """Create a node below base: device nodes or plain files, with NVML and nvidia-smi if native.
 
-    Args:
-        nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
-        native: build NVML and nvidia-smi; without them the node is files only.
-
-    Raises:
-        UsageError: name, profile or version is invalid, or the node exists.
-        HostError: a file cannot be written, or device nodes cannot be made.
-        ContainerNotPossibleError: native is set and there is no compiler.
+    Raises UsageError for an invalid or existing node, HostError if a file or node cannot be made,
+    and ContainerNotPossibleError without a compiler.
     """
     node_profile = profile.load(profile_name)
     version = driver_version or node_profile.driver
@@ -284,7 +278,6 @@ def write_kernel(node: Node) -> None:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file of this host, "" if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -308,11 +301,7 @@ def save(node: Node) -> None:
 
 
 def load(tree: Path) -> Node:
-    """Return the node in a folder.
-
-    UsageError if the folder is not a node's; DocumentError if node.json is damaged or has another
-    format version.
-    """
+    """Return the node in a folder; UsageError or DocumentError if it is none, or damaged."""
     path = tree / NODE_FILE
     try:
         content = json.loads(path.read_text())

@@ -55,10 +55,8 @@ PREFIX = "mode-"
 def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of one mode.
 
-    Raises:
-        UsageError: the mode is unknown.
-        HostError: the host has no device of the mode.
-        ConfigError: config.toml is invalid.
+    Raises UsageError if the mode is unknown; HostError if the host has no device of the mode;
+    ConfigError if config.toml is invalid.
     """
     if mode not in WATCHED:
         raise UsageError(f"there is no plan of mode {mode!r}")
@@ -204,7 +202,8 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
 
     A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
-    DriverNotFoundError if no driver is installed or loaded; ConfigError if config.toml is invalid.
+    Raises DriverNotFoundError if no driver is installed or loaded, and ConfigError if config.toml
+    is invalid.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

@@ -71,7 +71,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that tells equal ones; NvctError if malformed."""
+        """Return a device's edits, and a text that only equal ones have; NvctError."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)
@@ -102,12 +102,10 @@ def compile_registry(
     sees_files: bool = True,
     known: Known | None = None,
 ) -> model.Plan:
-    """Compile the specs of the CDI folders.
+    """Compile the specs of the CDI folders, with fingerprints from before they were read.
 
-    Args:
-        registry: the specs; fingerprints of its files must be taken before it is read.
-        sees_files: whether mount sources and hooks can be looked for; else they count as there.
-        known: has what was compiled before.
+    Unless `sees_files`, mount sources and hooks count as there. `known` has what was compiled
+    before.
     """
     roots, known = roots or Roots(), known or Known()
     known.begin()
@@ -287,7 +285,7 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
 def in_parts(inventory: Inventory, options: Options) -> Own:
     """Return the edits by capability: key "" has those of every container.
 
-    Each other key has the edits that its capability adds. UsageError, UnknownDeviceError and
+    Each other key has the edits that its capability adds. Raises UsageError, UnknownDeviceError or
     HostError as `generate`.
     """
     job = generate.prepare(inventory, options)

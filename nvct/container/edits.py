@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def stored_or_fresh(make: Callable[[bool], T]) -> T:
     """Return the result of `make` for stored plans; for fresh plans if the stored ones are stale.
 
-    A missing file may exist now, so a refusal is checked again; a success is not. NvctError as of
-    `make`, for fresh plans if they may help.
+    A missing file may exist now, so a refusal is checked again; a success is not.
     """
     try:
         return make(False)  # noqa: FBT003  stored
@@ -37,10 +36,7 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
 
 
 def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
-    """Return the compiled edits for a request.
-
-    StalePlanError if a plan no longer describes the host; NvctError if a device is not available.
-    """
+    """Return the compiled edits for a request; StalePlanError, or NvctError without a device."""
     capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     request.plans = []

@@ -38,8 +38,8 @@ class Host:
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
-        NvctError, which says why, if the cold side cannot compile the plan. `fresh`: whether to
-        ignore plans that are older than this call.
+        A `fresh` one is not older than this call. Raises NvctError if it cannot be compiled, and
+        why.
         """
         start = time.time_ns()
 
@@ -76,10 +76,9 @@ class Host:
         return plan  # type: ignore[return-value]  # what our own compiler wrote
 
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+        """Return the UUIDs of free devices, with leases of `keeper`, and the path of the hook.
 
-        And the path of the program of hooks. HostError, which names who has the others, if too few
-        are free; or they cannot be looked for, or no lease can be made.
+        Raises HostError if too few are free, and who has the others, or no lease can be made.
         """
         from nvct.container import leases
 

@@ -66,7 +66,10 @@ def refused(
     decision: Decision | None = None,
     command: str = "",
 ) -> None:
-    """Record why a container was refused, or a command for one that runs, such as exec."""
+    """Record why a container was refused, or a command for one that runs, such as exec.
+
+    `times` are as in `given`; the step that failed has no end.
+    """
     subject = ("about", f"{command} {bundle}") if command else ("bundle", bundle)
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
@@ -187,7 +190,8 @@ def _rotate(store: Store, fd: int) -> None:
         posix.lockf(fd, posix.F_TLOCK, 0)
     except BlockingIOError:
         return
-    if _inode(store) == posix.fstat(fd).st_ino:
+    status = posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False)
+    if status.st_ino == posix.fstat(fd).st_ino:
         posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
 
 
@@ -202,7 +206,3 @@ def _cut(key: str, value: str, limit: int) -> str:
     elif limit == TEXT and key == "asked":
         limit = ASKED
     return value if len(value) <= limit else value[:limit] + CUT
-
-
-def _inode(store: Store) -> int:
-    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino

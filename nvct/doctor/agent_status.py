@@ -27,10 +27,7 @@ LEFT = ("refused", "yielded")  # States of a resource that another plugin has
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
-    """Yield what keeps pods from GPUs, or one finding "ok".
-
-    LookupError, TypeError, AttributeError or ValueError if the document has another form.
-    """
+    """Yield what keeps pods from GPUs, or one finding "ok"; MALFORMED for another form."""
     if document["state"] == "waiting":
         yield Finding(Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA")
         return

@@ -41,14 +41,14 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
 
 def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
-    """Write an archive that only its owner can read.
+    """Write an archive that only its owner can read; HostError without a driver root.
 
-    HostError if the driver root does not exist, or the archive cannot be written. `documents`:
-    what was found, by name of its JSON file. `hangs`: whether NVML does, and is not to be asked
+    `documents` are what was found, by name of its JSON file. If NVML `hangs`, it is not asked
     again.
     """
     uuids = Uuids()
-    redactor = Redactor(_names(node.env), uuids)
+    host, users = platform.node(), (node.env.get(name, "") for name in USER_VARIABLES)
+    redactor = Redactor([host, host.partition(".")[0], *users], uuids)
     files = {
         name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
         for name, value in {"about.json": _about(), **documents}.items()
@@ -84,11 +84,6 @@ def _about() -> dict[str, str]:
         "os": named[0].partition("=")[2].strip('"') if named else "",
         "user": "root" if os.geteuid() == 0 else "another user",
     }
-
-
-def _names(env: Mapping[str, str]) -> list[str]:
-    host = platform.node()
-    return [host, host.partition(".")[0], *(env.get(name, "") for name in USER_VARIABLES)]
 
 
 def _text(path: str) -> str:

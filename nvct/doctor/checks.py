@@ -34,10 +34,10 @@ AGENT_TASKS = ("device-plugin",)  # Tasks of the agent that pods need to get GPU
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check; `question` is a sentence, to which "no" means that something is wrong."""
+    """A check."""
 
     name: str
-    question: str
+    question: str  # a sentence; "no" means that something is wrong
     look: Callable[[Node], Part]
 
 

@@ -240,10 +240,7 @@ def last(places: Sequence[str], bundle: str) -> dict[str, str] | None:
 def follow(
     places: Sequence[str], wanted: Filter, wait: Callable[[float], bool]
 ) -> Iterator[dict[str, str]]:
-    """Yield the records in some folders, and then each new one.
-
-    `wait`: waits some seconds; returns whether nobody reads any more, which ends it.
-    """
+    """Yield records, then each new one, until `wait`, which waits some seconds, returns true."""
     shown: set[str] = set()
     before: set[str] = set()
     state: object = None

@@ -70,10 +70,7 @@ def spec_folders(status: Status) -> tuple[str, ...]:
 
 
 def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | None:
-    """Return what is to be said of an engine without a runtime of NVIDIA's; None of another.
-
-    `is_needed`: whether it is a fault if they cannot.
-    """
+    """Return what is to be said of an engine without a runtime of NVIDIA's: a fault if needed."""
     if access.runtimes:
         return None
     name = " ".join(word for word in (engine.engine, engine.version) if word)

@@ -81,10 +81,7 @@ class Transaction:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold a lock around all transactions of a command: those of engines, too.
-
-        HostError if another such command runs on, or the folder cannot be made.
-        """
+        """Hold a lock around all transactions of a command; HostError if another holds it."""
         with self.paths.locked():
             pass  # the folder is there, and is only ours
         lock = f"{os.path.splitext(self.page_path)[0]}.lock"
@@ -95,7 +92,7 @@ class Transaction:
         """Take back what a killed run left; without such a run, write nothing.
 
         Contract: it comes before the checks, because they would not find what is taken back.
-        NvctError if the journal cannot be used.
+        Raises NvctError if the journal cannot be used.
         """
         if self._page().pending is None:
             return
@@ -106,7 +103,7 @@ class Transaction:
                 self._finish(page.pending, page.done, left)
 
     def carry_out(self, steps: Sequence[Step]) -> bool:
-        """Carry out all steps; False if they were taken back. NvctError without a good journal."""
+        """Carry out all steps; return False if one failed, and all were taken back."""
         with self.paths.locked():
             page = self._page()
             entries = self._take_back_pending(page)
@@ -126,7 +123,7 @@ class Transaction:
             return True
 
     def undo(self, *, dry_run: bool = False) -> bool:
-        """Take back the last --fix; return whether all is. NvctError without a usable journal."""
+        """Take back the last --fix; return whether all of it is taken back."""
         with self.paths.locked():
             page = self._page()
             if page.pending and page.done and self.accumulates and not dry_run:

@@ -130,7 +130,6 @@ def _device(
 
 
 def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
-    """Return the memory that each process uses, by GPU or MIG device, and process."""
     total: dict[tuple[Device, int], int] = {}
     for gpu in samples.gpus if samples else ():
         for process in gpu.processes:

@@ -116,7 +116,6 @@ def of_own_gpus(part: Part, node: Node) -> Part:
 
 
 def _is_root_of_init(base: str) -> bool:
-    """Return whether the root directory is that of the kernel's first process."""
     try:
         return os.readlink(f"{base}/proc/self/ns/pid") == HOST_PIDS and os.path.samefile(
             f"{base}/proc/1/root", f"{base}/"
@@ -166,7 +165,6 @@ def systemd_reload(node: Node) -> Part:
 
 
 def _scopes(roots: Roots) -> dict[str, str]:
-    """Return the text of each container's unit, by the container's id."""
     texts: dict[str, str] = {}
     for path in sorted(glob.glob(f"{roots.run}/systemd/transient/*.scope")):
         if match := SCOPE.fullmatch(os.path.basename(path)):

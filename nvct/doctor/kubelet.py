@@ -201,7 +201,6 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Fi
 
 
 def _plugins(folder: str) -> dict[str, bool]:
-    """Return the sockets of plugins for GPUs: whether a process listens on each."""
     found = {}
     for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
@@ -251,14 +250,11 @@ SHARE = 0.9  # Above this part of a limit, little is left
 
 @dataclass(slots=True)
 class Used:
-    """What processes of one user have open.
-
-    Attributes:
-        counted, unseen: processes that were counted, and those that could not be.
-    """
+    """What processes of one user have open."""
 
     instances: int = 0
     watches: int = 0
+    # counted, unseen: processes that were counted, and those that could not be
     counted: int = 0
     unseen: int = 0
     in_time: bool = True
@@ -340,7 +336,6 @@ def _count(proc: str, uid: int, budget_s: float) -> Used:
 
 
 def _inotify(folder: str) -> Iterator[str]:
-    """Yield the descriptors of inotify of a process."""
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
         try:

@@ -57,10 +57,10 @@ class Message(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message that is in a text; `line` is the first line that has it, from 1."""
+    """A message that is in a text."""
 
     message: Message
-    line: int
+    line: int  # the first line of the text that has it, from 1
     times: int
 
 
@@ -236,10 +236,7 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 
 
 def waiting(text: str, released: Callable[[], str]) -> str:
-    """Return a text; where it says to load the driver, and that is being replaced, it says so.
-
-    `released`: returns why the driver is being replaced, "" if it is not.
-    """
+    """Return a text; where it says to load the driver, why that is `released` takes the place."""
     why = released() if LOADS in text else ""
     if not why:
         return text

@@ -86,10 +86,8 @@ class Part:
     ) -> Part:
         """Return a part from its lines; a fault among its findings makes it one to look at.
 
-        Args:
-            said: sentences, and findings, whose evidence is a line.
-            otherwise: the line if nothing is said.
-            findings: more of them, about which a sentence speaks.
+        Lines are sentences, and findings with their evidence; `otherwise` is the line if there is
+        none. More `findings` are those that a sentence is about.
         """
         findings = (*(line for line in said if isinstance(line, Finding)), *findings)
         lines = [line.evidence if isinstance(line, Finding) else line for line in said]

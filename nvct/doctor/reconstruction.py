@@ -105,7 +105,6 @@ def _asked(
 
 
 def _is_injected(name: str, text: str, creation: Creation) -> bool:
-    """Return whether a variable is one of the edits, and was not asked."""
     is_variable = " " not in name
     was_asked = creation.env is None or text in creation.env
     return is_variable and (name.startswith(OWN_PREFIX) or not was_asked)
@@ -122,7 +121,6 @@ def _by(source: str, creation: Creation) -> str:
 
 
 def _policy(record: Mapping[str, str]) -> list[str]:
-    """Return what each rule said, or why the request was ignored or refused."""
     if "policy" in record:
         return RULE.split(record["policy"])
     if record.get("outcome") == "ignored":
@@ -161,7 +159,6 @@ def _driver(record: Mapping[str, str]) -> str:
 def _left_out(
     record: Mapping[str, str], settings: Config, env: Mapping[str, str]
 ) -> tuple[list[dict[str, object]], list[str]]:
-    """Return what of the driver was left out, and what is uncertain about that."""
     if record["outcome"] != "given":
         return [], []
     if "plan" not in record:
@@ -197,7 +194,6 @@ def _plans(env: Mapping[str, str]) -> list[model.Plan]:
 
 
 def _names(record: Mapping[str, str], settings: Config) -> list[str]:
-    """Return the full names of the devices that a record says were asked for."""
     words = record.get("asked", "").partition(": ")[2].split(", ")
     kinds = dict.fromkeys([OWN_KIND, settings.default_kind])
     return [

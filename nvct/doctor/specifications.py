@@ -49,9 +49,8 @@ REASONS: dict[Kind, tuple[Reason, Severity]] = {
 def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     """Return the inventory of the host and "", or None and the reason if it has no driver.
 
-    If the driver on disk was replaced, a view of the loaded driver takes its place. HostError if
-    there is no driver, and it is required. `required`: whether somebody named a driver root, which
-    then must have a driver.
+    If the driver on disk was replaced, a view of the loaded driver takes its place. Raises
+    HostError if there is no driver, and it is `required` because somebody has named its root.
     """
     try:
         return live_host.discover(settings), ""

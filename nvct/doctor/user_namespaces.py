@@ -78,7 +78,6 @@ def who_asks(env: Mapping[str, str]) -> User | None:
 
 
 def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
-    """Yield a finding if this process is in a user namespace, and may not open a node."""
     if not procfs.in_user_namespace(roots.proc):
         return
     closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK, effective_ids=True)]
@@ -117,7 +116,6 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
 
 
 def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
-    """Yield a finding for each file that has no subordinate ids of a user: subuid(5)."""
     source = re.search(
         r"^subid:\s*(\S+)", procfs.read_text(f"{roots.etc}/nsswitch.conf") or "", re.MULTILINE
     )
@@ -148,7 +146,6 @@ def _add_ids(user: User, listed: str) -> str:
 
 
 def _of_containers(node: Node) -> Iterator[Finding]:
-    """Yield a finding for each container whose user namespace may not open its GPU."""
     proc = node.roots.proc
     seen = {procfs.link(f"{proc}/self/ns/user")}
     for pid in procfs.processes(proc):

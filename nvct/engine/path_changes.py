@@ -39,7 +39,7 @@ class PathChanges:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the journal's folder, and make that; HostError if either fails."""
+        """Hold the lock of the journal's folder, which is made; HostError if that fails."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.journal.lock())
@@ -53,7 +53,7 @@ class PathChanges:
             yield
 
     def save(self, page_path: str, page: Page) -> None:
-        """Write a page of the journal to the disk; HostError leaves the old page unchanged."""
+        """Write a page of the journal to the disk; after a HostError it is the old one."""
         try:
             self.journal.save(page_path, page)
         except OSError as error:
@@ -65,7 +65,7 @@ class PathChanges:
         return state_of(writing.target(path) if self.follow else path)
 
     def write(self, entry: Entry) -> None:
-        """Make a path what its entry says; HostError if it fails, or somebody changed it now."""
+        """Make a path what its entry says; HostError if somebody else changed it just now."""
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
         self._sweep(entry)

@@ -94,7 +94,8 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     if not engine:
         return None
     unit, user_unit, container = _unit(f"{folder}/cgroup")
-    env = _environment(f"{folder}/environ")
+    words = (word.partition("=") for word in _strings(f"{folder}/environ"))
+    env = {name: value for name, equals, value in words if equals}
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
@@ -151,11 +152,6 @@ def _unit(path: str) -> tuple[str, bool, bool]:
         for part in parts
     )
     return (services[-1] if services else ""), user, container
-
-
-def _environment(path: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _strings(path))
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _uid(path: str) -> int | None:
@@ -219,10 +215,7 @@ class Unit:
 
 
 def unit_of(name: str, files: Files) -> Unit | None:
-    """Return a unit, None if there is none (a masked one, a link to /dev/null, is none).
-
-    DocumentError if a file of it cannot be read.
-    """
+    """Return a unit, None for a masked one, a link to /dev/null; DocumentError if unreadable."""
     texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:

@@ -38,10 +38,7 @@ STEP = "  "
 
 
 def put(text: str, target: Path, value: object, path: str) -> str:
-    """Return a text in which a key has a value; a dict is merged into a table.
-
-    EngineConfigError if the key or a table above it is of another kind.
-    """
+    """Return a text with a key's value; a dict is merged into a table. EngineConfigError."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             text = put(text, (*target, name), inner, path)

@@ -91,7 +91,7 @@ ABSENT = PathState()
 def state_of(path: str) -> PathState:
     """Return what is at a path; links are not followed.
 
-    HostError if it cannot be read; DocumentError if it is a file of more than 64 MiB.
+    Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """
     data = b""
     with OSErrorsAs(HostError, f"{path} cannot be read"):
@@ -125,10 +125,10 @@ def identity(path: str) -> str:
 
 
 def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) -> None:
-    """Make a path what a state says.
+    """Make a path what a state says; after an OSError it is unchanged.
 
     With `follow`, for files that admins link and own: links stay, and a file that is there keeps
-    its mode and owner. OSError if it fails; the path is unchanged then.
+    its mode and owner.
     """
     if state == ABSENT:
         # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
@@ -147,7 +147,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait for the disk; OSError if it cannot be removed."""
+    """Remove a file if it exists, and wait until the disk has the change; OSError."""
     folder, name = files.split(path)
     with opened(folder, kernel) as dir_fd:
         try:
@@ -189,8 +189,8 @@ def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) 
     CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
     file there prevents its start. So that of a drop-in is created in the parent folder, where no
     engine reads all files. If that is another mount, the file gets its name only when it is
-    complete. UnsafePathError if it is no regular file, or everybody may write to its folder;
-    OSError if it fails, and nothing was changed.
+    complete. Raises UnsafePathError if it is no regular file, or everybody may write to its
+    folder, and OSError if nothing was changed.
     """
     real = target(path)
     folder, name = os.path.split(real)
@@ -330,7 +330,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file and the folders above, as `files.write_atomic`; EngineError if it fails."""
+    """Write a file and the folders above it, as `files.write_atomic`; EngineError."""
     try:
         make_folders(missing_folders(path), KERNEL)
         files.write_atomic(path, data, mode=mode, follow=follow)
@@ -354,7 +354,7 @@ def missing_folders(path: str) -> list[str]:
 def make_folders(
     folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
-    """Create folders, the outermost first, whatever the umask; HostError if one cannot be."""
+    """Create folders, the outermost first, whatever the umask; HostError if that fails."""
     for folder in folders:
         try:
             kernel.mkdir(folder, FOLDER_MODE)

@@ -48,11 +48,7 @@ def build(
     allowed: Sequence[Method] = METHODS,
     rebuild: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files; build it if it is missing.
-
-    HostError if no method works, or there are no files. `allowed`: methods of building, in order
-    of preference; the first that works is used.
-    """
+    """Return the view of a driver's files, built by the first method that works; HostError."""
     if inventory.mode != "nvml":
         raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")
     existing = None if rebuild else _source_view(farm, inventory)
@@ -64,21 +60,21 @@ def build(
     existing = _existing(farm, job, allowed)
     if existing is not None:
         return existing
-    with (
-        OSErrorsAs(
-            HostError,
-            f"no view can be made in {farm.path}",
+    try:
+        with farm.lock():
+            if manifest := _existing(farm, job, allowed):
+                return manifest
+            _refuse_staged(farm, job.name, allowed)
+            put_aside(farm, job.name)
+            return _make(farm, job, allowed)
+    except OSError as error:
+        raise HostError(
+            f"no view can be made in {farm.path}: {error.strerror}",
             hint="nvct farm build as root makes one that everybody can use",
         ),
         farm.lock(),
     ):
         return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
-
-
-def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    _refuse_staged(farm, job.name, allowed)
-    put_aside(farm, job.name)
-    return _make(farm, job, allowed)
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:
@@ -224,7 +220,6 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
 
 
 def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
-    """Write the manifest of a view, which is at `made_at` now, and return it."""
     entries = tuple(
         Entry(
             path=view_file.path,
@@ -268,8 +263,8 @@ def put_aside(farm: Farm, name: str) -> str:
     """Rename a view, under the lock; return its temporary path, "" if there was no view.
 
     Containers keep it: a mount does not depend on a name. An empty folder stays: it may be the
-    mount point of a view in another mount namespace, which would lose the mount. HostError if the
-    view cannot be renamed.
+    mount point of a view in another mount namespace, which would lose the mount. Raises HostError
+    if the view cannot be renamed.
     """
     path = farm.view(name)
     _unmount(farm, path)

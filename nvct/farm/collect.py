@@ -79,8 +79,8 @@ def read_needs(
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
-    HostError if the mounts are unreadable. `strict`: fail if the mounts of other processes are
-    unreadable; else keep every view.
+    If the mounts of other processes are unreadable, it raises HostError if `strict`, else it keeps
+    every view.
     """
     manifests = farm.manifests()
     try:
@@ -94,7 +94,6 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
 
 
 def _problems(manifest: Manifest) -> list[str]:
-    """Return a sentence for each changed or missing file or link of a view."""
     path_of = manifest.host_path
     changed = (f"{path_of(entry.path)}: {text}" for entry, text in folder.changed(manifest))
     lost = (f"{path_of(path)}: the link is missing" for path in folder.lost_links(manifest))
@@ -197,8 +196,8 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     """Compare views with their manifests by content; return the differences.
 
     A missing digest of an unchanged file is added to the manifest. A view without its mounts has
-    no differences: it is made again when it is needed. HostError if a view does not exist, or its
-    manifest is unreadable.
+    no differences: it is made again when it is needed. Raises HostError if a view does not exist,
+    or its manifest is unreadable.
     """
     view_names = farm.names()
     for name in names:
@@ -248,10 +247,7 @@ def _digest(path: str) -> str:
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove the views that nobody needs, and the rests of killed builds; return those views.
-
-    HostError if the users of views are unknown, or a removal failed.
-    """
+    """Remove and return the views that nobody needs, and rests of killed builds; HostError."""
     if not os.path.lexists(farm.path):
         return []
     farm.check()

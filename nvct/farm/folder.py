@@ -40,7 +40,7 @@ class Farm:
     may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
-        """Make the folder, mode 0755; HostError if that fails, or others may write to it."""
+        """Make the folder, mode 0755 whatever the umask; HostError if others may write to it."""
         if not self.may_build:
             if not os.path.lexists(self.path):
                 raise HostError(NOT_YET)
@@ -62,7 +62,7 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse, by HostError, a farm that is no folder, or that others may write or replace."""
+        """Refuse a farm (HostError) that other users may write to, or may replace."""
         self._check_parents()
         with OSErrorsAs(HostError, f"there is no farm {self.path}"):
             status = os.lstat(self.path)
@@ -135,7 +135,7 @@ class Farm:
         return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
     def store(self, manifest: Manifest) -> None:
-        """Write a manifest; OSError if the write failed."""
+        """Write a manifest. Raises OSError if the write failed."""
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, kernel=self.kernel)
 
@@ -203,10 +203,7 @@ def is_intact(manifest: Manifest) -> bool:
 
 
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
-    """Return the mount of a path.
-
-    OSError if the path cannot be opened; HostError if the kernel does not report the mount.
-    """
+    """Return the mount of a path; HostError if the kernel does not report it."""
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         number = int(farm.kernel.mount_id(fd) or b"-1")

@@ -106,7 +106,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(data: bytes, path: str) -> Manifest:
-    """Parse a manifest; DocumentError if it is damaged, or of another version."""
+    """Parse a manifest. Raises DocumentError if it is damaged, or of another version."""
     try:
         document = json.loads(data)
         if document.pop("nvct-farm") != FORMAT:
@@ -114,7 +114,9 @@ def loads(data: bytes, path: str) -> Manifest:
         for entry in document["entries"]:
             _complete(entry["file"])
         manifest = typed.load(Manifest, document)
-        _check_paths(manifest)
+        below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
+        if any(path.startswith("/") or ".." in path.split("/") for path in below):
+            raise ValueError("a path leads out of the view")  # noqa: TRY301
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is no manifest of a view: {error}") from error
     return manifest
@@ -126,12 +128,6 @@ def _complete(file: dict[str, Any]) -> None:
     is_compat = file["capability"] == "compat32"
     machine = COMPAT_MACHINES.get(native, "") if is_compat else native
     file.setdefault("machine", machine if file["kind"] == "library" else "")
-
-
-def _check_paths(manifest: Manifest) -> None:
-    below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
-    if any(path.startswith("/") or ".." in path.split("/") for path in below):
-        raise ValueError("a path leads out of the view")
 
 
 # The paths of the driver's files in a view. CUDA images name `lib64` and `lib` of

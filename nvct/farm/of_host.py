@@ -49,10 +49,7 @@ def discover_or_view(
     *,
     may_build: bool = True,
 ) -> Inventory:
-    """Return the result of discovery, or the loaded driver's view if the disk has another driver.
-
-    HostError if discovery fails.
-    """
+    """Return the result of discovery, or the loaded driver's view if the disk has another one."""
     return after_upgrade.discover_or_view(
         farm_of(settings, may_build=may_build), roots, _named(settings, roots, options), discover
     )
@@ -139,9 +136,9 @@ def view_of_spec(
     is_of_this_host: bool,
     may_build: bool = True,
 ) -> tuple[MountedView | None, str]:
-    """Return the view to mount, or None and the reason.
+    """Return the view to mount, or None and the reason; `inventory` has all capabilities.
 
-    HostError if this host has views, but none of this driver could be made now.
+    Raises HostError if this host has views, but none of this driver could be made now.
     """
     off = set(NEEDED).difference(hooks)
     if inventory.mode != "nvml":

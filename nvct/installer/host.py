@@ -168,7 +168,7 @@ class Patience:
 
 
 def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> None:
-    """Send SIGHUP to an engine, and wait if it ends; EngineError if it does not answer there."""
+    """Send SIGHUP to an engine; if that ends it, wait for its end. EngineError if it is gone."""
     reason = ""
     for attempt in range(patience.attempts):
         if attempt:
@@ -186,7 +186,7 @@ def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> 
 
 
 def peer(engine: str, path: str) -> int:
-    """Return the process on an engine's socket, 0 if it is not seen; OSError if none answers."""
+    """Return the process that answers on a socket, 0 if it is unseen; OSError if none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(ANSWER_S)

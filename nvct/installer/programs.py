@@ -59,7 +59,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install, by default this program's; UsageError if there is none."""
+    """Return the tree to install, by default that of this program; UsageError if there is none."""
     if option:
         if not _folder(option):
             raise UsageError(
@@ -81,11 +81,7 @@ def source_root(option: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace the wrappers; see `wrapper`.
-
-    UsageError if the source is no such tree, or has no wrapper; HostError if a file cannot be
-    written.
-    """
+    """Copy the tree, and write or replace the wrappers; UsageError for a tree without one."""
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)
     folder = _folder(request.source)
@@ -101,7 +97,8 @@ def install(
             changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
-        _remove_the_incumbents(request.toolkit)
+        for name in filter(OF_THE_INCUMBENT.fullmatch, os.listdir(request.toolkit)):
+            _remove(f"{request.toolkit}/{name}")
         tree.prune(trees, {installed, previous})
     except OSError as error:
         path = error.filename or request.toolkit
@@ -122,8 +119,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    """Return a tree's wrapper, still without names."""
-    data = procfs.read_bytes(path) or b""
+    data = _content(path) or b""
     try:
         fill(data, MARK, b"", ROOM)
         is_wrapper = is_static(data)
@@ -147,8 +143,8 @@ def wrapper(
     """Return the wrapper of a program.
 
     While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
-    low-level `runtimes` instead; () always starts the program. UsageError if the names are too
-    long for it.
+    low-level `runtimes` instead; () always starts the program. Raises UsageError if the names are
+    too long for it.
     """
     strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in strings)
@@ -188,12 +184,6 @@ def _used(request: Request) -> str:
     prefix = f"{request.toolkit}/{TREES}/"
     match = re.search(re.escape(prefix).encode() + rb"([0-9a-f]+)/", data)
     return prefix + match[1].decode() if match else ""
-
-
-def _remove_the_incumbents(toolkit: str) -> None:
-    for name in os.listdir(toolkit):
-        if OF_THE_INCUMBENT.fullmatch(name):
-            _remove(f"{toolkit}/{name}")
 
 
 def _folder(root: str) -> str:

@@ -53,7 +53,7 @@ def publish(request: Request, say: Callable[[str], None], run: Run | None = None
 
 
 def withdraw(request: Request, say: Callable[[str], None]) -> None:
-    """Remove what `publish` wrote; HostError if it cannot be removed."""
+    """Remove what `publish` wrote. Raises HostError if it cannot be removed."""
     for path, spec in _specs(request):
         if path == PATH and _is_ours(request, spec):
             with OSErrorsAs(HostError, f"{path} cannot be removed"):
@@ -130,7 +130,7 @@ def start_watch(request: Request, say: Callable[[str], None], run: Run | None = 
 
 
 def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Stop and remove the units; HostError if they cannot be removed."""
+    """Stop and remove the units. Raises HostError if they cannot be removed."""
     folder = here(request, FOLDER)
     paths = [f"{folder}/{name}" for name in _units(request)]
     if not any(os.path.lexists(path) for path in paths):
@@ -153,7 +153,6 @@ def _units(request: Request) -> dict[str, str]:
 
 
 def _write(path: str, text: str) -> bool:
-    """Write a unit; return whether it changed."""
     data = text.encode()
     with contextlib.suppress(OSError):
         if read_bytes(path, LIMIT) == data:

@@ -29,7 +29,7 @@ _LINE = re.compile(r"([A-Z_]+)=(.*)")
 
 
 def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
-    """Write a status file and return its path; HostError or UnsafePathError if it cannot be."""
+    """Write a status file; return its path. HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
     with (
@@ -41,7 +41,7 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a status file if it exists; HostError or UnsafePathError if it cannot be."""
+    """Remove a status file if it exists; HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     try:
         with SharedFolder.open(folder) as shared:
@@ -53,11 +53,7 @@ def remove(folder: str, name: str) -> None:
 
 
 def read(path: str) -> dict[str, str]:
-    """Return the values of a status file.
-
-    HostError if it does not exist, so the part is not ready; UnsafePathError if it is no regular
-    file of root's, or too large.
-    """
+    """Return a status file's values; HostError if the part is not ready, UnsafePathError."""
     folder, name = split(path)
     with (
         OSErrorsAs(HostError, path, hint="nvct validate driver writes it when all is well"),

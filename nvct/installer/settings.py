@@ -21,11 +21,7 @@ POLICY_LIMIT = 1 << 20
 
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
-    """Return the config.toml.
-
-    UsageError if a feature's name is not valid; ConfigError if no container could be created with
-    it.
-    """
+    """Return the config.toml; UsageError, or ConfigError if no container could be created."""
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
         ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),
@@ -49,7 +45,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 
 
 def read_policy(path: str) -> str:
-    """Return the text of a file that has the table [nvct.policy] and no more; else UsageError."""
+    """Return the text of a file that has only the table [nvct.policy]; else UsageError."""
     option = f"--policy-file {path}"
     try:
         text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")
@@ -67,7 +63,7 @@ def read_policy(path: str) -> str:
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return settings that switch features on, and warnings; UsageError if a name is no key."""
+    """Return settings that switch features on, and warnings; UsageError for a bad name."""
     switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):
@@ -80,7 +76,7 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
 
 
 def write(request: Request, data: str) -> None:
-    """Write the file; HostError if it cannot be written."""
+    """Write the file. Raises HostError if it cannot be written."""
     path = request.config_toml
     with OSErrorsAs(HostError, f"{path} cannot be written"):
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -169,7 +169,6 @@ class Runner:
         )
 
     def _start(self, program: Path, folder: Path) -> tuple[int, float, list[str]]:
-        """Run a bundle until it ends; return exit status, seconds and lines of output."""
         name = f"nvct-demo-{os.getpid()}-{folder.name}"
         root = str(self.work / "runc")
         command = [str(program), "--root", root, "run", "--bundle", str(folder), name]

@@ -224,7 +224,6 @@ def _node(
 def _access(
     node: cdi.DeviceNode, path: str, found: tuple[int, int, int]
 ) -> tuple[Kind, str] | None:
-    """Compare permissions and owner, which a container gets of its node."""
     mode, _, gid = found
     in_spec = node.get("fileMode", mode & 0o777)
     if in_spec != mode & 0o777:

@@ -29,7 +29,7 @@ FOLDER_MODE = 0o755
 
 
 def check_format(name: str) -> str:
-    """Return the name of a format in lower case; UsageError if the format is unknown."""
+    """Return the name of a format in lower case. Raises UsageError if the format is unknown."""
     if name.lower() not in FORMATS:
         raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
     return name.lower()
@@ -41,9 +41,9 @@ def dumps(
     comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return a spec as a file's content, with the lowest possible `cdiVersion`.
+    """Return a file's content, with the lowest `cdiVersion`, and in YAML whole lines before it.
 
-    CdiSpecError if the spec is invalid; UsageError if the format is unknown.
+    Raises CdiSpecError if the spec is invalid, and UsageError if the format is unknown.
     """
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
@@ -63,20 +63,12 @@ def save(
 ) -> str:
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
-    Args:
-        path: .yaml or .json is added if it has no extension that nvct reads: engines read no
-            other files.
-        format: yaml or json; None means by the extension of the path, which then stays.
-        comment: as in `dumps`.
-        follow: a link at the path is followed, and a pipe or character device, such as
-            /dev/stdout, is written directly. Not in a folder that engines read: a device plugin
-            without other rights may write there.
-
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
-        HostError: the file cannot be written.
-        UnsafePathError: the path is not a regular file.
+    The path gets .yaml or .json if it has no extension that nvct reads: engines read no other
+    files. Without a format, the extension decides. With `follow` a link at the path is followed,
+    and a pipe or character device, such as /dev/stdout, is written directly; not in a folder that
+    engines read: a device plugin without other rights may write there. Raises CdiSpecError and
+    UsageError as `dumps`, HostError if the file cannot be written, UnsafePathError if it is no
+    regular file.
     """
     is_stream = follow and _is_stream(path)
     ending = os.path.splitext(path)[1]
@@ -101,7 +93,7 @@ def save(
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it for its owner alone to write; OSError if it fails."""
+    """Make a folder and those above it, which only this user can write to; OSError."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
         with suppress(FileExistsError):  # another process was faster

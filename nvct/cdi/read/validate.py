@@ -37,10 +37,7 @@ _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 
 def validate(document: object, *, source: str) -> Spec:
-    """Return a document as a spec: members with their exact names, and no nulls.
-
-    CdiSpecError, with file and position, if it is not a valid spec.
-    """
+    """Return a document as a spec, with exact names and no nulls; CdiSpecError with a position."""
     at = f"{source}:"
     if document is None:
         raise CdiSpecError(f"{source} is empty", hint="remove it or write a CDI spec")
@@ -160,10 +157,7 @@ def _check_annotations(holder: Spec | Device, at: str) -> None:
 
 
 def check_annotations(annotations: Mapping[str, str]) -> None:
-    """Check annotations of a spec or device by the rules of Kubernetes.
-
-    RequestError if a key is invalid, or the total size is too large.
-    """
+    """Check annotations by the rules of Kubernetes; RequestError for a bad key or size."""
     total = 0
     for full_key, text in annotations.items():
         domain, slash, name = full_key.rpartition("/")

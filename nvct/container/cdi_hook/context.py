@@ -62,12 +62,9 @@ class Context:
     def mounts(self) -> Root:
         """Return the container's root, to mount in it; the first call opens it.
 
-        Call it before `root()`, which may leave the mount namespace.
-
-        Raises:
-            BundleError: the state or config.json cannot be read or names no root.
-            UnsafePathError: the container's root is the root of the host.
-            HostError: the directory does not exist.
+        Call it before `root()`, which may leave the mount namespace. Raises BundleError if the
+        state or config.json cannot be read or names no root; UnsafePathError if the container's
+        root is the root of the host; HostError if the directory does not exist.
         """
         if self._root is None:
             root = Root.open(self._root_path())
@@ -83,11 +80,7 @@ class Context:
         return self._root
 
     def root(self) -> Root:
-        """Return the container's root, to read and write files in it.
-
-        BundleError and UnsafePathError as `mounts`; HostError as `mounts`, or if the root cannot
-        be made writable.
-        """
+        """Return the container's root, to read and write files in it; errors as of `mounts`."""
         root = self.mounts()
         if not self._is_checked:
             self._is_checked = True
@@ -114,7 +107,7 @@ class Context:
         return isinstance(section, dict) and section.get("readonly") is True
 
     def state(self) -> dict[str, jsontext.Json]:
-        """Return the container's state, to be read once; BundleError if it cannot be read."""
+        """Return the container's state, which can be read once; BundleError."""
         source = self.options.text("container-spec", "-")
         return read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
 
@@ -159,10 +152,7 @@ class Context:
 
 
 def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
-    """Return PID and bundle of a container's state; Docker before 17.06 writes `bundlePath`.
-
-    BundleError if it has no absolute bundle, or no process.
-    """
+    """Return PID and bundle of a state (BundleError); Docker before 17.06 writes `bundlePath`."""
     bundle = state.get("bundle") or state.get("bundlePath")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         text = f"the container's state has the bundle {bundle!r:.100}"

@@ -67,9 +67,9 @@ IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
     """Run the hook that `argv`, without the program's name, names; return the exit status.
 
-    `run_dir`: where a failure is recorded for `nvct log`: crun does not show what a hook says. No
-    variable names it, because an engine may start hooks with an image's. A hook of a user's own
-    engine has `recorder.folder_of_hook` instead. "": nowhere.
+    A failure is recorded in `run_dir` ("": nowhere) for `nvct log`: crun does not show what a hook
+    says. No variable names it, because an engine may start hooks with an image's. A hook of a
+    user's own engine has `recorder.folder_of_hook` instead.
     """
     contexts: list[Context] = []
     began = time.monotonic()

@@ -8,21 +8,15 @@ import posix
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants as c
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+from nvct.linux.kernel import Kernel
+from nvct.linux.root import Root
 
 REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 
 
 def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
-    """Mount one file of a container over another.
-
-    HostError if mounting failed; UnsafePathError if the source vanished.
-    """
+    """Mount one file of a container over another; HostError, or UnsafePathError if it vanished."""
     fd = root.path_fd(source)
     if fd is None:
         raise UnsafePathError(f"{source} vanished")
@@ -37,11 +31,10 @@ def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> No
 def attach(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Mount a file over another; kernels before 5.12 need mount(2).
+    """Mount a file over another, whose `path` is the container's; before Linux 5.12 by mount(2).
 
-    OSError as the system calls; UnsafePathError if the target vanished. `source`, `target`:
-    descriptors; `path` is the target's in the container. `no_exec`: the file cannot be executed,
-    nor mapped as code.
+    With `no_exec` it can be neither executed nor mapped as code. Raises OSError as the calls, and
+    UnsafePathError if the target vanished.
     """
     attributes = ATTRIBUTES | (c.MOUNT_ATTR_NOEXEC if no_exec else 0)
     try:

@@ -30,7 +30,10 @@ class UnfitError(Exception):
 
 
 class Layout:
-    """A layout for one container: changes of its root, which it closes, and of config.json."""
+    """A layout for one container: changes of its root, which it closes, and of config.json.
+
+    `folder` is the bundle's, "" for the working directory; `destinations` hide files of the root.
+    """
 
     __slots__ = (
         "_bundle", "_changes", "_covered", "_folder", "_note", "_root", "edits", "summary",
@@ -77,7 +80,6 @@ class Layout:
         return ""
 
     def _compat_folder(self, versions: Compat) -> str:
-        """Return the folder of the image's CUDA compatibility libraries, "" if not used."""
         if not versions:
             return ""
         root, covered = self._root, self._covered
@@ -106,7 +108,7 @@ def reason(error: Exception) -> str:
 
 
 def root_path(bundle: Bundle, folder: str) -> str:
-    """Return the host's path of a container's root; UnfitError if there is no root.path."""
+    """Return the path of a container's root on the host; UnfitError without root.path."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise UnfitError("config.json names no root")
@@ -114,11 +116,7 @@ def root_path(bundle: Bundle, folder: str) -> str:
 
 
 def open_root(bundle: Bundle, folder: str) -> Root:
-    """Open a container's root.
-
-    UnfitError if config.json names no root, or the root is the host's; HostError if the directory
-    does not exist.
-    """
+    """Open a container's root; UnfitError for none or the host's, HostError if it is missing."""
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
     root.budget = bundle

@@ -35,10 +35,7 @@ S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
 def observe(kind: str, path: str) -> Value:
-    """Return the current value of a fingerprint; None if the path does not exist.
-
-    ValueError if the kind is unknown, or the path is not valid.
-    """
+    """Return a fingerprint's value now; None without the path; ValueError for an unknown kind."""
     try:
         if kind in ("stat", "absent"):
             s = posix.stat(path)

@@ -88,7 +88,7 @@ class Options:
         return self.text(name) == "true"
 
     def put(self, kind: str, name: str, value: str) -> None:
-        """Add a flag's value; UsageError if that of a switch is neither true nor false."""
+        """Add the value of a flag; UsageError for a switch that is neither true nor false."""
         if kind == SWITCH:
             value = "true" if _is_true(name, value) else "false"
         self.given.setdefault(name, []).append(value)
@@ -105,10 +105,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
-    """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
-
-    UsageError if a flag is unknown, or its value is missing or wrong.
-    """
+    """Parse flags up to the first other word; with `surplus`, to the end. UsageError."""
     options = Options()
     index = 0
     while index < len(words):
@@ -141,7 +138,7 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 
 
 def work(options: Options) -> Work:
-    """Return the work that flags describe; UsageError if a link is not written TARGET::LINK."""
+    """Return the work in the container's root that flags describe; UsageError."""
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
         compat = {
@@ -159,10 +156,7 @@ def work(options: Options) -> Work:
 
 
 def view(options: Options) -> View | None:
-    """Return the farm view that flags describe, None if there is none.
-
-    UsageError if a path is not absolute, or leads out of the view.
-    """
+    """Return the view that flags describe, or None; UsageError if a path leads out of it."""
     mount_point = options.text("view")
     if not mount_point:
         return None

@@ -30,7 +30,7 @@ SEAL_SIZE = len(SEAL) + 8 + len(SEAL_END)
 
 
 def run_dir(env: Mapping[str, str], root: str = "/") -> str:
-    """Return the run directory of this user and environment; `root` is the host root's folder."""
+    """Return the run directory for this user and environment; the host's root owns `root`."""
     configured = env.get(paths.RUN_DIR_ENV)
     if configured:
         return configured

@@ -14,12 +14,9 @@ import posix
 from nvct.errors import BundleError, DocumentError, HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.files import read_all
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
 LIMIT = 64 << 20
@@ -52,8 +49,8 @@ class Process:
         """Check that the process has this PID in our PID namespace, and hold a pidfd.
 
         The fdinfo of a pidfd has the PID of the process in the PID namespace of the procfs (since
-        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check. HostError if
-        the process has ended, or /proc belongs to another PID namespace.
+        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check. Raises
+        HostError if the process has ended, or /proc belongs to another PID namespace.
         """
         open_pidfd = getattr(posix, "pidfd_open", None)
         if open_pidfd is None or not isinstance(self.pid, int):
@@ -79,11 +76,11 @@ class Process:
             )
 
     def open(self, name: str) -> int:
-        """Open a file of the process; OSError if it can't be, ESRCH if the process has ended."""
+        """Open one of the process's files; OSError, ESRCH if the process has ended."""
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
     def read(self, name: str) -> bytes:
-        """Read one of the process's files; HostError if it cannot be read."""
+        """Read one of the process's files. Raises HostError if the file cannot be read."""
         try:
             return _read(self.open(name))
         except OSError as error:
@@ -112,8 +109,7 @@ def _read(fd: int) -> bytes:
 class Container:
     """A container that has not started yet.
 
-    HostError if there is no such process, or its mount namespace is the host's or that of this
-    process.
+    Raises HostError if there is no such process, or its mount namespace is the host's or ours.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
@@ -176,11 +172,7 @@ class Container:
         self._mount_fd = self._user_fd = -1
 
     def enter(self, kernel: Kernel) -> Root:
-        """Enter the namespaces permanently; return the container's root.
-
-        HostError if a namespace cannot be entered, or the root does not exist; UnsafePathError if
-        the container's root is the host's.
-        """
+        """Enter the namespaces for good; return the root. HostError, UnsafePathError."""
         try:
             kernel.setns(self._mount_fd, c.CLONE_NEWNS)
         except OSError as error:
@@ -215,7 +207,7 @@ class Container:
 
 
 def rootfs_of(bundle: Bundle, folder: str) -> str:
-    """Return a container's root, maybe relative to the bundle; BundleError without root.path."""
+    """Return the path of a root, which may be relative to the bundle; BundleError without one."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise BundleError(f"{bundle.path} has no root.path")

@@ -74,11 +74,7 @@ class Node:
         return f"{posix.major(self.device)}:{posix.minor(self.device)}"
 
     def make(self, root: Root, kernel: Kernel) -> None:
-        """Create the node under a temporary name, then rename it.
-
-        UnsafePathError if the path is a directory; HostError if the node cannot be created, or the
-        folder is mounted nodev.
-        """
+        """Create the node under a temporary name, then rename it; HostError, UnsafePathError."""
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
         try:
@@ -110,10 +106,9 @@ class Node:
             raise
 
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
-        """Return a mount of the host's node for the container.
+        """Return a mount of the host's node, below `dev_root`, for the container.
 
-        HostError if the host does not have the node, or it has another device number. `dev_root`:
-        the folder that contains the host's /dev.
+        Raises HostError if the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)
@@ -126,7 +121,7 @@ class Node:
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits, the last of each path; RequestError for no character device."""
+    """Return the nodes of edits, the last of a path; RequestError if one is no character node."""
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
 
@@ -169,7 +164,7 @@ class Delivery:
         self.kernel = kernel
 
     def run(self, edits: list[Edits]) -> None:
-        """Deliver the edits, and stay in the container's namespaces; NvctError if one fails."""
+        """Deliver the edits (NvctError); this process stays in the container's namespaces."""
         actions = _actions(edits)
         works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
         self._rules(edits)
@@ -186,7 +181,10 @@ class Delivery:
             with self.container.enter(self.kernel) as root:
                 root.budget = self.bundle
                 try:
-                    self._inside(root, trees, devices)
+                    for node in devices:
+                        node.make(root, self.kernel)
+                    for tree in trees:
+                        tree.attach(root, self.kernel)
                     for work in works:
                         apply.do(self._context(Options(), root), work)
                     for name, options in actions:
@@ -211,12 +209,6 @@ class Delivery:
             texts, self.container.pid, configured,
             env=self.env, warn=self.warn, process=self.container.process,
         )  # fmt: skip
-
-    def _inside(self, root: Root, trees: list[mounts.Tree], devices: list[Node]) -> None:
-        for node in devices:
-            node.make(root, self.kernel)
-        for tree in trees:
-            tree.attach(root, self.kernel)
 
     def _context(self, options: Options, root: Root) -> Context:
         return _Inside(options, root, self.warn, self.kernel)

@@ -106,16 +106,13 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Replace device programs of cgroups by one of the rules; HostError if the kernel refuses."""
+    """Replace each device program of some cgroups by a program of the rules; HostError."""
     program = build(rules)
     _replace_all(folders, lambda _: program)
 
 
 def extend(folders: list[str], rules: list[Rule]) -> None:
-    """Make each device program of some cgroups also allow what the rules allow.
-
-    HostError if the kernel refuses a change, or does not show a program.
-    """
+    """Make each device program of some cgroups also allow what the rules allow; HostError."""
 
     def extended(program_fd: int) -> bytes:
         program = instructions(program_fd)

@@ -100,10 +100,7 @@ def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, pr
 
 
 def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
-    """Deliver the request of the container whose state is read from `stdin_fd`.
-
-    NvctError, with the reason, if the request is refused.
-    """
+    """Deliver the request of the container whose state `stdin_fd` has; NvctError says why not."""
     from nvct.container import recorder, settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
@@ -224,10 +221,7 @@ def _say(text: str) -> None:
 
 
 def read_state(fd: int) -> tuple[int, str]:
-    """Return PID and bundle of the container's state.
-
-    BundleError as `process_of`, or if the input is not a container's state.
-    """
+    """Return PID and bundle of the container's state; BundleError if the input is none."""
     from nvct.container.cdi_hook.context import process_of, read_object
 
     return process_of(read_object(fd, "state"))

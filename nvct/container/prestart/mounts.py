@@ -36,7 +36,7 @@ BIND = ("", "none", "bind")
 
 
 class Tree:
-    """A mount of a host's file or folder; HostError if that is missing, or cannot be cloned."""
+    """A mount of a host file or folder; HostError if there is none, or it cannot be cloned."""
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
 
@@ -84,11 +84,7 @@ class Tree:
             self.fd = -1
 
     def attach(self, root: Root, kernel: Kernel) -> None:
-        """Attach the mount in the container; its mount namespace is already entered.
-
-        UnsafePathError if the target in the container is not usable, or it changes; HostError if
-        the kernel refuses the mount.
-        """
+        """Attach the mount in the container, already entered; UnsafePathError, HostError."""
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
             if self.fd >= 0:
@@ -144,7 +140,7 @@ class Tree:
 def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
     """Clone the sources of the mounts of compiled edits; the last mount of a destination counts.
 
-    HostError if a source cannot be cloned; RequestError if a mount is not a bind mount.
+    Raises HostError if a source cannot be cloned, and RequestError if a mount is not a bind mount.
     """
     trees: list[Tree] = []
     try:

@@ -71,10 +71,9 @@ class Cgroup:
 
 
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
-    """Return the cgroup with the device rules of a process.
+    """Return the cgroup with the device rules of a process, which may be open already.
 
-    HostError if no cgroup hierarchy with device rules is mounted. `process`: the process, if it is
-    already open; its PID is not looked up again then.
+    Raises HostError if no cgroup hierarchy with device rules is mounted.
     """
     paths = {}
     if process is None:
@@ -133,11 +132,10 @@ def allow(
     proc: str = "/proc",
     process: Process | None = None,
 ) -> None:
-    """Add device rules to a container.
+    """Add device rules, entries of linux.resources.devices, to a container.
 
-    HostError if the kernel refuses a rule. `texts`: the rules, as entries of
-    linux.resources.devices. `configured`: linux.resources.devices of its config.json; None if
-    unknown: the existing rules of the cgroup then stay.
+    `configured` are those of its config.json; None if unknown: the existing rules of the cgroup
+    then stay. Raises HostError if the kernel refuses a rule.
     """
     rules = _parsed(texts)
     if not rules:
@@ -153,7 +151,9 @@ def allow(
         if configured is None:
             device_filter.extend(cgroup.folders(), rules)
         else:
-            device_filter.replace(cgroup.folders(), _existing(configured) + rules)
+            existing = [Rule.read(entry) for entry in configured]
+            existing += [Rule(*rule, allow=True) for rule in DEFAULTS]
+            device_filter.replace(cgroup.folders(), existing + rules)
     else:
         _write(cgroup.folder, rules)
 
@@ -163,12 +163,6 @@ def _parsed(texts: list[str]) -> list[Rule]:
         Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
         for text in dict.fromkeys(texts)
     ]
-
-
-def _existing(configured: list[dict[str, Any]]) -> list[Rule]:
-    """Return the existing rules of a container: config.json and the runtime's defaults."""
-    rules = [Rule.read(entry) for entry in configured]
-    return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 
 
 def _write(folder: str, rules: list[Rule]) -> None:
@@ -211,8 +205,8 @@ def allow_in_unit(
         posix.stat(running)
     except OSError:
         return
-    paths = [f"{folder}/{PROGRAM}" for folder in folders]
-    program = next((path for path in paths if posix.access(path, posix.X_OK)), "")
+    programs = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((p for p in programs if posix.access(p, posix.X_OK)), "")
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
@@ -222,7 +216,11 @@ def allow_in_unit(
     data, status = result
     if not status and OPEN[0] in data.split() and set(data.split()) <= set(OPEN):
         return
-    words = [f"DeviceAllow=/dev/{_kind(r)}/{r.major}:{r.minor} {r.access}" for r in rules]
+    kinds = {"b": "block"}
+    words = [
+        f"DeviceAllow=/dev/{kinds.get(r.kind, 'char')}/{r.major}:{r.minor} {r.access}"
+        for r in rules
+    ]
     if not status:
         result = _systemctl([program, "set-property", "--runtime", "--", unit, *words], env, warn)
         if result is None:
@@ -242,7 +240,3 @@ def _systemctl(
     except NvctError as error:
         warn(error.message)
         return None
-
-
-def _kind(rule: Rule) -> str:
-    return "block" if rule.kind == "b" else "char"

@@ -94,14 +94,14 @@ def is_gpu(number: Number) -> bool:
 
 
 class Device:
-    """A device of a plan; `is_all` if it is named "all" and its kind has no other."""
+    """A device of a plan."""
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.names = [name]
         self.kind, _, device = name.partition("=")
-        self.is_all = device == "all"
+        self.is_all = device == "all"  # it is named "all", and its kind has no other device
         self.plan = plan
         entry = plan["devices"][name]
         self._spec, self._edits = entry["spec"], entry["edits"]
@@ -176,7 +176,7 @@ class Selection:
 def select(
     plans: Sequence[Plan], own_kind: str, fits: Callable[[Sequence[str]], bool]
 ) -> Selection:
-    """Return the numbers of all devices whose names match; `own_kind` is NVIDIA GPUs'."""
+    """Return the numbers of all devices whose names match; `own_kind` is that of NVIDIA's GPUs."""
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]
     for device in devices:
@@ -232,8 +232,7 @@ def _add(selection: Selection, device: Device, devices: Sequence[Device], own_ki
 def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
-    `devices`: the text of /proc/devices. `minors`: the text of
-    /proc/driver/nvidia-caps/mig-minors.
+    `devices` and `minors` are the texts of /proc/devices and /proc/driver/nvidia-caps/mig-minors.
     """
     drivers = {str(major): name for name, major in parse_proc_devices(devices).items()}
     words = [line.split() for line in minors.splitlines()]

@@ -40,25 +40,21 @@ VARINT, BYTES = 0, 2
 
 
 class Answer:
-    """The answers of all device plugins for one container.
-
-    Attributes:
-        env, annotations: as in config.json, if the pod's author does not replace them.
-        mounts: as in config.json, without options.
-        nodes, names: host paths of device nodes, and CDI names, for the engine itself.
-    """
+    """The answers of all device plugins for one container."""
 
     __slots__ = ("annotations", "env", "mounts", "names", "nodes")
 
     def __init__(self) -> None:
+        # env, annotations: as in config.json, if the pod's author does not replace them
         self.env: Env = {}
         self.annotations: dict[str, object] = {}
-        self.mounts: list[Mapping[str, object]] = []
+        self.mounts: list[Mapping[str, object]] = []  # as in config.json, without options
+        # nodes, names: host paths of device nodes, and CDI names, for the engine itself
         self.nodes: list[str] = []
         self.names: list[str] = []
 
     def add(self, answer: bytes) -> None:
-        """Add one plugin's answer, a ContainerAllocateResponse; ValueError if it is malformed."""
+        """Add a plugin's answer, a ContainerAllocateResponse; ValueError if it is malformed."""
         for number, content in _fields(answer):
             if number in (ENVS, ANNOTATIONS, MOUNTS, NODES, NAMES):
                 pair = dict(_fields(content))
@@ -80,7 +76,7 @@ class Answer:
 def pod_uid(cgroup: str) -> str:
     """Return the UID of the pod that the kubelet has made a cgroup for, "" if there is none.
 
-    `cgroup`: linux.cgroupsPath: /kubepods/burstable/podUID/ID, or
+    linux.cgroupsPath is /kubepods/burstable/podUID/ID, or
     kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
     """
     for name in reversed(cgroup.partition(":")[0].split("/")):
@@ -93,7 +89,7 @@ def pod_uid(cgroup: str) -> str:
 
 
 def read(folder: str, uid: str) -> dict[str, Answer]:
-    """Return what a pod's containers were given, by name; DocumentError if it is unreadable."""
+    """Return what the containers of a pod were given, by their names; DocumentError."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
         posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
@@ -114,10 +110,7 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
 
 
 def claimed(folder: str, uid: str) -> list[str]:
-    """Return the CDI names that DRA drivers gave for the claims of a pod, of all its containers.
-
-    DocumentError if the record cannot be read.
-    """
+    """Return the CDI names that DRA drivers gave for the claims of a pod; DocumentError."""
     path = f"{folder}/{CLAIMS}"
     try:
         record: Any = jsontext.parse(read_bytes(path, LIMIT).decode(), path)

@@ -35,15 +35,7 @@ EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IME
 
 
 class Extras:
-    """What a container requests besides GPUs.
-
-    Attributes:
-        gds, mofed, gdrcopy, nvswitch: NVIDIA_<NAME> is "enabled".
-        imex: distinct numbers of IMEX channels.
-        imex_unmade: include channels without a device node on the host.
-        mig_config, mig_monitor: access to the MIG capability of that name.
-        csv_all: on Tegra, everything in the CSV files of JetPack; not counted by __bool__.
-    """
+    """What a container requests besides GPUs."""
 
     __slots__ = (
         "csv_all", "gdrcopy", "gds", "imex", "imex_unmade", "mig_config", "mig_monitor", "mofed",
@@ -51,14 +43,17 @@ class Extras:
     )  # fmt: skip
 
     def __init__(self) -> None:
+        # gds, mofed, gdrcopy, nvswitch: NVIDIA_<NAME> is "enabled"
         self.gds = False
         self.mofed = False
         self.gdrcopy = False
         self.nvswitch = False
-        self.imex: list[int] = []
-        self.imex_unmade = False
+        self.imex: list[int] = []  # distinct numbers of IMEX channels
+        self.imex_unmade = False  # include channels without a device node on the host
+        # mig_config, mig_monitor: access to the MIG capability of that name
         self.mig_config = False
         self.mig_monitor = False
+        # on Tegra, everything in the CSV files of JetPack; not counted by __bool__
         self.csv_all = False
 
     def __bool__(self) -> bool:
@@ -87,7 +82,7 @@ class Request:
 
     def __init__(self, ids: list[str], source: str) -> None:
         # distinct, in order, as written; ["all"] for all devices; empty if `none` is true. PCI bus
-        # ids have the form of plans, except in mode cdi, whose specs are not ours
+        # ids have the form of plans, except in mode cdi, whose specs are not ours.
         self.ids = ids
         self.kind = RUNTIME_KIND  # the CDI kind of unqualified ids
         self.none = not ids  # the container gets driver files and control nodes, but no GPU

@@ -38,7 +38,7 @@ ALL_UIDS = (1 << 32) - 1  # The length of the map of the host's own user namespa
 
 
 class RuleResult:
-    """The result of one rule; `why` is the condition that does not hold, or all conditions."""
+    """The result of one rule."""
 
     __slots__ = ("holds", "rule", "then", "why")
 
@@ -46,7 +46,7 @@ class RuleResult:
         self.rule = rule
         self.then = then
         self.holds = holds
-        self.why = why
+        self.why = why  # the condition that does not hold, or all conditions
 
 
 class Origin:

@@ -37,8 +37,8 @@ def gather(
 ) -> list[tuple[str, str]]:
     """Return the (variable, expression) pairs that must hold, sorted by variable.
 
-    RequestError if the expressions together are longer than LENGTH_LIMIT. `legacy_image`:
-    CUDA_VERSION implies a requirement.
+    In a legacy image CUDA_VERSION implies a requirement. Raises RequestError if the expressions
+    together are longer than LENGTH_LIMIT.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -71,7 +71,7 @@ def _cuda(text: str) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return MAJOR.MINOR of a version as 10.1, v10.1.243, 11 or 12.0-rc1; RequestError if none."""
+    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1; RequestError."""
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
     if len(parts) > 3 or not all(_is_number(part) for part in parts):
@@ -84,8 +84,8 @@ def major_minor(version: str) -> str:
 def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> None:
     """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
-    RequirementError if a requirement does not hold; RequestError if a requirement is malformed.
-    `facts`: values of cuda, driver, arch and brand; a missing or empty value is unknown.
+    `facts` are values of cuda, driver, arch and brand; a missing or empty one is unknown. Raises
+    RequirementError, or RequestError for a malformed requirement.
     """
     for name, expression in requirements:
         if not holds(expression, facts, name):

@@ -27,7 +27,7 @@ IMEX = "imex/"
 
 
 def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the mounts' distinct device words in order; RequestError for no CDI name in cdi/."""
+    """Return the distinct device words of mounts, in order; RequestError for a bad CDI name."""
     words: list[str] = []
     for request in _requests(mounts):
         if request.startswith(CDI):

@@ -44,13 +44,10 @@ class Changes:
         return content != current
 
     def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
-        """Add links, (target, path) each.
+        """Add links, (target, path) each; return those that can be made, and whether one exists.
 
         Links replace links of the image and empty files, but no other files: `docker commit`
         leaves an empty file where a runtime had a mount. Each directory is opened once.
-
-        Returns:
-            The paths of links that exist or can be made, and whether one exists.
         """
         paths: list[str] = []
         exists = False
@@ -78,7 +75,8 @@ class Changes:
     def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
         """Make all changes as `owner`, or as the user of this process.
 
-        UnsafePathError if the root has changed; OSError if the root cannot be written to.
+        Raises UnsafePathError if the root has changed, and OSError if the root cannot be written
+        to.
         """
         if not (self.files or self.links or self.removed):
             return

@@ -73,10 +73,10 @@ class LinkerState:
         return [f for f in folders if f not in cached or f in unproven]
 
     def merged(self, libraries: Libraries, conf: linker.LinkerConf) -> bytes | None:
-        """Return the new content of the cache, None if it does not change.
+        """Return the new content of the cache with the new drop-in, None if it does not change.
 
-        LdCacheError if a name is not valid in a cache. `conf`: the new drop-in. Cache entries of
-        folders that only the earlier drop-in has are removed.
+        Entries of folders that only the earlier drop-in has are removed. Raises LdCacheError if a
+        name is not valid in a cache.
         """
         if self.problem:
             return None
@@ -99,8 +99,8 @@ class LinkerState:
     ) -> None:
         """Add the new cache and drop-in to changes.
 
-        LdCacheError if a name is not valid in a cache; UnsafePathError if a folder's name is not
-        valid in the drop-in.
+        `folders` are the driver's, without the linker's default ones. Raises LdCacheError or
+        UnsafePathError if a name or folder is not valid there.
         """
         conf = linker.LinkerConf(compat, self.uncovered(folders, libraries), view)
         data = self.merged(libraries, conf)

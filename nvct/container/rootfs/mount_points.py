@@ -182,10 +182,9 @@ def _keeps(folder: str, container: str, layers: list[str]) -> bool:
 
 
 def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
-    """Report whether a mount point exists; False if the path does not exist.
+    """Report whether a mount point, a resolved path, exists.
 
-    UnsafePathError if the mount would hide files of the image. `path`: resolved path of the mount
-    point. `allowed`: names that may be in it.
+    Raises UnsafePathError if the mount would hide files of the image, other than those `allowed`.
     """
     status = root.lstat(path)
     if status is None:

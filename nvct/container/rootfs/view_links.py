@@ -51,9 +51,9 @@ def in_container(path: str) -> str:
 def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
-    Links for a library folder that the image does not have are skipped. `links`: (path, path in
-    the view) each; a path may begin with LIBRARIES or LIBRARIES_32. `folder`: the folder for
-    libraries of this machine, if it is not the image's own.
+    Links for a library folder that the image does not have are skipped; `folder` is that for
+    libraries of this machine, if it is not the image's own. A path in `links`, (path, path in the
+    view) each, may begin with LIBRARIES or LIBRARIES_32.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -75,11 +75,11 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
 
 
 def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ()) -> list[str]:
-    """Return dangling links into a view that an earlier start made.
+    """Return dangling links into a view that an earlier start made, without `current` ones.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
-    capabilities of the earlier start. The number of inspected names is limited. `folders`: folders
-    to search besides those of libraries and programs. `current`: paths of links that stay.
+    capabilities of the earlier start. Folders are searched besides those of libraries and
+    programs. The number of inspected names is limited.
     """
     if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
@@ -133,8 +133,9 @@ def add_cache(  # noqa: PLR0917
 ) -> bool:
     """Add the entries and the drop-in to changes; return whether an earlier start made a drop-in.
 
-    LdCacheError if the image's cache has an unknown format; UnsafePathError if a path is not a
-    regular file.
+    Libraries are (name, path in the container); those of 32 bits are None if the container does
+    not get them. Raises LdCacheError if the image's cache has an unknown format, and
+    UnsafePathError if a path is not a regular file.
     """
     root = changes.root
     earlier = linker.read_conf(root)
