@@ -60,21 +60,19 @@ def build(
     existing = _existing(farm, job, allowed)
     if existing is not None:
         return existing
-    try:
-        with farm.lock():
-            if manifest := _existing(farm, job, allowed):
-                return manifest
-            _refuse_staged(farm, job.name, allowed)
-            put_aside(farm, job.name)
-            return _make(farm, job, allowed)
-    except OSError as error:
-        raise HostError(
-            f"no view can be made in {farm.path}: {error.strerror}",
+    with (
+        OSErrorsAs(
+            HostError,
+            f"no view can be made in {farm.path}",
             hint="nvct farm build as root makes one that everybody can use",
         ),
         farm.lock(),
     ):
-        return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
+        if manifest := _existing(farm, job, allowed):
+            return manifest
+        _refuse_staged(farm, job.name, allowed)
+        put_aside(farm, job.name)
+        return _make(farm, job, allowed)
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:

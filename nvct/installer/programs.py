@@ -119,7 +119,8 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    data = _content(path) or b""
+    """Return a tree's wrapper, still without names."""
+    data = procfs.read_bytes(path) or b""
     try:
         fill(data, MARK, b"", ROOM)
         is_wrapper = is_static(data)

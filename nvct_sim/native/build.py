@@ -134,7 +134,8 @@ def _is_shipped(digest: str) -> bool:
 
 
 def _extracted(folder: Path) -> Built:
-    try:
+    """Extract SHIPPED into a folder and return the paths of its files."""
+    with OSErrorsAs(HostError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
             for name in NAMES:
