@@ -23,6 +23,8 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.model import NvmlReport
 
 ENDED = ("Succeeded", "Failed")
+NUMBERED = ("nvidia.com/gpu", "nvidia.com/mig-")
+"""The beginnings of resources whose ids may be a GPU's index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Pods:
             return []
         holdings = await self._kubelet.holdings(with_claims=True)
         of_claims = claimed(self._journal) if any(each.claim for each in holdings) else {}
-        found = devices(holdings, await self._nvml.report(), of_claims)
+        found = devices(holdings, await self._nvml.report(), of_claims, gpus or ())
         found = [each for each in found if gpus is None or each.gpu in gpus]
         names = {(each.namespace, each.pod) for each in found}
         pods = {name: await self._find(*name) for name in names}
@@ -109,22 +111,34 @@ class Pods:
 
 
 def devices(
-    holdings: Iterable[Holding], report: NvmlReport, of_claims: Mapping[Claimed, str] | None = None
+    holdings: Iterable[Holding],
+    report: NvmlReport,
+    of_claims: Mapping[Claimed, str] | None = None,
+    lost: Iterable[str] = (),
 ) -> list[PodDevice]:
-    """Return the devices that containers have, of the GPUs of a report, by any form of an id."""
+    """Return the devices that containers have, by any form of an id.
+
+    A number is one of a GPU in NVIDIA's resources alone: plugins of others have such ids, too.
+
+    Args:
+        lost: UUIDs of GPUs that NVML may not report any more.
+    """
     known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
+    known |= {uuid: (uuid, None, uuid) for uuid in lost}
+    numbered = {}
     for gpu in report.gpus:
-        known[gpu.uuid] = known[str(gpu.index)] = gpu.uuid, None, gpu.uuid
+        known[gpu.uuid] = numbered[str(gpu.index)] = gpu.uuid, None, gpu.uuid
         for mig in gpu.mig:
             device = gpu.uuid, (mig.gi, mig.ci), mig.uuid
-            known[mig.uuid] = known[f"{gpu.index}:{mig.index}"] = device
+            known[mig.uuid] = numbered[f"{gpu.index}:{mig.index}"] = device
     found = []
     for holding in holdings:
         for id_ in holding.devices:
             if holding.claim:
                 claim = (holding.claim.namespace, holding.claim.name, id_)
                 id_ = (of_claims or {}).get(claim, "")
-            entry = known.get(uuid_of(id_))
+            forms = numbered | known if holding.resource.startswith(NUMBERED) else known
+            entry = forms.get(uuid_of(id_))
             if entry is not None:
                 gpu_uuid, instance, uuid = entry
                 found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))

@@ -58,6 +58,18 @@ def test_ids_of_others_and_repeated_ones_are_left_out() -> None:
     assert len(pods.devices(holdings, REPORT)) == 1
 
 
+@pytest.mark.parametrize("resource", ["rdma/hca", "nvidia.com/rdma", "example.com/gpu"])
+def test_a_number_of_another_resource_is_no_gpu(resource: str) -> None:
+    holdings = [Holding("default", "network", "main", resource, ("0", "1:0"))]
+    assert pods.devices(holdings, REPORT) == []
+
+
+def test_the_pod_of_a_gpu_that_nvml_has_lost_is_found_by_its_uuid() -> None:
+    holdings = [holding("train", "GPU-lost::1"), holding("other", "GPU-0")]
+    found = pods.devices(holdings, REPORT, lost=["GPU-lost"])
+    assert [(each.pod, each.gpu) for each in found] == [("train", "GPU-lost"), ("other", "GPU-0")]
+
+
 class FakeNvml:
     async def report(self) -> NvmlReport:
         return REPORT
