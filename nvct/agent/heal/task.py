@@ -253,7 +253,10 @@ class Healing(Task):
         text = f"{WORDS[after.step]}{reason}{remedy}"
         self._log.decided(TASK, "changed", gpu, result=text)
         is_warning = after.step in ("requested", "failed", "evicting")
-        health.note(gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning)
+        health.note(
+            gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning,
+            of_pods=after.step == "evicting",  # the others name pods and processes of all tenants
+        )  # fmt: skip
 
     async def _seen(
         self, health: HealthEngine, gpu: str, record: Record | None, state: Health

@@ -206,8 +206,14 @@ class Lab:
         self.nvml.xids.append(XidEvent(uuid=GPU, xid=48))
 
     def notices(self) -> list[str]:
+        return [each["reason"] for each in self._notices()]
+
+    def events_of_pods(self) -> list[str]:
+        return [each["reason"] for each in self._notices() if each["devices"]]
+
+    def _notices(self) -> list[dict[str, Any]]:
         found = cast("list[dict[str, Any]]", self.health.describe()["notices"])
-        return [each["reason"] for each in found if each["reason"] in task.REASONS.values()]
+        return [each for each in found if each["reason"] in task.REASONS.values()]
 
 
 def state(work: Healing) -> str:
@@ -320,6 +326,7 @@ async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: P
         lab.fail()
         await until(lambda: state(work) == "failed")
         assert reason(work) == "the GPU is in use: process 7 (dcgm) holds GPU 0"
+        assert lab.events_of_pods() == ["GPUEvicting"], "pods learn of no process of others"
         assert lab.gpus.resets == []
         assert not lab.brake.is_taken
 
