@@ -17,7 +17,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -138,8 +138,8 @@ class Brakes:
             await asyncio.gather(self._renewal, return_exceptions=True)
             self._renewal = None
 
-    def count_reset(self, gpu: str) -> str:
-        """Count a reset that is about to be made; return why it must not be made, "" if it may."""
+    def count_reset(self, gpus: Sequence[str]) -> str:
+        """Count a reset of GPUs that is about to be made; return why it must not be, "" if it may."""
         now = time.monotonic()
         document = self._store.read()
         known = document.get("resets") if isinstance(document, dict) else {}
@@ -149,10 +149,11 @@ class Brakes:
             self._log.warning(f"the former resets of GPUs are unknown: {error}")
             resets = {}
         recent = {uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in resets.items()}
-        own = recent.setdefault(gpu, [])
-        if len(own) >= self._limits.resets:
-            return f"it was reset {len(own)} times within an hour"
-        own.append(now)
+        for gpu in gpus:
+            own = recent.setdefault(gpu, [])
+            if len(own) >= self._limits.resets:
+                return f"{gpu} was reset {len(own)} times within an hour"
+            own.append(now)
         self._store.write({"resets": {uuid: [*ats] for uuid, ats in recent.items() if ats}})
         return self._store.problem
 

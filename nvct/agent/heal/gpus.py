@@ -17,6 +17,7 @@ from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.errors import NvctError
+from nvct.host.nvml import messages
 from nvct.mig.smi import find_gpus, reset_gpus
 
 
@@ -43,6 +44,9 @@ class Gpus:
         """Return which processes have GPUs open, but NVML's own; None if that is not known.
 
         NVML does not describe a GPU that hangs.
+
+        Raises:
+            NvmlError: NVML's worker is away, or the driver is let go.
         """
         self._session.begin()
 
@@ -54,7 +58,9 @@ class Gpus:
             return await asyncio.to_thread(look)
         except (SupervisorEndedError, ReleasedError):
             raise
-        except NvctError:
+        except NvctError as error:
+            if error.message.startswith(messages.WORKER_AWAY):
+                raise
             return None
 
     async def reset(self, gpus: Sequence[str]) -> None:

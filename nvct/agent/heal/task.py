@@ -31,7 +31,7 @@ from nvct.agent.kubernetes.node_pods import PodDevice, Pods
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
-from nvct.errors import NvctError
+from nvct.errors import HostError, NvctError
 from nvct.host.faults import REMEDIES
 
 FILE = "heal.json"
@@ -40,6 +40,8 @@ RETRY_S = 10.0
 """The longest pause after a look that failed."""
 PROTECTED = "nvct.dev/evict"
 """The label of pods that are never evicted, with the value `never`."""
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of what stands for a static pod: the kubelet would make it again."""
 REASONS: Mapping[machine.Step, str] = {
     "quarantined": "GPUQuarantined",
     "evicting": "GPUEvicting",
@@ -223,10 +225,22 @@ class Healing(Task):
         before = self._records.get(gpu)
         if before is None and state.state != "unhealthy":
             return
-        seen = await self._seen(health, gpu, before, state)
+        try:
+            seen = await self._seen(health, gpu, before, state)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            seen = Look(health=state, unknown=error.message)
         after = machine.step(before, seen, time.monotonic(), self._rules)
-        if after == before:
-            return
+        if after != before:
+            self._keep(health, gpu, before, after)
+        if seen.unknown:
+            raise HostError(seen.unknown)
+
+    def _keep(
+        self, health: HealthEngine, gpu: str, before: Record | None, after: Record | None
+    ) -> None:
+        """Write a change of a record to disk, before the step is taken, and tell of it."""
         self._records.pop(gpu, None)
         if after is not None:
             self._records[gpu] = after
@@ -236,7 +250,7 @@ class Healing(Task):
             {
                 other: f"it is reset together with {uuid}"
                 for uuid, record in self._records.items() if record.step in HEALING
-                for other in record.gpus if other not in self._records
+                for other in record.gpus if other != uuid
             }
         )  # fmt: skip
         if after is None or before is None or after.step != before.step:
@@ -271,11 +285,11 @@ class Healing(Task):
             return replace(seen, users=await self._evicted(record.gpus))
         if record.step == "releasing":
             return replace(seen, holders=await self._gpus.holders(record.gpus))
-        return await self._reset(seen, health, gpu, record) if record.step == "resetting" else seen
+        return await self._reset(seen, health, record) if record.step == "resetting" else seen
 
-    async def _reset(self, seen: Look, health: HealthEngine, gpu: str, record: Record) -> Look:
+    async def _reset(self, seen: Look, health: HealthEngine, record: Record) -> Look:
         """Reset a GPU, and those that are reset with it, unless it was reset too often."""
-        refusal = self._brake.count_reset(gpu) if self._brake else ""
+        refusal = self._brake.count_reset(record.gpus) if self._brake else ""
         if refusal:
             return replace(seen, outcome=refusal)
         try:
@@ -319,6 +333,8 @@ class Healing(Task):
             return f", and label {PROTECTED} forbids its eviction"
         if metadata.get("deletionTimestamp"):
             return ""
+        if MIRROR in (metadata.get("annotations") or {}):
+            return ", and it is a static pod, which no eviction ends"
         try:
             await self._pods.evict([pod])
         except ClusterError as error:

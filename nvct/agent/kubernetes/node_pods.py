@@ -64,12 +64,12 @@ class Pods:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
         Args:
-            gpus: only these, by UUID.
+            gpus: only these, by UUID; that there is no kubelet, is an error then.
 
         Raises:
             HostError, NvmlError: the kubelet or NVML does not answer.
         """
-        if not self._kubelet.is_there():
+        if gpus is None and not self._kubelet.is_there():
             return []
         holdings = await self._kubelet.holdings(with_claims=True)
         of_claims = claimed(self._journal) if any(each.claim for each in holdings) else {}

@@ -240,22 +240,24 @@ async def test_resets_of_a_gpu_in_an_hour(tmp_path: Path, monkeypatch: pytest.Mo
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     node = of(Server(), "a", tmp_path)
-    assert [node.count_reset(uuid) for uuid in ("GPU-0", "GPU-0", "GPU-1")] == ["", "", ""]
+    groups = (["GPU-0"], ["GPU-0", "GPU-2"], ["GPU-1"])
+    assert [node.count_reset(group) for group in groups] == ["", "", ""]
     later = of(Server(), "a", tmp_path)
-    assert later.count_reset("GPU-0") == "it was reset 2 times within an hour"
-    assert later.count_reset("GPU-1") == ""
+    often = "GPU-0 was reset 2 times within an hour"
+    assert later.count_reset(["GPU-0"]) == later.count_reset(["GPU-1", "GPU-0"]) == often
+    assert later.count_reset(["GPU-1", "GPU-2"]) == ""
     now += module.HOUR_S
-    assert later.count_reset("GPU-0") == ""
+    assert later.count_reset(["GPU-0"]) == ""
 
 
 async def test_a_reset_that_cannot_be_counted_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file" in of(Server(), "a", tmp_path / "file").count_reset("GPU-0")
+    assert "file" in of(Server(), "a", tmp_path / "file").count_reset(["GPU-0"])
 
 
 async def test_counts_that_are_damaged_are_begun_again(tmp_path: Path) -> None:
     Store(str(tmp_path), name=module.RESETS).write({"resets": {"GPU-0": "often"}})
-    assert of(Server(), "a", tmp_path).count_reset("GPU-0") == ""
+    assert of(Server(), "a", tmp_path).count_reset(["GPU-0"]) == ""
 
 
 def test_the_limits_are_variables() -> None:

@@ -118,7 +118,9 @@ def test_pods_have_a_time_to_go() -> None:
     assert after(record("evicting"), look, 1800) == (
         "failed", f"pods have not gone within 1800 s: {users}", ""
     )  # fmt: skip
-    assert after(record("evicting"), Look(health=RESET), 1e6)[0] == "evicting"  # not known
+    away = Look(health=RESET, unknown="the kubelet does not answer")
+    assert after(record("evicting"), away, 1799) == ("evicting", away.unknown, "")
+    assert after(record("evicting"), away, 1800)[0] == "failed"
 
 
 def test_a_reset_that_is_refused_is_requested() -> None:
@@ -139,6 +141,9 @@ def test_holders_have_a_time_to_go_and_are_named() -> None:
     assert after(record("releasing"), Look(health=RESET), 60) == (
         "requested", f"{XID}; it is not known which processes have it open", "reboot"
     )  # fmt: skip
+    away = Look(health=RESET, unknown="NVML's worker is away")
+    assert after(record("releasing"), away, 59) == ("releasing", away.unknown, "")
+    assert after(record("releasing"), away, 60) == ("failed", away.unknown, "")
     came = Look(health=RESET, outcome="a GPU is in use", holders=held.holders)
     assert after(record("resetting"), came)[0] == "failed"
 
@@ -175,6 +180,12 @@ def test_killed_at_any_step_the_next_process_goes_on_or_goes_back(which: Step) -
         assert after(found, Look(health=RESET, gpus=("GPU-0",)), 50)[0] == "evicting"
     else:
         assert found == before
+
+
+@pytest.mark.parametrize("since", [AT + 1e9, float("inf"), float("nan")])
+def test_a_file_that_names_a_time_to_come_stops_nothing(since: float) -> None:
+    found = resumed(Record(step="checking", since=since), AT, RULES)
+    assert after(found, Look(health=RESET), 120)[0] == "requested"
 
 
 VOLTA, AMPERE = (7, 0), (8, 0)

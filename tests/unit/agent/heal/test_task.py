@@ -95,9 +95,13 @@ class FakePods:
         self.pods = {"train": GPU, "other": SPLIT}
         self.labels: dict[str, str] | None = {}  # None: the pods may not be read
         self.refusals: dict[str, ClusterError] = {}
+        self.annotations: dict[str, str] = {}
+        self.failure: HostError | None = None
 
     async def devices(self, gpus: Collection[str]) -> list[PodDevice]:
-        metadata = {"labels": self.labels, "uid": "1"}
+        if self.failure:
+            raise self.failure
+        metadata = {"labels": self.labels, "annotations": self.annotations, "uid": "1"}
         found = None if self.labels is None else {"metadata": metadata}
         return [
             PodDevice("default", name, gpu, None, gpu, found)
@@ -114,6 +118,9 @@ class FakePods:
         pass
 
 
+AWAY = HostError("NVML's worker (container nvml-worker) does not answer")
+
+
 class FakeGpus:
     """The GPUs; a reset sets back NVML's counters."""
 
@@ -125,19 +132,24 @@ class FakeGpus:
         self.refusal = ""
         self.held: tuple[str, ...] | None = ()
         self.failure: HostError | None = None
+        self.is_away = False
         self.resets: list[tuple[str, ...]] = []
         self.cures = True
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
-        assert gpu == GPU
+        assert gpu in self.group
         return self.group, self.refusal
 
     async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
         assert gpus == self.group
+        if self.is_away:
+            raise AWAY
         return self.held
 
     async def reset(self, gpus: Sequence[str]) -> None:
         self.resets.append(tuple(gpus))
+        if self.is_away:
+            raise AWAY
         if self.failure:
             raise self.failure
         if self.cures:
@@ -159,9 +171,9 @@ class FakeBrake:
     async def close(self) -> None:
         self.is_closed = True
 
-    def count_reset(self, gpu: str) -> str:
+    def count_reset(self, gpus: Sequence[str]) -> str:
         assert self.is_taken
-        assert gpu == GPU
+        assert GPU in gpus
         return self.refusal
 
 
@@ -359,6 +371,60 @@ async def test_a_pod_that_may_not_be_evicted_stays(
         assert lab.gpus.resets == []
 
 
+async def test_a_static_pod_is_not_evicted(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, evict_s=0.2)
+    lab.pods.annotations = {"kubernetes.io/config.mirror": "hash"}
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed")
+        assert reason(work).endswith(", and it is a static pod, which no eviction ends")
+        assert len(lab.pods.pods) == 2
+
+
+async def test_while_the_kubelet_is_silent_no_gpu_is_taken_for_unused_and_the_brake_is_given_back(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, evict_s=0.2)
+    lab.pods.failure = HostError("the kubelet does not answer")
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "evicting" and lab.brake.is_taken)
+        await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
+        assert reason(work).endswith("the kubelet does not answer")
+        assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
+
+
+async def test_a_worker_that_is_away_is_no_reason_to_reboot(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.is_away = True
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
+        assert reason(work) == AWAY.message
+        assert (lab.cluster.request, lab.gpus.resets) == ("", [])
+
+
+async def test_a_worker_that_ends_while_it_resets_is_asked_again(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, release_s=60.0)
+    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "releasing")
+        reset = lab.gpus.reset
+
+        async def ending(gpus: Sequence[str]) -> None:
+            lab.gpus.is_away = True
+            await reset(gpus)
+
+        lab.gpus.reset = ending  # type: ignore[method-assign]
+        lab.gpus.held = ()
+        await until(lambda: lab.gpus.is_away and state(work) == "releasing")
+        lab.gpus.reset = reset  # type: ignore[method-assign]
+        lab.gpus.is_away = False
+        await until(lambda: state(work) == "")
+        assert lab.gpus.resets == [(GPU,), (GPU,)]
+
+
 async def test_the_taint_of_a_node_whose_gpus_have_all_failed(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "quarantine")
     async with lab.running() as work:
@@ -395,6 +461,29 @@ async def test_the_whole_group_is_emptied_and_offered_to_nobody(tmp_path: Path) 
         await until(lambda: lab.health.problem(SPLIT) == "")
 
 
+async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_reset(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, release_s=60.0)
+    lab.gpus.group, lab.gpus.held = (GPU, SPLIT), ("process 7 (cuda) holds GPU 0",)
+    offered: list[str] = []
+    async with lab.running() as work:
+        lab.fail()
+        lab.nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
+        await until(lambda: state(work) == "releasing releasing")
+        keep = work._keep
+
+        def kept(*words: Any) -> None:
+            keep(*words)
+            offered.append(lab.health.problem(SPLIT))
+
+        work._keep = kept  # type: ignore[method-assign]
+        lab.health.note_reset([SPLIT])  # somebody has reset this one
+        await until(lambda: state(work) == "releasing")
+        assert "" not in offered
+        assert lab.health.problem(SPLIT) == f"it is reset together with {GPU}"
+
+
 async def test_a_reset_that_is_refused_is_asked_for(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.gpus.refusal = "it is in MIG mode"
@@ -428,7 +517,7 @@ async def test_the_task_has_its_brakes_where_pods_are_evicted(
     found = made._brake
     assert isinstance(found, Brakes) == brakes
     if found:
-        assert found.count_reset(GPU) == ""
+        assert found.count_reset([GPU]) == ""
         assert (tmp_path / RESETS).exists()
 
 

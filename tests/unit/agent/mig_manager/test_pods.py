@@ -121,6 +121,13 @@ def test_pods_that_have_ended_do_not_count(tmp_path: Path) -> None:
     assert asked(path) == ["runs", "secret"]
 
 
+async def test_without_a_kubelet_nobody_knows_who_has_a_gpu(tmp_path: Path) -> None:
+    found = pods.Pods(FakeNvml(), FakeCluster({}), f"{tmp_path}/kubelet.sock")  # type: ignore[arg-type]
+    with pytest.raises(HostError, match="the kubelet does not answer"):
+        await found.devices(["GPU-0"])
+    await found.close()
+
+
 CLAIM = Claim("claim", "default", "node-1")
 
 
