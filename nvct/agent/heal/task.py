@@ -36,6 +36,8 @@ from nvct.host.faults import REMEDIES
 
 FILE = "heal.json"
 LOOK_S = 1.0
+SHOW_S = 60.0
+"""How often a Node that shows something is looked at: others may have changed or replaced it."""
 RETRY_S = 10.0
 """The longest pause after a look that failed."""
 PROTECTED = "nvct.dev/evict"
@@ -127,6 +129,7 @@ class Healing(Task):
         self._records: dict[str, Record] = {}
         self._steps: Counter[tuple[str, str]] = Counter()
         self._shown: tuple[bool, str] | None = None
+        self._show_at = 0.0
         self._holds_brake = True  # of a process that was killed
 
     def describe(self) -> list[dict[str, object]]:
@@ -347,7 +350,7 @@ class Healing(Task):
         """Let other nodes heal once this one does not."""
         heals = any(record.step in HEALING for record in self._records.values())
         if heals and self._brake is not None:
-            await self._brake.take()  # another process of this node may have held it
+            await self._brake.keep()
         if self._holds_brake and not heals:
             if self._brake is not None:
                 await self._brake.release()
@@ -357,13 +360,16 @@ class Healing(Task):
         """Write the Node's taint and label where they differ, and ask for a reboot."""
         has_failed = bool(known) and all(each.state == "unhealthy" for each in known.values())
         request = node.worst(record.action for record in self._records.values() if record.action)
-        if self._shown == (has_failed, request):
+        wanted, shown = (has_failed, request), self._shown
+        is_nothing = wanted == (False, "")
+        if shown == wanted and (is_nothing or time.monotonic() < self._show_at):
             return
         found = await find_node(self._cluster, self._node)
         patch = node.patch(found, has_failed=has_failed, request=request)
         if patch:
             await self._cluster.merge(NODE, patch, node.MANAGER)
-        if request == "reboot" and self._rules.level == LEVELS[-1]:
+        is_new = shown is None or shown[1] != request
+        if request == "reboot" and is_new and self._rules.level == LEVELS[-1]:
             try:
                 await self._cluster.create(node.REBOOT, node.reboot(found))
             except ClusterError as error:  # without NVSentinel, the label asks alone
@@ -372,4 +378,4 @@ class Healing(Task):
             else:
                 self._log.warning(f"NVSentinel is asked to reboot {self._node}")
                 self._log.decided(TASK, "changed", self._node, result="a RebootNode was made")
-        self._shown = has_failed, request
+        self._shown, self._show_at = wanted, time.monotonic() + SHOW_S

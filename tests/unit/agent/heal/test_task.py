@@ -165,6 +165,9 @@ class FakeBrake:
         self.is_taken = not self.reason
         return self.reason
 
+    async def keep(self) -> None:
+        await self.take()
+
     async def release(self) -> None:
         self.is_taken = False
 
@@ -445,6 +448,19 @@ async def test_the_taint_of_a_former_boot_is_removed(tmp_path: Path) -> None:
     lab.cluster.node["metadata"]["labels"][REQUEST] = "reboot"
     async with lab.running():
         await until(lambda: (lab.cluster.taints, lab.cluster.request) == (["dedicated"], ""))
+
+
+async def test_what_a_node_has_lost_is_shown_again_and_no_second_reboot_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "SHOW_S", 0.05)
+    lab = Lab(tmp_path)
+    async with lab.running():
+        lab.nvml.lost = True
+        await until(lambda: lab.cluster.request == "reboot")
+        lab.cluster.node["metadata"]["labels"] = {}
+        await until(lambda: lab.cluster.request == "reboot")
+    assert len(lab.cluster.created) == 1
 
 
 async def test_the_whole_group_is_emptied_and_offered_to_nobody(tmp_path: Path) -> None:
