@@ -33,6 +33,7 @@ from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError, NvctError
 from nvct.host.faults import REMEDIES
+from nvct.mig.smi import blocking
 
 FILE = "heal.json"
 LOOK_S = 1.0
@@ -44,6 +45,8 @@ PROTECTED = "nvct.dev/evict"
 """The label of pods that are never evicted, with the value `never`."""
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of what stands for a static pod: the kubelet would make it again."""
+IN_USE = "in use"
+"""What nvidia-smi and `nvct.mig.smi` say then, in lower case: every process that has it counts."""
 REASONS: Mapping[machine.Step, str] = {
     "quarantined": "GPUQuarantined",
     "evicting": "GPUEvicting",
@@ -300,7 +303,8 @@ class Healing(Task):
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            holders = await self._gpus.holders(record.gpus)
+            which = list if IN_USE in error.message.lower() else blocking
+            holders = await self._gpus.holders(record.gpus, which)
             return replace(seen, outcome=error.message, holders=holders)
         health.note_reset(record.gpus)
         return replace(seen, outcome="")

@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,8 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import exposition
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.model import XidEvent
+from nvct.mig.holders import Holder
+from nvct.mig.smi import blocking
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
 from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
@@ -121,6 +123,10 @@ class FakePods:
 AWAY = HostError("NVML's worker (container nvml-worker) does not answer")
 
 
+def held_by(command: str) -> Holder:
+    return Holder(pid=7, command=command, container="", pod="", unit="", device="GPU 0")
+
+
 class FakeGpus:
     """The GPUs; a reset sets back NVML's counters."""
 
@@ -130,7 +136,7 @@ class FakeGpus:
         self.nvml = nvml
         self.group: tuple[str, ...] = (GPU,)
         self.refusal = ""
-        self.held: tuple[str, ...] | None = ()
+        self.held: tuple[Holder, ...] | None = ()
         self.failure: HostError | None = None
         self.is_away = False
         self.resets: list[tuple[str, ...]] = []
@@ -140,11 +146,13 @@ class FakeGpus:
         assert gpu in self.group
         return self.group, self.refusal
 
-    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
+    async def holders(
+        self, gpus: Sequence[str], which: Callable[[list[Holder]], list[Holder]] = blocking
+    ) -> tuple[str, ...] | None:
         assert gpus == self.group
         if self.is_away:
             raise AWAY
-        return self.held
+        return self.held and tuple(map(str, which(list(self.held))))
 
     async def reset(self, gpus: Sequence[str]) -> None:
         self.resets.append(tuple(gpus))
@@ -336,7 +344,7 @@ async def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot(
 
 async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (dcgm) holds GPU 0",)
+    lab.gpus.held = (held_by("dcgm"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "failed")
@@ -344,6 +352,33 @@ async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: P
         assert lab.events_of_pods() == ["GPUEvicting"], "pods learn of no process of others"
         assert lab.gpus.resets == []
         assert not lab.brake.is_taken
+
+
+PERSISTENCED = "nvidia-persiste"
+
+
+async def test_nvidia_persistenced_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.held = (held_by(PERSISTENCED),)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "" and lab.gpus.resets == [(GPU,)])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "ends"),
+    [("GPU 0000:01: In use by another client", "failed"), ("No permission", "requested reboot")],
+)
+async def test_who_takes_the_name_of_nvidia_persistenced_causes_no_reboot(
+    tmp_path: Path, refusal: str, ends: str
+) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.held, lab.gpus.failure = (held_by(PERSISTENCED),), HostError(refusal)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == ends)
+        named = f"the GPU is in use: {held_by(PERSISTENCED)}"
+        assert (reason(work) == named) == (ends == "failed")
 
 
 BUDGET = ClusterError("the budget of train allows none", status=429)
@@ -409,7 +444,7 @@ async def test_a_worker_that_is_away_is_no_reason_to_reboot(tmp_path: Path) -> N
 
 async def test_a_worker_that_ends_while_it_resets_is_asked_again(tmp_path: Path) -> None:
     lab = Lab(tmp_path, release_s=60.0)
-    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.held = (held_by("cuda"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "releasing")
@@ -481,7 +516,7 @@ async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_
     tmp_path: Path,
 ) -> None:
     lab = Lab(tmp_path, release_s=60.0)
-    lab.gpus.group, lab.gpus.held = (GPU, SPLIT), ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.group, lab.gpus.held = (GPU, SPLIT), (held_by("cuda"),)
     offered: list[str] = []
     async with lab.running() as work:
         lab.fail()
@@ -539,7 +574,7 @@ async def test_the_task_has_its_brakes_where_pods_are_evicted(
 
 async def test_another_process_takes_the_brake_over_and_its_end_keeps_it(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.held = (held_by("cuda"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "releasing")
@@ -560,7 +595,7 @@ async def test_a_gpu_that_was_reset_too_often_needs_more(tmp_path: Path) -> None
 
 async def test_an_api_server_that_is_away_stops_no_reset(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.held = (held_by("cuda"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "releasing")
