@@ -16,6 +16,7 @@ from nvct.mig.holders import Holder
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
+IN_USE = "a GPU is in use: "
 FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")
 """Below the driver's root."""
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
@@ -122,6 +123,6 @@ def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -
 def in_use(found: Sequence[Holder]) -> HostError:
     """Return the error of a reset while processes have the GPU open."""
     return HostError(
-        f"a GPU is in use: {found[0]}",
+        f"{IN_USE}{found[0]}",
         hint="end the processes that `nvct mig holders` prints, then reset the GPU",
     )

@@ -150,14 +150,9 @@ class Brakes:
     def count_reset(self, gpus: Sequence[str]) -> str:
         """Count a reset of GPUs that is about to be made; return why it must not be, "" if it may."""
         now = time.monotonic()
-        document = self._store.read()
-        known = document.get("resets") if isinstance(document, dict) else {}
-        try:
-            resets = typed.load(dict[str, tuple[float, ...]], known)
-        except typed.MalformedError as error:
-            self._log.warning(f"the former resets of GPUs are unknown: {error}")
-            resets = {}
-        recent = {uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in resets.items()}
+        recent = {
+            uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in self._resets().items()
+        }
         for gpu in gpus:
             own = recent.setdefault(gpu, [])
             if len(own) >= self._limits.resets:
@@ -165,6 +160,22 @@ class Brakes:
             own.append(now)
         self._store.write({"resets": {uuid: [*ats] for uuid, ats in recent.items() if ats}})
         return self._store.problem
+
+    def uncount_reset(self, gpus: Sequence[str]) -> None:
+        """Take back the last reset of GPUs, which was not made."""
+        resets = self._resets()
+        kept = {uuid: ats[:-1] if uuid in gpus else ats for uuid, ats in resets.items()}
+        self._store.write({"resets": {uuid: [*ats] for uuid, ats in kept.items()}})
+
+    def _resets(self) -> dict[str, tuple[float, ...]]:
+        """Return when GPUs were reset in this boot, by UUID."""
+        document = self._store.read()
+        known = document.get("resets") if isinstance(document, dict) else {}
+        try:
+            return typed.load(dict[str, tuple[float, ...]], known)
+        except typed.MalformedError as error:
+            self._log.warning(f"the former resets of GPUs are unknown: {error}")
+            return {}
 
     async def _stopped(self) -> str:
         """Note that this node fails; return why no node begins to heal, "" if they may."""

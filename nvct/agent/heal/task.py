@@ -33,7 +33,7 @@ from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError, NvctError
 from nvct.host.faults import REMEDIES
-from nvct.mig.smi import blocking
+from nvct.mig.smi import IN_USE, blocking
 
 FILE = "heal.json"
 LOOK_S = 1.0
@@ -45,8 +45,8 @@ PROTECTED = "nvct.dev/evict"
 """The label of pods that are never evicted, with the value `never`."""
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of what stands for a static pod: the kubelet would make it again."""
-IN_USE = "in use"
-"""What nvidia-smi and `nvct.mig.smi` say then, in lower case: every process that has it counts."""
+IN_USE_BY_SMI = "in use"
+"""What nvidia-smi says then, in lower case: every process that has the GPU counts."""
 REASONS: Mapping[machine.Step, str] = {
     "quarantined": "GPUQuarantined",
     "evicting": "GPUEvicting",
@@ -303,11 +303,20 @@ class Healing(Task):
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            which = list if IN_USE in error.message.lower() else blocking
-            holders = await self._gpus.holders(record.gpus, which)
-            return replace(seen, outcome=error.message, holders=holders)
+            return await self._not_reset(replace(seen, outcome=error.message), record.gpus)
         health.note_reset(record.gpus)
         return replace(seen, outcome="")
+
+    async def _not_reset(self, seen: Look, gpus: tuple[str, ...]) -> Look:
+        """Learn who was in the way of a reset; then it is none that counts."""
+        refusal = seen.outcome or ""
+        holders: tuple[str, ...] | None = (refusal.partition(IN_USE)[2],)
+        if IN_USE not in refusal:
+            which = list if IN_USE_BY_SMI in refusal.lower() else blocking
+            holders = await self._gpus.holders(gpus, which)
+        if holders and self._brake is not None:
+            self._brake.uncount_reset(gpus)
+        return replace(seen, holders=holders)
 
     async def _begun(self, seen: Look, gpu: str, record: Record) -> Look:
         """Learn what else has to be reset, and take the brake, once the GPU is given up."""

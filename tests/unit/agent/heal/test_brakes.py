@@ -278,6 +278,15 @@ async def test_resets_of_a_gpu_in_an_hour(tmp_path: Path, monkeypatch: pytest.Mo
     assert later.count_reset(["GPU-0"]) == ""
 
 
+async def test_a_reset_that_was_not_made_does_not_count(tmp_path: Path) -> None:
+    node = of(Server(), "a", tmp_path)
+    for gpu in ("GPU-1", "GPU-1"):
+        assert node.count_reset(["GPU-0", gpu]) == ""
+        node.uncount_reset(["GPU-0"])
+    assert node.count_reset(["GPU-1"]).startswith("GPU-1 was reset 2 times")
+    assert node.count_reset(["GPU-0"]) == ""
+
+
 async def test_a_reset_that_cannot_be_counted_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "file" in of(Server(), "a", tmp_path / "file").count_reset(["GPU-0"])

@@ -27,7 +27,7 @@ from nvct.agent.web import exposition
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.model import XidEvent
 from nvct.mig.holders import Holder
-from nvct.mig.smi import blocking
+from nvct.mig.smi import IN_USE, blocking
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
 from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
@@ -168,6 +168,7 @@ class FakeBrake:
     def __init__(self, reason: str = "") -> None:
         self.reason, self.refusal = reason, ""
         self.is_taken = self.is_closed = False
+        self.counted = 0
 
     async def take(self) -> str:
         self.is_taken = not self.reason
@@ -185,7 +186,12 @@ class FakeBrake:
     def count_reset(self, gpus: Sequence[str]) -> str:
         assert self.is_taken
         assert GPU in gpus
+        self.counted += not self.refusal
         return self.refusal
+
+    def uncount_reset(self, gpus: Sequence[str]) -> None:
+        assert GPU in gpus
+        self.counted -= 1
 
 
 class Lab:
@@ -379,6 +385,17 @@ async def test_who_takes_the_name_of_nvidia_persistenced_causes_no_reboot(
         await until(lambda: state(work) == ends)
         named = f"the GPU is in use: {held_by(PERSISTENCED)}"
         assert (reason(work) == named) == (ends == "failed")
+        assert (lab.brake.counted == 0) == (ends == "failed")
+
+
+async def test_an_mps_server_of_the_agents_own_is_named(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)  # only the worker's check before a reset counts its own container's
+    server = "process 9 (nvidia-cuda-mps) holds GPU 0"
+    lab.gpus.failure = HostError(f"{IN_USE}{server}")
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed")
+        assert (reason(work), lab.brake.counted) == (f"the GPU is in use: {server}", 0)
 
 
 BUDGET = ClusterError("the budget of train allows none", status=429)
