@@ -34,6 +34,8 @@ LEAST: Mapping[Step, str] = {
 """The level that a step needs."""
 OLDEST_ALONE = (8, 0)
 """CUDA compute capability of GPUs with NVLink that are reset alone: Ampere (nvidia-smi(1), -r)."""
+ON_SWITCHES = "SXM3"
+"""In the name of older GPUs whose NVLinks lead to NVSwitches, so that pairs have none: DGX-2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ def reset_together(
     """
     if gpu.mig_enabled:
         return (gpu.uuid,), "it is in MIG mode, and a reset would remove its MIG devices"
-    if compute == (0, 0):
+    if compute == (0, 0) or ON_SWITCHES in gpu.name:
         return (gpu.uuid,), "it is not known which GPUs have to be reset together"
     if compute >= OLDEST_ALONE:
         return (gpu.uuid,), ""

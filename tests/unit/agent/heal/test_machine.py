@@ -215,5 +215,9 @@ def test_gpus_before_ampere_are_reset_with_those_that_nvlinks_connect(
         alone, refusal = reset_together(gpu, compute, LINKS, groups=False)
         assert alone == (uuid,)
         assert refusal == f"{len(group)} GPUs have to be reset together, which is switched off"
+    unknown = "it is not known which GPUs have to be reset together"
+    on_switches = replace(gpu, name="Tesla V100-SXM3-32GB")
+    if compute < AMPERE:
+        assert reset_together(on_switches, compute, (), groups=True) == ((uuid,), unknown)
     in_mig = replace(gpu, mig_enabled=True)
     assert reset_together(in_mig, compute, LINKS, groups=True)[1].startswith("it is in MIG mode")
