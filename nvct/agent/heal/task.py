@@ -27,7 +27,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
 from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, Cluster, ClusterError
-from nvct.agent.kubernetes.node_pods import PodDevice, Pods
+from nvct.agent.kubernetes.node_pods import PodDevice, Pods, protection
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
@@ -41,10 +41,6 @@ SHOW_S = 60.0
 """How often a Node that shows something is looked at: others may have changed or replaced it."""
 RETRY_S = 10.0
 """The longest pause after a look that failed."""
-PROTECTED = "nvct.dev/evict"
-"""The label of pods that are never evicted, with the value `never`."""
-MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of what stands for a static pod: the kubelet would make it again."""
 IN_USE_BY_SMI = "in use"
 """What nvidia-smi says then, in lower case: every process that has the GPU counts."""
 REASONS: Mapping[machine.Step, str] = {
@@ -327,30 +323,25 @@ class Healing(Task):
         refusal = ""
         if self._rules.allows("releasing") and seen.health.action == "reset":
             gpus, refusal = await self._gpus.together(gpu)
-        wait = await self._brake.take() if self._brake else ""
+        pods = await self._pods.devices(gpus)
+        wait = "; ".join(filter(None, map(protection, pods)))  # no Lease is kept for these
+        if not wait and self._brake is not None:
+            wait = await self._brake.take()
         self._holds_brake |= not wait
         return replace(seen, gpus=gpus, refusal=refusal, wait=wait)
 
     async def _evicted(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
-        """Evict the pods that have GPUs, and return which are still there, and why."""
-        waits: dict[tuple[str, str], str] = {}
-        for pod in await self._pods.devices(gpus):
-            name = (pod.namespace, pod.pod)
-            if name not in waits:
-                waits[name] = f"{pod}{await self._why_not_evicted(pod)}"
-        return tuple(waits.values())
+        """Evict the pods that have GPUs, or none; return which are still there, and why."""
+        found = await self._pods.devices(gpus)
+        if kept := tuple(filter(None, map(protection, found))):
+            return kept
+        pods = {(pod.namespace, pod.pod): pod for pod in found}
+        return tuple([f"{pod}{await self._why_not_evicted(pod)}" for pod in pods.values()])
 
     async def _why_not_evicted(self, pod: PodDevice) -> str:
         """Evict a pod; return why it is not, "" if it is about to end."""
-        if pod.found is None:
-            return ", and it is not known whether it may be evicted"
-        metadata = pod.found["metadata"]
-        if (metadata.get("labels") or {}).get(PROTECTED) == "never":
-            return f", and label {PROTECTED} forbids its eviction"
-        if metadata.get("deletionTimestamp"):
+        if pod.found and pod.found["metadata"].get("deletionTimestamp"):
             return ""
-        if MIRROR in (metadata.get("annotations") or {}):
-            return ", and it is a static pod, which no eviction ends"
         try:
             await self._pods.evict([pod])
         except ClusterError as error:

@@ -25,6 +25,10 @@ from nvct.host.nvml.model import NvmlReport
 ENDED = ("Succeeded", "Failed")
 NUMBERED = ("nvidia.com/gpu", "nvidia.com/mig-")
 """The beginnings of resources whose ids may be a GPU's index."""
+PROTECTED = "nvct.dev/evict"
+"""The label of pods that are never evicted, with the value `never`."""
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of what stands for a static pod: the kubelet would make it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class Pods:
 
     async def evict(self, pods: Iterable[PodDevice]) -> None:
         """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
+        pods = tuple(pods)
+        for why in filter(None, (protection(each) for each in pods if each.found)):
+            raise ClusterError(why)
         uids = {
             (each.namespace, each.pod): each.found["metadata"].get("uid", "") if each.found else ""
             for each in pods
@@ -143,6 +150,20 @@ def devices(
                 gpu_uuid, instance, uuid = entry
                 found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
     return list(dict.fromkeys(found))
+
+
+def protection(pod: PodDevice) -> str:
+    """Return why a pod must not be evicted, "" if it may be."""
+    if pod.found is None:
+        return f"{pod}, and it is not known whether it may be evicted"
+    metadata = pod.found["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return ""
+    if (metadata.get("labels") or {}).get(PROTECTED) == "never":
+        return f"{pod}, and label {PROTECTED} forbids its eviction"
+    if MIRROR in (metadata.get("annotations") or {}):
+        return f"{pod}, and it is a static pod, which no eviction ends"
+    return ""
 
 
 def sentence(items: Sequence[object], limit: int = 4) -> str:

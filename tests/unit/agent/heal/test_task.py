@@ -17,11 +17,11 @@ from nvct.agent.heal.brakes import RESETS, Brakes
 from nvct.agent.heal.machine import Rules
 from nvct.agent.heal.node import REBOOT, REQUEST, TAINT
 from nvct.agent.heal.settings import LEVEL_ENV, resolve
-from nvct.agent.heal.task import PROTECTED, Healing
+from nvct.agent.heal.task import Healing
 from nvct.agent.health import engine as health_engine
 from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import NODE, ClusterError, Kind, Object
-from nvct.agent.kubernetes.node_pods import PodDevice
+from nvct.agent.kubernetes.node_pods import MIRROR, PROTECTED, PodDevice
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import exposition
 from nvct.errors import HostError, UsageError
@@ -401,49 +401,63 @@ async def test_an_mps_server_of_the_agents_own_is_named(tmp_path: Path) -> None:
 BUDGET = ClusterError("the budget of train allows none", status=429)
 
 
+async def test_a_pod_that_a_budget_keeps_has_its_time(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, evict_s=0.2)
+    lab.pods.refusals = {"train": BUDGET}
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed")
+        says = "and the budget of train allows none"
+        assert reason(work).endswith(f"pod default/train has {GPU}, {says}")
+        assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
+
+
 @pytest.mark.parametrize(
-    ("label", "refusal", "says"),
+    ("label", "annotation", "says"),
     [
-        ({PROTECTED: "never"}, None, f"and label {PROTECTED} forbids its eviction"),
-        ({}, BUDGET, "and the budget of train allows none"),
-        (None, None, "and it is not known whether it may be evicted"),
+        ({PROTECTED: "never"}, {}, f"and label {PROTECTED} forbids its eviction"),
+        (None, {}, "and it is not known whether it may be evicted"),
+        ({}, {MIRROR: "hash"}, "and it is a static pod, which no eviction ends"),
     ],
 )
-async def test_a_pod_that_may_not_be_evicted_stays(
-    tmp_path: Path,
-    label: dict[str, str] | None,
-    refusal: ClusterError | None,
-    says: str,
+async def test_for_a_pod_that_must_not_be_evicted_no_other_is_and_no_brake_is_taken(
+    tmp_path: Path, label: dict[str, str] | None, annotation: dict[str, str], says: str
 ) -> None:
-    lab = Lab(tmp_path, evict_s=0.2)
-    lab.pods.labels = label
-    lab.pods.refusals = {"train": refusal} if refusal else {}
+    lab = Lab(tmp_path)
+    lab.pods.labels, lab.pods.annotations = label, annotation
     async with lab.running() as work:
         lab.fail()
-        await until(lambda: state(work) == "failed")
-        assert reason(work).endswith(f"pod default/train has {GPU}, {says}")
-        assert len(lab.pods.pods) == 2
-        assert lab.gpus.resets == []
+        await until(lambda: reason(work).endswith(f"pod default/train has {GPU}, {says}"))
+        assert (state(work), lab.brake.is_taken) == ("quarantined", False)
+        lab.pods.labels, lab.pods.annotations = {}, {}
+        await until(lambda: state(work) == "evicting" or len(lab.pods.pods) == 1)
 
 
-async def test_a_static_pod_is_not_evicted(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, evict_s=0.2)
-    lab.pods.annotations = {"kubernetes.io/config.mirror": "hash"}
+async def test_one_that_comes_later_ends_the_evictions(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, evict_s=60.0)
+    lab.pods.pods["second"] = GPU
+    lab.pods.refusals = dict.fromkeys(("train", "second"), BUDGET)
     async with lab.running() as work:
         lab.fail()
-        await until(lambda: state(work) == "failed")
-        assert reason(work).endswith(", and it is a static pod, which no eviction ends")
-        assert len(lab.pods.pods) == 2
+        await until(lambda: "allows none" in reason(work))
+        lab.pods.labels, lab.pods.refusals = {PROTECTED: "never"}, {}
+        await until(lambda: "forbids its eviction" in reason(work))
+        assert len(lab.pods.pods) == 3
 
 
 async def test_while_the_kubelet_is_silent_no_gpu_is_taken_for_unused_and_the_brake_is_given_back(
     tmp_path: Path,
 ) -> None:
-    lab = Lab(tmp_path, evict_s=0.2)
-    lab.pods.failure = HostError("the kubelet does not answer")
+    lab = Lab(tmp_path, evict_s=0.5)
+    silent = lab.pods.failure = HostError("the kubelet does not answer")
+    lab.pods.refusals = {"train": BUDGET}
     async with lab.running() as work:
         lab.fail()
+        await until(lambda: reason(work) == silent.message)
+        assert (state(work), lab.brake.is_taken) == ("quarantined", False)
+        lab.pods.failure = None
         await until(lambda: state(work) == "evicting" and lab.brake.is_taken)
+        lab.pods.failure = silent
         await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
         assert reason(work).endswith("the kubelet does not answer")
         assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])

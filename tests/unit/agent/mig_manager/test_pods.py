@@ -2,6 +2,7 @@
 """What a change of MIG meets: pods that have devices, labels of the Node, services of the host."""
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.kubernetes import node_pods as pods
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
+from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.node_labels import REASON, STATE
 from nvct.agent.mig_manager.users import STOPPED, HostServices
@@ -157,6 +159,30 @@ async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
     assert [each.pod for each in devices] == ["claims"]
     await found.evict([*devices, *await found.devices(["GPU-0"])])
     assert cluster.evicted == [("default", "claims", "uid-claims"), ("default", "secret", "")]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"labels": {pods.PROTECTED: "never"}}, "label nvct.dev/evict forbids its eviction"),
+        ({"annotations": {pods.MIRROR: "hash"}}, "it is a static pod, which no eviction ends"),
+        ({"labels": {pods.PROTECTED: "never"}, "deletionTimestamp": "now"}, ""),
+        ({"labels": {pods.PROTECTED: "later"}}, ""),
+    ],
+)
+async def test_a_protected_pod_is_not_evicted_and_none_beside_it(
+    metadata: Object, says: str, tmp_path: Path
+) -> None:
+    cluster = FakeCluster({})
+    found = pods.Pods(FakeNvml(), cluster, str(tmp_path))  # type: ignore[arg-type]
+    names = {"other": {}, "train": metadata}
+    devices = [
+        PodDevice("default", name, "GPU-0", None, "GPU-0", {"metadata": its})
+        for name, its in names.items()
+    ]
+    with pytest.raises(ClusterError, match=says) if says else contextlib.nullcontext():
+        await found.evict(devices)
+    assert len(cluster.evicted) == (0 if says else 2)
 
 
 def test_a_long_list_is_shortened() -> None:
