@@ -76,7 +76,8 @@ class Pods:
         if gpus is None and not self._kubelet.is_there():
             return []
         holdings = await self._kubelet.holdings(with_claims=True)
-        of_claims = claimed(self._journal) if any(each.claim for each in holdings) else {}
+        has_claims = any(each.claim for each in holdings)
+        of_claims = claimed(self._journal, or_gpu=gpus is not None) if has_claims else {}
         found = devices(holdings, await self._nvml.report(), of_claims, gpus or ())
         found = [each for each in found if gpus is None or each.gpu in gpus]
         names = {(each.namespace, each.pod) for each in found}

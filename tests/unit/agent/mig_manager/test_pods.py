@@ -137,7 +137,8 @@ class KubeletOfClaims(FakeKubelet):
     async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
         assert with_claims
         claimed = Holding("default", "claims", "main", "gpu.nvidia.com", ("gpu-1",), CLAIM)
-        return claimed, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")
+        part = Holding("default", "part", "main", "gpu.nvidia.com", ("gpu-1-mig-0",), CLAIM)
+        return claimed, part, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")
 
 
 async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
@@ -148,17 +149,23 @@ async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
     for path in (socket, journal):
         path.parent.mkdir(parents=True)
     socket.touch()
-    entries = [{"device": "gpu-1", "uuid": "GPU-1"}]
+    entries = [
+        {"device": "gpu-1", "uuid": "GPU-1", "gpu": "GPU-1"},
+        {"device": "gpu-1-mig-0", "uuid": "", "gpu": "GPU-1"},  # made for the claim
+    ]
     claims = [{"namespace": "default", "name": "claim", "entries": entries}]
     journal.write_text(json.dumps({"claims": claims}))
-    cluster = FakeCluster({"claims": "Running", "elsewhere": "Running"})
+    cluster = FakeCluster(dict.fromkeys(("claims", "part", "elsewhere"), "Running"))
     found = pods.Pods(FakeNvml(), cluster, str(socket), "node-1")  # type: ignore[arg-type]
     found._kubelet = KubeletOfClaims(socket)  # type: ignore[assignment]
 
     devices = await found.devices(["GPU-1"])
-    assert [each.pod for each in devices] == ["claims"]
+    assert [each.pod for each in devices] == ["claims", "part"]
     await found.evict([*devices, *await found.devices(["GPU-0"])])
-    assert cluster.evicted == [("default", "claims", "uid-claims"), ("default", "secret", "")]
+    assert cluster.evicted == [
+        ("default", "claims", "uid-claims"), ("default", "part", "uid-part"),
+        ("default", "secret", ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
