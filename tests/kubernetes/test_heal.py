@@ -79,6 +79,11 @@ class Lab(test_health.Lab):
         known = json.loads(self.file(RESETS).read_text(encoding="utf-8"))["resets"]
         return {uuid: len(ats) for uuid, ats in known.items()}
 
+    def wait_an_hour(self) -> None:
+        """Have the agent forget what GPUs have been through."""
+        self.file(RESETS).unlink()
+        self.kill("-HUP")
+
     def file(self, name: str) -> Path:
         return self.cluster.box.root / AGENT_DIR.lstrip("/") / name
 
@@ -86,10 +91,10 @@ class Lab(test_health.Lab):
         """Return the GPUs that nothing is done about."""
         return [index for index in range(GPUS) if index not in self.healing()]
 
-    def heals(self, gpus: int) -> None:
-        """Start the agent, and wait until the kubelet has so many GPUs."""
+    def heals(self, *gpus: int) -> None:
+        """Start the agent, and wait until the kubelet has one of these numbers of GPUs."""
         self.start(
-            gpus, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20",
+            *gpus, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20",
             NVCT_REMEDIATION_NODES="0", NVCT_REMEDIATION_GROUP="true",
         )  # fmt: skip
 
@@ -185,7 +190,7 @@ def test_gpus_that_nvlinks_connect_are_emptied_and_reset_together_and_others_are
 ) -> None:
     well, gpus = lab.well(), lab.listed()
     assert gpus == len(well) == GPUS
-    lab.file(RESETS).unlink()  # an hour later
+    lab.wait_an_hour()
     names = {lab.run(f"pod-{number}"): f"pod-{number}" for number in range(gpus)}
     group, others = well[:2], well[2:]
     kept = {names[index]: lab.uid(names[index]) for index in others}
@@ -205,7 +210,7 @@ def test_gpus_that_nvlinks_connect_are_emptied_and_reset_together_and_others_are
 def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in_a_request(
     lab: Lab,
 ) -> None:
-    lab.file(RESETS).unlink()  # an hour later
+    lab.wait_an_hour()
     gpu = lab.run("killed", grace_s=8)
     lab.run("neighbor")
     before, gpus = lab.uid("neighbor"), lab.listed()
@@ -218,7 +223,7 @@ def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in
         seen.append(lab.saved(gpu))
         lab.kill("-KILL")
         lab.process.wait(TIMEOUT_S)
-        lab.heals(gpus - 1)
+        lab.heals(gpus - 1, gpus)
     print(seen)
     assert seen[:4] == ["quarantined", "evicting", "releasing", "resetting"]
     lab.until(lambda: lab.step(gpu) == "" and lab.listed() == gpus, "it is healthy")
@@ -245,8 +250,8 @@ def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
         lab.fail(protected)
         lab.fail(held)
         lab.play(f'[[step]]\nat = 0\ndo = "lose {lost}"\n', tmp_path)
-        lab.until(lambda: lab.request() == "reboot", "the lost GPU")
-        assert lab.step(lost) == "requested"
+        lab.until(lambda: lab.step(lost) == "requested", "the lost GPU")
+        lab.until(lambda: lab.request() == "reboot", "the label")
         lab.until(
             lambda: f"label {PROTECTED} forbids" in lab.healing()[protected]["reason"],
             "the pod that may not be evicted", RELEASED_S,
