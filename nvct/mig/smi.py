@@ -17,8 +17,7 @@ from nvct.mig.holders import Holder
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
 IN_USE = "a GPU is in use: "
-FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")
-"""Below the driver's root."""
+FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")  # Below the driver's root
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 
@@ -34,10 +33,7 @@ def find(root: str, library: str) -> Smi:
     """Return nvidia-smi of a driver's root.
 
     A root that is a whole system runs it with its own C library, which may be another one than
-    that of this container.
-
-    Raises:
-        UnsafePathError: others than root can change it.
+    that of this container. UnsafePathError if others than root can change it.
     """
     root = root.rstrip("/")
     path = trusted_file.find_program(root or "/", FOLDERS, PROGRAM)
@@ -49,11 +45,7 @@ def find(root: str, library: str) -> Smi:
 
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
-    """Reset GPUs.
-
-    Raises:
-        HostError: it fails.
-    """
+    """Reset GPUs; HostError if it fails."""
     import subprocess
 
     smi = smi or Smi()
@@ -78,12 +70,7 @@ LOOK_S = 0.2
 
 
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
-    """Reset GPUs, and return them.
-
-    Raises:
-        UsageError: there is no such GPU.
-        HostError: a process has a GPU open, or nvidia-smi fails.
-    """
+    """Reset GPUs, and return them; UsageError if one is missing, HostError if that fails."""
     every = machine.session.mig().gpus
     gpus = find_gpus(every, names)
     with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):

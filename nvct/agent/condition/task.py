@@ -31,8 +31,7 @@ from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError
 
-LOOK_S = 1.0
-"""How often /status is read."""
+LOOK_S = 1.0  # How often /status is read
 SETTLE_S = 3.0
 """How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
 START_S = 10.0
@@ -40,10 +39,8 @@ START_S = 10.0
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
-EVENTS_NAMESPACE = "default"
-"""Where Kubernetes keeps the Events of objects without a namespace."""
-RETRY_S = 10.0
-"""Until the next attempt at an Event if the API server does not answer."""
+EVENTS_NAMESPACE = "default"  # Where Kubernetes keeps the Events of objects without a namespace
+RETRY_S = 10.0  # Until the next attempt at an Event if the API server does not answer
 EARLIER_S = 3000.0
 """Faults of this time before the start become Events, too: they may not have been reported. The
 API server keeps Events for an hour, and refuses to create the same one again."""
@@ -276,8 +273,7 @@ def node_reference(node: str) -> Object:
 def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
     """Return an Event of a Node or pod, as `kubectl describe` finds it.
 
-    Args:
-        notice: with reason, message, is_warning; of a device, with its number and moment.
+    `notice`: with reason, message, is_warning; of a device, with its number and moment.
     """
     now = datetime.now(timezone.utc)
     shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"

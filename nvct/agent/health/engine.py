@@ -41,30 +41,21 @@ FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
-EVENTS_S = 0.5
-"""Between two questions, each of which also asks every GPU for a value."""
-SUSPECT_S = 1.2
-"""An answer takes a millisecond; without one, the devices are unhealthy."""
-TICKS = 12
-"""Parts of that wait: on a machine without CPU to spare, each of them takes longer."""
-LOOK_S = 5.0
-"""Between two looks at NVML's values while all devices are healthy."""
-LOOK_SOON_S = 1.0
-"""The same while one is not, or after an XID."""
+EVENTS_S = 0.5  # Between two questions, each of which also asks every GPU for a value
+SUSPECT_S = 1.2  # An answer takes a millisecond; without one, the devices are unhealthy
+TICKS = 12  # Parts of that wait: on a machine without CPU to spare, each of them takes longer
+LOOK_S = 5.0  # Between two looks at NVML's values while all devices are healthy
+LOOK_SOON_S = 1.0  # The same while one is not, or after an XID
 PREFIX = "nvct_health"
 TASK = "health"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class User:
-    """A task that offers devices.
+    """A task that offers devices."""
 
-    Attributes:
-        nvml: returns the client, None while the task has nothing to watch.
-        changed: called with changes of devices; with none if it is NVML that answers or does not.
-    """
-
-    nvml: FindNvml
+    nvml: FindNvml  # returns the client, None while the task has nothing to watch
+    # called with changes of devices; with none if it is NVML that answers or does not
     changed: Changed
 
 
@@ -206,8 +197,7 @@ class HealthEngine:
     async def run(self, nvml: FindNvml, changed: Changed) -> None:
         """Watch until canceled. Several tasks may call this; one call at a time watches for all.
 
-        Raises:
-            SupervisorEndedError: NVML cannot be asked any more.
+        SupervisorEndedError if NVML cannot be asked any more.
         """
         user = User(nvml, changed)
         self._users.append(user)

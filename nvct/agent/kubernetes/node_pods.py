@@ -51,8 +51,7 @@ class PodDevice:
 class Pods:
     """The pods of this node that have devices.
 
-    Args:
-        node: its name: a pod of the same name that runs elsewhere by now is another one.
+    `node`: its name: a pod of the same name that runs elsewhere by now is another one.
     """
 
     def __init__(
@@ -67,11 +66,15 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
+<<<<<<< HEAD
         Args:
             gpus: only these, by UUID; that there is no kubelet, is an error then.
 
         Raises:
             HostError, NvmlError: the kubelet or NVML does not answer.
+=======
+        HostError or NvmlError if the kubelet or NVML does not answer. `gpus`: only these, by UUID.
+>>>>>>> main
         """
         if gpus is None and not self._kubelet.is_there():
             return []
