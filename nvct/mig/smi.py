@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.kernel import trusted_file
-from nvct.mig.apply import Machine
+from nvct.mig.apply import HARMLESS, Machine
 from nvct.mig.holders import Holder
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
+IN_USE = "a GPU is in use: "
 FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")  # Below the driver's root
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
@@ -89,9 +90,18 @@ def find_gpus(gpus: Sequence[MigGpu], names: Sequence[str]) -> list[MigGpu]:
     return [found[name] for name in dict.fromkeys(names)]
 
 
+def blocking(found: Iterable[Holder]) -> list[Holder]:
+    """Return the processes that a reset waits for.
+
+    nvidia-smi has nvidia-persistenced close a GPU and open it again, by its socket in the driver's
+    root (github.com/NVIDIA/gpu-operator/issues/118).
+    """
+    return [holder for holder in found if holder.command not in HARMLESS]
+
+
 def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
     end = time.monotonic() + wait_s
-    while found := machine.holders(gpus):
+    while found := blocking(machine.holders(gpus)):
         if time.monotonic() >= end:
             raise in_use(found)
         time.sleep(LOOK_S)
@@ -100,6 +110,6 @@ def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -
 def in_use(found: Sequence[Holder]) -> HostError:
     """Return the error of a reset while processes have the GPU open."""
     return HostError(
-        f"a GPU is in use: {found[0]}",
+        f"{IN_USE}{found[0]}",
         hint="end the processes that `nvct mig holders` prints, then reset the GPU",
     )

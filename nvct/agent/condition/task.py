@@ -44,11 +44,16 @@ RETRY_S = 10.0  # Until the next attempt at an Event if the API server does not 
 EARLIER_S = 3000.0
 """Faults of this time before the start become Events, too: they may not have been reported. The
 API server keeps Events for an hour, and refuses to create the same one again."""
+POD_EVENTS_ENV = "NVCT_POD_EVENTS"
+"""`false`: no Events of pods, though the account may get pods, which other tasks need."""
 
 
 def make(context: Context) -> NodeCondition:
-    """Return the task; KUBECONFIG and NODE_NAME are its only settings."""
-    return NodeCondition(context.connect, context.node, context.status, context.journal, OFFERING)
+    """Return the task; KUBECONFIG, NODE_NAME and POD_EVENTS_ENV are its only settings."""
+    return NodeCondition(
+        context.connect, context.node, context.status, context.journal, OFFERING,
+        of_pods=context.env.get(POD_EVENTS_ENV, "") != "false",
+    )  # fmt: skip
 
 
 class NodeCondition(Task):
@@ -63,6 +68,7 @@ class NodeCondition(Task):
         tasks: Sequence[str],
         *,
         pod_resources: str = SOCKET,
+        of_pods: bool = True,
     ) -> None:
         super().__init__(log)
         self._connect = connect
@@ -75,7 +81,7 @@ class NodeCondition(Task):
         self._fault_since: float | None = None
         self._due = 0.0
         self._backoff = Backoff(spread=(1.0, 1.5))
-        self._events = DeviceEvents(node, pod_resources, log)
+        self._events = DeviceEvents(node, pod_resources, log, of_pods=of_pods)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the condition, as JSON data."""
@@ -180,10 +186,11 @@ def event(node: str, current: Condition) -> Object:
 
 
 class DeviceEvents:
-    """Makes an Event of each notice, once."""
+    """Makes an Event of each notice, once; `of_pods`: also of the pods that a warning concerns."""
 
-    def __init__(self, node: str, socket: str, log: Log) -> None:
+    def __init__(self, node: str, socket: str, log: Log, *, of_pods: bool = True) -> None:
         self.problem = Problem(log)
+        self._of_pods = of_pods
         self._node = node
         self._since = time.time()
         self._told: int | None = None  # the number of the last notice
@@ -219,7 +226,7 @@ class DeviceEvents:
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
         await _create(cluster, device_event(self._node, node_reference(self._node), notice))
-        if not notice["is_warning"]:
+        if not (notice["is_warning"] and self._of_pods):
             return
         for namespace, name in sorted(await self._pods(notice["devices"])):
             pod = await cluster.find(POD, name, namespace)

@@ -134,10 +134,12 @@ class HealthEngine:
         self._were_reset.update(gpus)
         self._look_at = 0.0
 
-    def note(self, gpu: str, reason: str, message: str, *, is_warning: bool) -> None:
-        """Add a notice about a GPU, which becomes a line of the log and an Event."""
+    def note(
+        self, gpu: str, reason: str, message: str, *, is_warning: bool, of_pods: bool
+    ) -> None:
+        """Add a notice about a GPU: a line of the log, an Event of the Node, or of its pods too."""
         (self._log.warning if is_warning else self._log.info)(message)
-        devices = self._board.devices(Key(gpu))
+        devices = self._board.devices(Key(gpu)) if of_pods else ()
         self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
         self._save()
 

@@ -181,10 +181,14 @@ def journal_beside(socket: str) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
 
 
-def claimed(journal: str) -> dict[Claimed, str]:
+def claimed(journal: str, *, or_gpu: bool = False) -> dict[Claimed, str]:
     """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
 
     A journal that is malformed is the driver's to tell.
+
+    Args:
+        or_gpu: for MIG devices that were made for a claim, which have no UUID there, that of the
+            GPU.
     """
     try:
         folder, name = split(journal)
@@ -192,6 +196,7 @@ def claimed(journal: str) -> dict[Claimed, str]:
             claims = json.loads(opened.read(name, JOURNAL_LIMIT))["claims"]
         return {
             (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
+            or (entry["gpu"] if or_gpu else "")
             for claim in claims
             for entry in claim["entries"]
         }

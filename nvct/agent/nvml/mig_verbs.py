@@ -143,7 +143,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
     if len(gpus) != len(call.gpus):
         raise NvmlError("NVML does not know all GPUs that are to be reset")
     session.close()
-    if found := processes.holders(roots, gpus):
+    if found := smi.blocking(processes.holders(roots, gpus)):
         raise smi.in_use(found)
     bus_ids = [gpu.bus_id for gpu in gpus]
     smi.reset(bus_ids, smi.find(roots.driver_root, session.path), RESET_LIMIT_S)
