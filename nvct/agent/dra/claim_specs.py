@@ -100,13 +100,13 @@ class ClaimSpecs:
         await self._files.ask(KeepClaims(uids=tuple(uids)), NoneType)
 
 
-def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
-    """Return the CDI devices that give a claim's device to a container."""
+def cdi_devices(claim: Prepared, entry: Entry, requests: Iterable[str]) -> tuple[str, ...]:
+    """Return the CDI devices that give a claim's device to a container, for these requests."""
     names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
         names.append(f"{claim.uid}{OF_MPS}")
     if claim.has_metadata:
-        names += [metadata_name(claim.uid, request) for request in entry.requests]
+        names += [metadata_name(claim.uid, request) for request in requests]
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
 
 

@@ -102,8 +102,9 @@ class Preparer:
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
-            PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim, e))
+            PreparedDevice(names, self._node, e.device, cdi_devices(claim, e, names), share)
             for e in claim.entries
+            for names, share in [((name,), id_) for name, id_ in e.shares] or [(e.requests, "")]
         ]
 
     def _complain(self, ref: ClaimRef, error: NvctError) -> None:
@@ -238,6 +239,7 @@ class Preparer:
             for other in known.values():
                 if other.uid != claim.uid and claim.excluded_by(other):
                     return other
+            claims.check_sum(claim, known.values(), self.devices.values())
             known[claim.uid] = claim
             self._journal.save(known)
         return None

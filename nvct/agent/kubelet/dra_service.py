@@ -47,12 +47,14 @@ class PreparedDevice(NamedTuple):
     Attributes:
         requests: names of the claim's requests that it is for.
         cdi: the CDI devices that give it to a container.
+        share: the id of a share of it, "" if one claim has all of it.
     """
 
     requests: tuple[str, ...]
     pool: str
     device: str
     cdi: tuple[str, ...]
+    share: str = ""
 
 
 class Driver(Protocol):
@@ -129,7 +131,7 @@ def _claims(driver: Driver) -> dict[str, Handler]:
             for one in devices or ():
                 answer.devices.add(
                     request_names=one.requests, pool_name=one.pool, device_name=one.device,
-                    cdi_device_ids=one.cdi,
+                    cdi_device_ids=one.cdi, share_id=one.share or None,
                 )  # fmt: skip
         return response
 

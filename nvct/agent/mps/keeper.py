@@ -39,6 +39,8 @@ PERIOD_S, SOON_S = 2.0, 0.5
 """How often the daemons are looked at; and when one has just ended."""
 DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
 """Until the next start, by the failures before it."""
+AGAIN_S = 10.0
+"""How often all limits are set: root in a container can command the daemon."""
 HANGS = 5
 """Looks without an answer after which a daemon that lives is killed."""
 NOT_YET = "the MPS control daemon has not been started yet"
@@ -121,7 +123,7 @@ class Kept:
         self.problem = NOT_YET
         self._failures = 0
         self._silent = 0
-        self._next_start = 0.0
+        self._next_start = self._next_limits = 0.0
 
     def look(self, *, starts: bool) -> None:
         """Bring the daemon nearer to what is wanted."""
@@ -157,9 +159,9 @@ class Kept:
 
     def _check(self, *, starts: bool) -> None:
         """Set the limits that differ, and read them back."""
-        is_new = bool(self.problem)
-        difference = self.control.difference(thorough=is_new)
-        if difference and starts:
+        difference = self.control.difference(thorough=bool(self.problem))
+        if starts and (difference or time.monotonic() >= self._next_limits):
+            self._next_limits = time.monotonic() + AGAIN_S
             self.control.set_limits()
             difference = self.control.difference(thorough=True)
         self.problem = difference

@@ -78,8 +78,9 @@ class FakeKubelet:
             raise RefusedError(of_claim.error)
         return [
             PreparedDevice(
-                tuple(one.request_names), one.pool_name, one.device_name, tuple(one.cdi_device_ids)
-            )
+                tuple(one.request_names), one.pool_name, one.device_name,
+                tuple(one.cdi_device_ids), one.share_id,
+            )  # fmt: skip
             for one in of_claim.devices
         ]
 
