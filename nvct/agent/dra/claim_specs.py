@@ -83,7 +83,7 @@ class ClaimSpecs:
         if devices:
             share = claim.share
             call = ClaimSpec(
-                uid=claim.uid, devices=devices, mps=claim.daemon is not None,
+                uid=claim.uid, devices=devices, mps=any(map(claim.uses_mps, claim.entries)),
                 shared_gpu=share.gpu if share else "",
                 memory_mib=share.share_mib if share else 0, cores=share.cores if share else 0,
                 metadata=_metadata(claim, known, self._node) if claim.has_metadata else (),

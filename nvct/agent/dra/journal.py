@@ -142,8 +142,9 @@ class Prepared:
 
     def uses_mps(self, entry: Entry) -> bool:
         """Return whether containers use one of its devices by its daemon."""
-        is_shared = self.daemon is not None and entry.uuid in self.daemon.uuids
-        return is_shared and not entry.is_admin
+        if self.daemon is None or self.daemon.time_slice:
+            return False
+        return entry.uuid in self.daemon.uuids and not entry.is_admin
 
 
 class Journal:

@@ -322,8 +322,6 @@ class Preparer:
         found = claims.checked(found, ref)
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
-        for warning in filter(None, (config.warning for config in configs)):
-            self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
         before = self._journal.load().get(ref.uid)
         entries = claims.entries(devices, self.devices, self._node, before)
         used = [

@@ -31,6 +31,7 @@ CLAIMS = "gpu.nvidia.com/"
 """The beginning of a claim's name, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
+LONG = 3
 MOST = 256
 """More daemons are not kept: each is a process."""
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -50,6 +51,7 @@ class Daemon:
         percentage: of a GPU's threads for a client; 0 sets nothing.
         multi_user: whether clients of several users run at the same time, if the program can
             that; else those of one user wait for the end of the others.
+        time_slice: of the GPUs instead of a daemon: 1 is short, 2 medium, 3 long; 0 is a daemon.
     """
 
     resource: str
@@ -57,6 +59,7 @@ class Daemon:
     limits: Mapping[str, int] = field(default_factory=dict)
     percentage: int = 0
     multi_user: bool = False
+    time_slice: int = 0
 
     @property
     def is_of_claim(self) -> bool:
@@ -87,6 +90,7 @@ def check(daemon: Daemon) -> None:
         or ".." in daemon.resource
         or not all(UUID.fullmatch(uuid) for uuid in daemon.uuids)
         or not all(INDEX.fullmatch(index) for index in daemon.limits)
+        or not 0 <= daemon.time_slice <= LONG
     ):
         raise ValueError("no MPS daemon")
 
@@ -94,7 +98,7 @@ def check(daemon: Daemon) -> None:
 def from_json(value: object) -> Daemon:
     """Return a daemon from JSON data; ValueError if it is none."""
     if isinstance(value, dict):  # an earlier version has not written all fields
-        value = {"multi_user": False, **value}
+        value = {"multi_user": False, "time_slice": 0, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nvct import typed
-from nvct.agent.mps.control import Control
+from nvct.agent.mps.control import Control, TimeSlice
 from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
@@ -85,7 +85,8 @@ class Keeper:
                     self._in_turn(name, kept.control.end)
         for name, daemon in by_name.items():
             if name not in self._kept:
-                self._kept[name] = Kept(Control(daemon, self._place))
+                control = TimeSlice if daemon.time_slice else Control
+                self._kept[name] = Kept(control(daemon, self._place))
 
     def stop(self) -> None:
         """Stop the daemons; another keeper may start them in the same folders."""
