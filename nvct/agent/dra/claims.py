@@ -16,7 +16,7 @@ from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.slices import GROUP
 from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import Kind, Object
-from nvct.agent.nvml.host_verbs import UID
+from nvct.agent.nvml.host_verbs import OBJECT, UID
 from nvct.errors import HostError, RequestError
 
 TYPE_CHECKING = False
@@ -116,9 +116,13 @@ def is_allocated(claim: Object) -> bool:
 
 
 def pod_claim(claim: Object) -> str:
-    """Return how the pod calls a claim that is made of a template, "" for another claim."""
+    """Return how the pod calls a claim that is made of a template, "" for another claim.
+
+    A user can write another text than Kubernetes does on a claim of his own: that is no name.
+    """
     annotations = claim["metadata"].get("annotations") or {}
-    return str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+    name = str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+    return name if OBJECT.fullmatch(name) else ""
 
 
 def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
@@ -140,7 +144,9 @@ def _allocated(device: str, is_admin: bool, results: Sequence[Object]) -> Alloca
     requests = tuple(dict.fromkeys(map(_request, names)))
     consumed = tuple(dict.fromkeys(_consumed(result) for result in results))
     shares = tuple(
-        (_request(result["request"]), result["shareID"]) for result in results if "shareID" in result
+        (_request(result["request"]), result["shareID"])
+        for result in results
+        if "shareID" in result
     )
     return Allocated(device, requests, is_admin, names, consumed, shares)
 

@@ -224,7 +224,7 @@ class Preparer:
                     await self._take_from(holder, claim)
             try:
                 made = await self._make(claim)
-            except NvctError:
+            except Exception:
                 with contextlib.suppress(NvctError):  # the first error counts
                     await self._let_go(ref.uid)
                 raise

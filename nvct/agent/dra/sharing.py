@@ -34,6 +34,8 @@ TIME_SLICING, MPS = "TimeSlicing", "MPS"
 INTERVALS = ("Default", "Short", "Medium", "Long")
 CLASS = "FromClass"
 MIG = "MIG-"
+MOST = 1 << 50
+"""Bytes: no GPU has more."""
 
 
 class Config(NamedTuple):
@@ -213,7 +215,8 @@ def _config(parameters: object) -> Config:
     if strategy == MPS:
         return Config(kind, limits=limits_of({} if table is None else table))
     sliced = _checked({} if table is None else table, ("interval",), "sharing.timeSlicingConfig")
-    interval = sliced.get("interval") or INTERVALS[0]
+    interval = sliced.get("interval")
+    interval = INTERVALS[0] if interval is None else interval
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
     number = INTERVALS.index(interval)
@@ -286,8 +289,8 @@ def _mib(value: object, name: str) -> int:
     number = quantity.parse(str(value)) if is_text else None
     if number is None:
         raise RequestError(f"{name} is no quantity: {value!r}", hint="such as 4Gi or 512Mi")
-    if number < MIB:
-        raise RequestError(f"{name} is {value}, less than 1Mi", hint="memory counts in whole MiB")
+    if not MIB <= number <= MOST:
+        raise RequestError(f"{name} is {value}, not 1Mi to 1Pi", hint="memory counts in whole MiB")
     return int(number) // MIB
 
 

@@ -78,9 +78,12 @@ class FakeKubelet:
             raise RefusedError(of_claim.error)
         return [
             PreparedDevice(
-                tuple(one.request_names), one.pool_name, one.device_name,
-                tuple(one.cdi_device_ids), one.share_id,
-            )  # fmt: skip
+                requests=tuple(one.request_names),
+                pool=one.pool_name,
+                device=one.device_name,
+                cdi=tuple(one.cdi_device_ids),
+                share=one.share_id,
+            )
             for one in of_claim.devices
         ]
 

@@ -20,6 +20,7 @@ from tests.unit.agent.dra.fake_kubelet import RefusedError
 from tests.unit.agent.dra.test_mps import LIMIT, PERCENTAGE, Lab, lab, node
 from tests.unit.agent.dra.test_prepare import CLAIM
 from tests.unit.agent.dra.test_shares import SIZE, allocate, pid, refused, resource
+from tests.unit.agent.dra.test_sharing import config
 
 __all__ = ["lab", "node"]
 MOST = "15360Mi"
@@ -27,7 +28,9 @@ MOST = "15360Mi"
 
 
 def results(lab: Lab, claim: str) -> list[Object]:
-    found = lab.api.objects[CLAIM.plural, "ns", claim]["status"]["allocation"]["devices"]["results"]
+    found = lab.api.objects[CLAIM.plural, "ns", claim]["status"]["allocation"]["devices"][
+        "results"
+    ]
     assert isinstance(found, list)
     return found
 
@@ -142,3 +145,41 @@ async def test_a_daemon_that_a_client_has_ended_is_back_with_its_limit(lab: Lab)
         assert allocate(lab, "part", "5001M") == "out of memory: limit 5000M"
         assert lab.modes()[0] == "E"
         await lab.kubelet.unprepare(claim)
+
+
+@pytest.mark.parametrize("named", ["../../../etc", "A", "a" * 300, "a/b", "a\nb"])
+async def test_an_annotation_of_a_users_claim_is_no_path(lab: Lab, named: str) -> None:
+    """Whoever makes a claim can write what the controller writes on claims of templates."""
+    async with lab.agent() as made:
+        made._preparer.has_metadata = True
+        claim = lab.allocate("odd", "gpu-0", sharing=config())
+        metadata = lab.api.objects[CLAIM.plural, "ns", "odd"]["metadata"]
+        metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": named}
+        await lab.kubelet.prepare(claim)
+        (path,) = [
+            mount["containerPath"] for edits in lab.spec("odd").values()
+            for mount in edits.get("mounts", ())
+        ]  # fmt: skip
+        assert path == (
+            "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/odd/req-0/"
+            "gpu.nvidia.com-metadata.json"
+        )
+        await lab.kubelet.unprepare(claim)
+
+
+async def test_a_claim_that_cannot_be_written_stops_no_other_one(lab: Lab) -> None:
+    """Such as one that an earlier version has in its journal."""
+    async with lab.agent():
+        claim = lab.allocate("odd", "gpu-0", sharing=config())
+        await lab.kubelet.prepare(claim)
+    path = lab.folder / f"plugins/{DRIVER}/{FILE}"
+    path.write_text(path.read_text().replace('"pod_claim": ""', '"pod_claim": "../../etc"'))
+    async with lab.agent() as made:
+        await made._preparer.reconcile()
+        other = lab.allocate("other", "gpu-1", sharing=config())
+        await lab.kubelet.prepare(other)
+        await made._preparer.reconcile()
+        assert "claim ns/odd cannot be written" in await refused(lab, claim)
+        for one in (claim, other):
+            await lab.kubelet.unprepare(one)
+        assert lab.journal() == []

@@ -225,7 +225,9 @@ def check(lab: Lab) -> None:
     """Compare the claims of the journal with what GPUs have."""
     known = Journal(f"{lab.folder}/plugins/{DRIVER}").load().values()
     for gpu in {entry.gpu for claim in known for entry in claim.entries}:
-        shares = [claim.share.share_mib for claim in known if claim.share and claim.share.gpu == gpu]
+        shares = [
+            claim.share.share_mib for claim in known if claim.share and claim.share.gpu == gpu
+        ]
         wholes = [claim for claim in known if not claim.share and gpu in gpus_of(claim)]
         assert len(set(shares)) <= 1
         assert sum(shares) <= 15360

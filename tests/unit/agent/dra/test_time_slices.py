@@ -11,8 +11,8 @@ import pytest
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.test_mps import Lab, lab, node, uuids
 from tests.unit.agent.dra.test_prepare import CLAIM
-from tests.unit.agent.dra.test_sharing import config
 from tests.unit.agent.dra.test_shares import refused
+from tests.unit.agent.dra.test_sharing import config
 
 __all__ = ["lab", "node"]
 
@@ -37,7 +37,9 @@ class Smi:
 
     def refuse(self) -> None:
         refuses = "echo Not Supported; exit 3\n"
-        self.path.write_text(f'{self.script}[ "$1" = compute-policy ] && {{ {refuses}}}\n{self.real}')
+        self.path.write_text(
+            f'{self.script}[ "$1" = compute-policy ] && {{ {refuses}}}\n{self.real}'
+        )
 
     def slices(self) -> list[tuple[str, str]]:
         lines = [line.split() for line in self.calls.read_text().splitlines()]

@@ -157,7 +157,8 @@ def test_limits_that_root_in_a_container_has_raised_are_set_back(
     look(kept)
     assert allocate() == "allocated: limit 81920M"
 
-    monkeypatch.setattr(time, "monotonic", lambda at=time.monotonic() + keeper.AGAIN_S: at)
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + keeper.AGAIN_S)
     look(kept)
 
     assert kept.state == {GPU: ""}
