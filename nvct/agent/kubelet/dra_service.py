@@ -45,6 +45,7 @@ class PreparedDevice(NamedTuple):
     pool: str
     device: str
     cdi: tuple[str, ...]  # the CDI devices that give it to a container
+    share: str = ""  # the id of a share of it, "" if one claim has all of it
 
 
 class Driver(Protocol):
@@ -120,7 +121,7 @@ def _claims(driver: Driver) -> dict[str, Handler]:
             for one in devices or ():
                 answer.devices.add(
                     request_names=one.requests, pool_name=one.pool, device_name=one.device,
-                    cdi_device_ids=one.cdi,
+                    cdi_device_ids=one.cdi, share_id=one.share or None,
                 )  # fmt: skip
         return response
 

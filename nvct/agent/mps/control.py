@@ -202,6 +202,42 @@ class Control:
         return answer
 
 
+class TimeSlice(Control):
+    """The time slice of a claim's GPUs, set by the driver's own program, and set back.
+
+    It is kept as a daemon is. Only a claim that has the GPUs alone asks for one.
+    """
+
+    _is_set = False
+
+    def is_alive(self) -> bool:
+        """Return whether this process has set it."""
+        return self._is_set
+
+    def start(self) -> None:
+        """Set it."""
+        shm.make_folders(self._place, self.daemon)  # the program runs where a daemon would
+        self._set(self.daemon.time_slice)
+        self._is_set = True
+
+    def set_limits(self) -> None:
+        """Do nothing: there are no clients."""
+
+    def difference(self, *, thorough: bool) -> str:  # noqa: ARG002
+        """Return "": the program cannot show one GPU's time slice in a form of its own."""
+        return ""
+
+    def stop(self) -> None:
+        """Set the default again."""
+        with contextlib.suppress(HostError):  # a GPU that is gone has none
+            self._set(0)
+        self._is_set = False
+
+    def _set(self, number: int) -> None:
+        for uuid in self.daemon.uuids:
+            self._run(SMI, "compute-policy", "-i", uuid, "--set-timeslice", str(number))
+
+
 def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:
     """Return what a program says to a command, a byte more than ANSWER if that is not all."""
     if child.stdin is None or child.stdout is None:

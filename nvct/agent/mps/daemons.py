@@ -30,6 +30,7 @@ CLAIMS = "gpu.nvidia.com/"
 """The beginning of a claim's name, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
+LONG = 3
 MOST = 256  # More daemons are not kept: each is a process
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
@@ -49,6 +50,8 @@ class Daemon:
     # whether clients of several users run at the same time, if the program can that; else those of
     # one user wait for the end of the others
     multi_user: bool = False
+    # of the GPUs instead of a daemon: 1 is short, 2 medium, 3 long; 0 is a daemon
+    time_slice: int = 0
 
     @property
     def is_of_claim(self) -> bool:
@@ -79,6 +82,7 @@ def check(daemon: Daemon) -> None:
         or ".." in daemon.resource
         or not all(UUID.fullmatch(uuid) for uuid in daemon.uuids)
         or not all(INDEX.fullmatch(index) for index in daemon.limits)
+        or not 0 <= daemon.time_slice <= LONG
     ):
         raise ValueError("no MPS daemon")
 
@@ -86,7 +90,7 @@ def check(daemon: Daemon) -> None:
 def from_json(value: object) -> Daemon:
     """Return a daemon from JSON data; ValueError if it is none."""
     if isinstance(value, dict):  # an earlier version has not written all fields
-        value = {"multi_user": False, **value}
+        value = {"multi_user": False, "time_slice": 0, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon

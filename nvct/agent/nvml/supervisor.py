@@ -64,7 +64,7 @@ ENGINE = "engine"
 MPS = "mps"  # The verb of MPS control daemons: see `nvct.agent.mps.keeper`
 HELLO = "hello"
 """The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
-PROTOCOL = 2  # Another number for each change of what the verbs take and answer
+PROTOCOL = 3  # Another number for each change of what the verbs take and answer
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
