@@ -207,7 +207,7 @@ class Plugin:
         if event == POST_CREATED:
             self._accounts.add(change.pod, change.container)
         elif event == POST_STARTED:
-            self._accounts.start(change.container)
+            self._accounts.start(change.pod, change.container)
         elif event in (STOPPED, REMOVED):
             self._accounts.remove(change.container)
         return b""
