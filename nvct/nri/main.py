@@ -26,13 +26,12 @@ from nvct.container.request.kubelet_record import FOLDER
 from nvct.container.settings import default_for
 from nvct.errors import HostError, NvctError, UsageError, line, printable, shortened
 from nvct.kernel.calls import give_up_capabilities
-from nvct.nri import nri_pb2 as api
 from nvct.nri.plugin import KUBELET, Options, Plugin
 from nvct.nri.ttrpc import TEXT_LIMIT, Connection
 from nvct.paths import NRI_DIR
 from nvct.version import __version__
 
-NAME = "nvct"
+NAME, PROGRAM = "nvct", "nvct-nri"
 SOCKET = "/var/run/nri/nri.sock"
 SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
 """Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
@@ -72,16 +71,15 @@ class Settings:
     def __call__(self) -> tuple[Config, NvctError | None]:
         """Return the configuration in force, the last valid one; else the defaults, and why."""
         fact = fingerprints.take_file(self._path, time.time_ns())
-        if fact != self._fact:
-            self._fact = fact
-            try:
-                self._config = load.load(self._path), None
-            except NvctError as error:
-                say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
-                if not self._is_valid:
-                    self._config = default_for(self._path), error
-            else:
-                self._is_valid = True
+        if fact == self._fact:
+            return self._config
+        self._fact = fact
+        try:
+            self._config, self._is_valid = (load.load(self._path), None), True
+        except NvctError as error:
+            say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
+            if not self._is_valid:
+                self._config = default_for(self._path), error
         return self._config
 
 
@@ -94,9 +92,8 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
     plugin.prepare()
     with connect() as sock:
         connection = Connection(sock, plugin.methods, plugin.answered)
-        request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
         try:
-            connection.call("RegisterPlugin", request.SerializeToString())
+            connection.register(name, index)
             connection.serve()
         finally:
             plugin.lost()
@@ -177,9 +174,9 @@ def check(options: Sequence[str]) -> None:
         NvctError: the program would end with it.
     """
     try:
-        values = program.make_context(f"{NAME}-nri", [*options]).params
+        values = program.make_context(PROGRAM, [*options]).params
     except click.ClickException as error:
-        raise UsageError(f"{NAME}-nri: {error.format_message()}") from error
+        raise UsageError(f"{PROGRAM}: {error.format_message()}") from error
     _check_kubelet(values["rule"], values["kubelet"])
 
 
@@ -205,7 +202,7 @@ def serve_always(
             serve_once()
             problem = "the engine closed the connection"
         except NvctError as error:
-            problem = line(f"{NAME}-nri", error)
+            problem = line(PROGRAM, error)
         if plugin.is_refused():
             continue
         was_known, plugin.is_known = plugin.is_known, False
@@ -234,29 +231,25 @@ def _socket_of_engine(text: str) -> int:
     Raises:
         UsageError: it is none.
     """
-    try:
-        fd = int(text)
-        if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return fd
-    except (ValueError, OSError, OverflowError):
-        pass
+    with contextlib.suppress(ValueError, OSError, OverflowError):
+        if stat.S_ISSOCK(os.fstat(int(text)).st_mode):
+            return int(text)
     raise UsageError(f"{SOCKET_FD_ENV}={text!r} is no socket", hint="engines set it")
 
 
 def main() -> NoReturn:
     """Run the program."""
+    problem: NvctError
     try:
-        program(standalone_mode=False, prog_name=f"{NAME}-nri")
+        program(standalone_mode=False, prog_name=PROGRAM)
+        sys.exit(0)
     except click.ClickException as error:
-        refused = UsageError(
-            error.format_message().rstrip(".?"), hint=f"{NAME}-nri --help shows the options"
-        )
-        sys.stderr.write(f"{line(f'{NAME}-nri', refused)}\n")
-        sys.exit(2)
+        told = error.format_message().rstrip(".?")
+        problem, status = UsageError(told, hint=f"{PROGRAM} --help shows the options"), 2
     except NvctError as error:
-        sys.stderr.write(f"{line(f'{NAME}-nri', error)}\n")
-        sys.exit(1)
-    sys.exit(0)
+        problem, status = error, 1
+    sys.stderr.write(f"{line(PROGRAM, problem)}\n")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

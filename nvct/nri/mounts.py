@@ -25,11 +25,13 @@ from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES, Source
 from nvct.errors import HostError
 from nvct.linux.mountinfo import Mount, unescape
 from nvct.nri import nri_pb2 as api
+from nvct.nri.waiting import Reading
 from nvct.oci.bundle import clean
 from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR
 
 JUDGED_S = 0.5
-"""The longest time for a container's mounts: an engine ends a plugin that takes two seconds."""
+"""The longest time for a container's mounts."""
+LATE = f"it takes longer than {JUDGED_S} s"
 PATH_MAX = 4096
 MOUNTS = "/proc/self/mountinfo"
 DEV, RUN, VAR_RUN = "/dev", "/run", "/var/run"
@@ -154,15 +156,20 @@ class Node:
         with contextlib.suppress(HostError):  # then nothing is judged later
             found = view.place(names[0])
             names += view.names(found) if found else ()
-        for name in map(self._named, names):
-            if name != place:
-                yield name
+        yield from (name for name in map(self._named, names) if name != place)
 
     def _named(self, path: str) -> str:
         """Return a path by the name under which the plugin knows it."""
         for alias, name in self._aliases:
             if path == alias or path.startswith(f"{alias}/"):
                 path = name + path.removeprefix(alias) or "/"
+        return path
+
+    def _on_host(self, path: str) -> str:
+        """Return a path's name on the host, if it is in a root that has the host's files."""
+        path = self._named(path)
+        while root := next((root for root in self._roots if path.startswith(f"{root}/")), ""):
+            path = self._named(path.removeprefix(root))  # it may be in itself
         return path
 
     def gives(self, path: str) -> bool:
@@ -177,6 +184,9 @@ class Node:
         folder = f"{path.rstrip('/')}/"
         return folder in self._holders or folder.startswith(self._closed)
 
+    def _matters(self, name: str) -> bool:
+        return self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/"))
+
     def source(self, path: str, view: View) -> str:
         """Return what a source is on the host, if that gives devices or is the kernel's.
 
@@ -189,21 +199,26 @@ class Node:
             return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
             return clean(OF_KERNEL[found.kind] + found.path)
-        inner = path
-        while root := next((root for root in self._roots if inner.startswith(f"{root}/")), ""):
-            inner = self._named(inner.removeprefix(root))  # it may be in itself
-        for name in (inner, *view.names(found), *view.held(found)):
-            if self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/")):
-                return name
-        return path
+        names = (self._on_host(path), *view.names(found), *view.held(found))
+        return next(filter(self._matters, names), path)
 
-    def judge(self, pod: api.PodSandbox, mounts: Iterable[api.Mount]) -> Judged:
-        """Return what mounts show; what cannot be judged, or not in time, gives every device."""
+    def judge(
+        self, pod: api.PodSandbox, mounts: Iterable[api.Mount], of_cdi: Iterable[str] = ()
+    ) -> Judged:
+        """Return what mounts show; what cannot be judged, or not in time, gives every device.
+
+        Args:
+            of_cdi: sources of CDI devices, which count by their names: root has written them.
+        """
         until = time.monotonic() + JUDGED_S
+        known = {
+            path for path in map(clean, of_cdi)
+            if not self._matters(self._on_host(path)) and not path.startswith(self._pods)
+        }  # fmt: skip
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
         for mount in mounts:
             path = _source(mount)
-            if path and not self._is_own(path, pod):
+            if path and path not in known and not self._is_own(path, pod):
                 key = path, tuple(word for word in HELD if word in mount.options)
                 sought.setdefault(key, mount.source)
         view = self.view((path for path, _ in sought), until)
@@ -247,13 +262,25 @@ class View:
             HostError: it is.
         """
         if time.monotonic() > self._until:
-            raise HostError(f"it takes longer than {JUDGED_S} s")
+            raise HostError(LATE)
 
     @cached_property
     def _mounts(self) -> dict[str, str]:
-        """The mounts in which the paths are, by targets; a later one covers an earlier one."""
+        """The mounts in which the paths are, by targets; a later one covers an earlier one.
+
+        A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
+        """
+        if self._mountinfo is not None:
+            return self._among(self._mountinfo.split("\n"))
+        if self._until == inf:
+            return self._among(self._lines())
+        reading = Reading(lambda: self._among(self._lines()), self._until - time.monotonic())
+        mounts: dict[str, str] = reading.result(HostError(LATE))
+        return mounts
+
+    def _among(self, lines: Iterable[str]) -> dict[str, str]:
         mounts: dict[str, str] = {}
-        for line in self._lines() if self._mountinfo is None else self._mountinfo.split("\n"):
+        for line in lines:
             target = unescape((*line.split(" ", 5), *[""] * 5)[4])
             folder = f"{target.rstrip('/')}/"
             at = bisect_left(self._sought, folder)
@@ -269,7 +296,7 @@ class View:
         try:
             with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
                 for number, line in enumerate(file):
-                    if number % 512 == 0:
+                    if number % 32 == 0:
                         self.check_time()
                     yield line.rstrip("\n")
         except OSError as error:
@@ -294,15 +321,15 @@ class View:
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
-        roots = []
+        roots = {}
         for folder in self._folders:
             place = self.place(folder)
             if place is not None:
                 on_host, within = folder.split("/"), place.path.rstrip("/").split("/")
                 while len(within) > 1 and len(on_host) > 1 and on_host[-1] == within[-1]:
                     del on_host[-1], within[-1]
-                roots.append((place.system, "/".join(within), "/".join(on_host)))
-        return list(dict.fromkeys(roots))
+                roots[place.system, "/".join(within), "/".join(on_host)] = None
+        return [*roots]
 
     def names(self, place: Place) -> Iterator[str]:
         """Yield the paths of the host that a place may have."""
@@ -334,6 +361,5 @@ def _source(mount: api.Mount) -> str:
 
 def _has_settings(source: str, options: Iterable[object]) -> bool:
     """Report whether a source has control groups or settings of the kernel that can be written."""
-    is_kernel_s = f"{source}/".startswith("/sys/")
     shown = [Source(source, [*options])]
-    return is_kernel_s and bool(host_view.way_to_settings(shown, SHOWN))
+    return f"{source}/".startswith("/sys/") and bool(host_view.way_to_settings(shown, SHOWN))

@@ -285,8 +285,9 @@ class Plugin:
         def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            mounts = *made.mounts, *adjust.mounts, *adjustments.mounts(edits)
-            result = self._node.judge(pod, mounts)
+            of_cdi = [*adjustments.mounts(edits)]
+            mounts = *made.mounts, *adjust.mounts, *of_cdi
+            result = self._node.judge(pod, mounts, [mount.source for mount in of_cdi])
             return container.bundle(pod, made, adjust, edits, result), result.way
 
         def check(policy: Config, trouble: NvctError | None) -> None:
