@@ -10,6 +10,7 @@ the plugin does not see the host's files but those of CDI, nodes and procfs; the
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection
 
@@ -45,11 +46,15 @@ UUIDS = ("GPU-", "MIG-")
 
 
 class KnownHost(Host):
-    """Access to the plans of this host."""
+    """Access to the plans of this host.
+
+    Attributes:
+        sources: what specifications of GPUs mount, such as the driver's files.
+    """
 
     __slots__ = (
         "_files", "_known", "_of_gpus", "_plans", "_reading", "_settings", "_until",
-        "awaits_driver",
+        "awaits_driver", "sources",
     )  # fmt: skip
 
     def __init__(self, settings: Config, config_path: str) -> None:
@@ -60,6 +65,7 @@ class KnownHost(Host):
         self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
         self._known = plans.Known()
         self._of_gpus: set[str] = set()
+        self.sources: set[str] = set()
         self._reading: Reading | None = None
         self._until = 0.0
         self.awaits_driver = pci.count(live_host.roots_of(settings)) > 0
@@ -158,6 +164,7 @@ class KnownHost(Host):
         plan = {**plan, "facts": [*facts, *of_files, *plans.version_fingerprints(roots)]}
         devices = [Device(plan, name) for name in plan["devices"] if CLAIM not in name]
         self._of_gpus = {d.names[0] for d in devices if d.kind == GPU_KIND or d.gpus}
+        self.sources = _sources(plan, self._of_gpus)
         self._files, self._plans["registry"], self._until = files, plan, 0.0
         return plan
 
@@ -188,3 +195,12 @@ class KnownHost(Host):
             for name in (gpu.uuid, str(index), gpu.bus_id)
         }
         return {**plan, "facts": named["facts"], "parents": parents}  # type: ignore[typeddict-item]
+
+
+def _sources(plan: model.Plan, names: Collection[str]) -> set[str]:
+    devices = [plan["devices"][name] for name in names]
+    edits = [plan["edits"][index] for index in {device["edits"] for device in devices}]
+    edits += [plan["specs"][index]["edits"] for index in {device["spec"] for device in devices}]
+    edits += [part for each in edits for part in each.get("parts", {}).values()]
+    texts = {text for each in edits for _, text in each["mounts"]}
+    return {str(json.loads(text).get("source", "")) for text in texts}

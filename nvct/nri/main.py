@@ -45,6 +45,8 @@ enforce  such a pod is refused, by a sentence in its events"""
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
 LONGEST_S = 300.0
+PRIORITY = -10
+"""As of nice(1), where the plugin may have one: 100 pods that start leave no CPU."""
 LOST = (
     "the engine ended the connection while it told its containers, {} in a row: has it stopped"
     " itself? Its log says why; containerd does if a pod's variables are too large for a message"
@@ -157,6 +159,8 @@ def program(*, nri_socket: str, nri_plugin_index: int, **more: object) -> None:
     signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
+    with contextlib.suppress(OSError):  # an engine ends a plugin that takes two seconds
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     give_up_capabilities()
     index = os.environ.get(INDEX_ENV) or f"{nri_plugin_index:02}"
     name = os.environ.get(NAME_ENV) or NAME

@@ -203,22 +203,19 @@ class Node:
         return next(filter(self._matters, names), path)
 
     def judge(
-        self, pod: api.PodSandbox, mounts: Iterable[api.Mount], of_cdi: Iterable[str] = ()
+        self, pod: api.PodSandbox, mounts: Iterable[api.Mount], known: Collection[str] = ()
     ) -> Judged:
         """Return what mounts show; what cannot be judged, or not in time, gives every device.
 
         Args:
-            of_cdi: sources of CDI devices, which count by their names: root has written them.
+            known: sources of GPUs' specifications. They count by their names: root writes these.
         """
         until = time.monotonic() + JUDGED_S
-        known = {
-            path for path in map(clean, of_cdi)
-            if not self._matters(self._on_host(path)) and not path.startswith(self._pods)
-        }  # fmt: skip
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
         for mount in mounts:
             path = _source(mount)
-            if path and path not in known and not self._is_own(path, pod):
+            is_known = path in known and not self._matters(self._on_host(path))
+            if path and not is_known and not self._is_own(path, pod):
                 key = path, tuple(word for word in HELD if word in mount.options)
                 sought.setdefault(key, mount.source)
         view = self.view((path for path, _ in sought), until)

@@ -281,9 +281,8 @@ class Plugin:
         def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            of_cdi = container.mounts(edits)
-            mounts = *made.mounts, *adjust.mounts, *of_cdi
-            result = self._node.judge(pod, mounts, [mount.source for mount in of_cdi])
+            mounts = *made.mounts, *adjust.mounts, *container.mounts(edits)
+            result = self._node.judge(pod, mounts, host.sources)
             return container.bundle(pod, made, adjust, edits, result), result.way
 
         if is_checked:
