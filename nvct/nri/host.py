@@ -24,7 +24,6 @@ from nvct.container.plan.store import Store
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, Device, devices_of
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.gpu import pci
 from nvct.nri.waiting import Reading
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
@@ -53,8 +52,8 @@ class KnownHost(Host):
     """
 
     __slots__ = (
-        "_files", "_known", "_of_gpus", "_plans", "_reading", "_settings", "_until",
-        "awaits_driver", "sources",
+        "_files", "_has_gpu", "_known", "_of_gpus", "_plans", "_reading", "_settings", "_until",
+        "sources",
     )  # fmt: skip
 
     def __init__(self, settings: Config, config_path: str) -> None:
@@ -68,7 +67,11 @@ class KnownHost(Host):
         self.sources: set[str] = set()
         self._reading: Reading | None = None
         self._until = 0.0
-        self.awaits_driver = pci.count(live_host.roots_of(settings)) > 0
+        self._has_gpu = super().has_gpu(settings.sys_root)
+
+    def has_gpu(self, sys_root: str) -> bool:
+        """Report whether there was a GPU when config.toml was read; see `Host.has_gpu`."""
+        return self._has_gpu
 
     def prepare(self) -> None:
         """Compile the plans before somebody waits for them."""
