@@ -107,10 +107,8 @@ def _connect(path: str) -> socket.socket:
         sock.connect(path)
     except OSError as error:
         sock.close()
-        raise HostError(
-            f"no engine answers at {path}: {error.strerror or error}",
-            hint="is NRI enabled in its configuration?",
-        ) from error
+        why, hint = error.strerror or error, "is NRI enabled in its configuration?"
+        raise HostError(f"no engine answers at {path}: {why}", hint=hint) from error
     return sock
 
 
@@ -190,9 +188,7 @@ def _check_kubelet(rule: str, folder: str) -> None:
 
 
 def serve_always(
-    serve_once: Callable[[], None],
-    plugin: Plugin,
-    sleep: Callable[[float], None] = time.sleep,
+    serve_once: Callable[[], None], plugin: Plugin, sleep: Callable[[float], None] = time.sleep
 ) -> NoReturn:
     """Serve one connection after the other.
 
@@ -230,11 +226,6 @@ def _end(*_: object) -> NoReturn:
 
 
 def _socket_of_engine(text: str) -> int:
-    """Return the number of the socket that an engine has left to this process.
-
-    Raises:
-        UsageError: it is none.
-    """
     with contextlib.suppress(ValueError, OSError, OverflowError):
         if stat.S_ISSOCK(os.fstat(int(text)).st_mode):
             return int(text)

@@ -17,6 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from io import StringIO
 from math import inf
 from typing import NamedTuple
 
@@ -92,11 +93,8 @@ class Place(NamedTuple):
     path: str
 
 
-class Judged(NamedTuple):
-    """Sources on the host that show single devices, or what gives every device, in words."""
-
-    sources: list[str]
-    way: str
+Judged = tuple[list[str], str]
+"""Sources on the host that show single devices; or what gives every device, in words."""
 
 
 class Node:
@@ -136,7 +134,6 @@ class Node:
         return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
 
     def _seen(self, path: str) -> str:
-        """Return a path, which may be below the kubelet's folder, without a link to that."""
         path = self._named(path)
         if path.startswith(f"{self._kubelet}/"):
             return self._real[self._kubelet] + path.removeprefix(self._kubelet)
@@ -225,11 +222,11 @@ class Node:
                 view.check_time()
                 source = self.source(path, view)
                 if self.gives(source) or _has_settings(source, held):
-                    return Judged([], f"the mount of {shown}")
+                    return [], f"the mount of {shown}"
                 sources.append(source)
         except HostError as error:
-            return Judged([], f"mounts that nvct cannot judge ({error.message})")
-        return Judged(sources, "")
+            return [], f"mounts that nvct cannot judge ({error.message})"
+        return sources, ""
 
 
 class View:
@@ -253,11 +250,7 @@ class View:
         self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
 
     def check_time(self) -> None:
-        """Check that it is not too late.
-
-        Raises:
-            HostError: it is.
-        """
+        """Raise HostError if it is too late."""
         if time.monotonic() > self._until:
             raise HostError(LATE)
 
@@ -267,37 +260,33 @@ class View:
 
         A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
         """
-        if self._mountinfo is not None:
-            return self._among(self._mountinfo.split("\n"))
-        if self._until == inf:
-            return self._among(self._lines())
-        reading = Reading(lambda: self._among(self._lines()), self._until - time.monotonic())
+        if self._mountinfo is not None or self._until == inf:
+            return self._read()
+        reading = Reading(self._read, self._until - time.monotonic())
         mounts: dict[str, str] = reading.result(HostError(LATE))
         return mounts
 
-    def _among(self, lines: Iterable[str]) -> dict[str, str]:
+    def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
-        for line in lines:
-            target = unescape((*line.split(" ", 5), *[""] * 5)[4])
-            folder = f"{target.rstrip('/')}/"
-            at = bisect_left(self._sought, folder)
-            if at < len(self._sought) and self._sought[at].startswith(folder):
-                mounts[target] = line
+        try:
+            with StringIO(self._mountinfo) if self._mountinfo is not None else open(
+                MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
+            ) as lines:
+                for number, line in enumerate(lines):
+                    if number % 32 == 0:
+                        self.check_time()
+                    target = unescape((*line.split(" ", 5), *[""] * 5)[4])
+                    folder = f"{target.rstrip('/')}/"
+                    at = bisect_left(self._sought, folder)
+                    if at < len(self._sought) and self._sought[at].startswith(folder):
+                        mounts[target] = line.rstrip("\n")
+        except OSError as error:
+            raise HostError(f"{MOUNTS} cannot be read: {error}") from error
         return mounts
 
     @cached_property
     def _depth(self) -> int:
         return max((target.count("/") for target in self._mounts), default=0) + 1
-
-    def _lines(self) -> Iterator[str]:
-        try:
-            with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-                for number, line in enumerate(file):
-                    if number % 32 == 0:
-                        self.check_time()
-                    yield line.rstrip("\n")
-        except OSError as error:
-            raise HostError(f"{MOUNTS} cannot be read: {error}") from error
 
     def place(self, path: str) -> Place | None:
         """Return where a path is, None if no mount is seen.

@@ -282,8 +282,8 @@ class Plugin:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
             mounts = *made.mounts, *adjust.mounts, *container.mounts(edits)
-            result = self._node.judge(pod, mounts, host.sources)
-            return container.bundle(pod, made, adjust, edits, result), result.way
+            found = self._node.judge(pod, mounts, host.sources)
+            return container.bundle(pod, made, adjust, edits, found), found[1]
 
         if is_checked:
             self._check(*judged(), settings, host, trouble)

@@ -141,7 +141,7 @@ def test_a_root_in_a_subvolume_is_the_root() -> None:
 def test_what_the_runtime_mounts_in_another_way_gives_every_device() -> None:
     def is_wide(*mounts: tuple[str, str, str]) -> bool:
         each = [api.Mount(source=s, type=t, options=o.split(",")) for s, t, o in mounts]
-        return bool(Node(KUBELET).judge(api.PodSandbox(), each).way)
+        return bool(Node(KUBELET).judge(api.PodSandbox(), each)[1])
 
     held = ("/sys/class", "bind", "rbind,ro")
     assert not is_wide(held, ("proc", "proc", "nosuid"), ("tmpfs", "tmpfs", "mode=755"))
