@@ -102,7 +102,9 @@ class Lab(test_health.Lab):
         """Return the uid of a pod that runs, "" of one that is gone or about to go."""
         pod = self.cluster.api.find(f"{PODS}/{name}")
         runs = pod is not None and pod["status"]["phase"] == "Running"
-        return pod["metadata"]["uid"] if runs and "deletionTimestamp" not in pod["metadata"] else ""
+        return (
+            pod["metadata"]["uid"] if runs and "deletionTimestamp" not in pod["metadata"] else ""
+        )
 
     def run(self, name: str, grace_s: int = 1, **labels: str) -> int:
         """Start a pod with one GPU, and return the GPU's index; it ends after its grace period."""

@@ -150,7 +150,9 @@ def _releasing(record: Record, look: Look, now: float, rules: Rules) -> Record:
     waited_s = now - record.since
     if look.holders or look.unknown:
         reason = look.unknown or f"the GPU is in use: {'; '.join(look.holders or ())}"
-        return _failed(reason, now) if waited_s >= rules.release_s else replace(record, reason=reason)
+        return (
+            _failed(reason, now) if waited_s >= rules.release_s else replace(record, reason=reason)
+        )
     if look.holders is None and waited_s >= rules.release_s:
         reason = f"{look.health.reason}; it is not known which processes have it open"
         return _requested("reboot", reason, now)

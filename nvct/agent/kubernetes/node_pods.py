@@ -66,15 +66,15 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
-<<<<<<< HEAD
-        Args:
-            gpus: only these, by UUID; that there is no kubelet, is an error then.
+        <<<<<<< HEAD
+                Args:
+                    gpus: only these, by UUID; that there is no kubelet, is an error then.
 
         Raises:
-            HostError, NvmlError: the kubelet or NVML does not answer.
-=======
-        HostError or NvmlError if the kubelet or NVML does not answer. `gpus`: only these, by UUID.
->>>>>>> main
+                    HostError, NvmlError: the kubelet or NVML does not answer.
+        =======
+                HostError or NvmlError if the kubelet or NVML does not answer. `gpus`: only these, by UUID.
+        >>>>>>> main
         """
         if gpus is None and not self._kubelet.is_there():
             return []

@@ -93,7 +93,9 @@ def test_a_gpu_heals_by_rights_that_no_account_has_by_default(node: Cluster) -> 
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
         for name in ("fails", "stays"):
             node.api.create(PODS, asks("", f"{LIST}; sleep 600").manifest(name))
-        assert wait(lambda: all(UUID.findall(log_of(node, n)) for n in ("fails", "stays")), TIMEOUT_S)
+        assert wait(
+            lambda: all(UUID.findall(log_of(node, n)) for n in ("fails", "stays")), TIMEOUT_S
+        )
         (uuid,) = set(UUID.findall(log_of(node, "fails")))
         gpu = next(n for n in range(GPUS) if tree.gpu_uuid(machine.name, n) == uuid)
         node_changes.set_gpu(machine, gpu, ecc_uncorrected=1, recovery="reset")
