@@ -42,8 +42,7 @@ Say: TypeAlias = Callable[[str], None]
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
-    An earlier signal ends the installation and restores the engine, too. Raises NvctError if a
-    step failed; the engine has its former configuration.
+    An earlier signal or an NvctError ends the installation and restores the engine, too.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None

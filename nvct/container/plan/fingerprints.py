@@ -120,11 +120,7 @@ def _digest(path: str) -> str:
 
 
 def settle(fingerprints: list[Fingerprint], now_ns: int) -> bool:
-    """Replace matching hashes with the cheaper stat if their files are old enough.
-
-    Returns:
-        Whether any was replaced.
-    """
+    """Replace matching hashes of old files by the cheaper stat; return whether any was."""
     replaced = False
     for fingerprint in fingerprints:
         if fingerprint[0] == "hash":
