@@ -63,7 +63,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
                 say("the NRI plugin runs; waiting for a signal")
                 run_plugin(request.nri, request.config_toml)
             say("waiting for a signal")
-            wait_for_signal()
+            while True:
+                signal.pause()  # its handler raises Stopped
         except Stopped:
             say("told to end")
         if request.publish and daemon:
@@ -333,12 +334,6 @@ class Instance:
         ):
             folder.unlink(self._name)
         os.close(self._fd)
-
-
-def wait_for_signal() -> None:
-    """Wait for a signal, which raises Stopped."""
-    while True:
-        signal.pause()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
