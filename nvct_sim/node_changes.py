@@ -25,8 +25,7 @@ from nvct_sim.tree import KMSG, Node
 
 Fields: TypeAlias = "dict[str, str]"
 
-XID_EVENT = 8
-"""nvml.h: nvmlEventTypeXidCriticalError."""
+XID_EVENT = 8  # nvml.h: nvmlEventTypeXidCriticalError
 EVENT_FIELDS = ("gi", "ci")
 PROCESS_FIELDS = ("memory", "sm", "mem", "gi", "ci", "graphics")
 PERCENTS = ("sm", "mem")
@@ -92,8 +91,7 @@ def _check(fields: Fields, names: tuple[str, ...]) -> None:
 
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
-NOT_LOADED = "none"
-"""In place of the version, in the state of a node without the driver's modules."""
+NOT_LOADED = "none"  # In place of the version, in the state of a node without the driver's modules
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 

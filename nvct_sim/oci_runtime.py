@@ -26,8 +26,7 @@ NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
-PROGRAMS = "/run/nvct-sim/bin"
-"""The folder of this program, which is not the real runtime's."""
+PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""

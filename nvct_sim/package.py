@@ -21,8 +21,7 @@ from nvct.linux import ldcache
 from nvct_sim.elf_writer import MACHINES, shared_object
 
 STATE_LIBRARY = "libnvidia-simstate"
-MERGED = ("bin", "sbin", "lib", "lib64")
-"""Folders that are links to those of /usr."""
+MERGED = ("bin", "sbin", "lib", "lib64")  # Folders that are links to those of /usr
 
 
 class Library(NamedTuple):

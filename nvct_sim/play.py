@@ -35,8 +35,7 @@ from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
-INTERVAL_S = 0.5
-"""Between two values of a line."""
+INTERVAL_S = 0.5  # Between two values of a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +87,13 @@ def check(node: Node, steps: Sequence[Step]) -> None:
 def play(
     node: Node,
     steps: Sequence[Step],
-    tell: Callable[[str], None],
+    tell: Callable[[str], None],  # called with a line about each step
     *,
-    speed: float = 1.0,
+    speed: float = 1.0,  # how much faster than written
     sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,  # seconds that do not go back
 ) -> None:
-    """Carry out all steps at their times, `speed` times as fast; return after the last one.
-
-    `tell` is called with a line about each step. After an NvctError earlier changes stay.
-    """
+    """Carry out all steps at their times; NvctError if a change fails: those before it stay."""
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}
     for at_s, number in _moments(steps):
@@ -107,7 +103,7 @@ def play(
         step = steps[number]
         if number not in starts:
             tell(f"{at_s:8.1f} s  {step}")
-            gpu = node.state().gpu(int(step.change[1])) if step.over_s else None
+            gpu = step.over_s and node.state().gpu(int(step.change[1]))
             starts[number] = dict(gpu.fields) if gpu else {}
         part = (at_s - step.at_s) / step.over_s if step.over_s else 1.0
         node_changes.apply(node, step.change[0], _words(step, starts[number], part))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
-from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.errors import DocumentError, HostError, NvmlError, OSErrorsAs
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import NodeStat
@@ -212,11 +212,8 @@ def environment(replay: Replay) -> dict[str, str]:
     path = f"{replay.tree}/config.toml"
     folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
     values = {name: json.dumps(folder) for name, folder in folders.items()}
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    with OSErrorsAs(HostError, f"cannot write {path}"), open(path, "w", encoding="utf-8") as file:
+        file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
     return {"NVIDIA_CTK_CONFIG": path, "NVIDIA_CTK_CONFIG_FILE_PATH": path}
 
 

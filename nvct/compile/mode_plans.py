@@ -230,10 +230,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
 def by_name(
     inventory: Inventory, properties: Mapping[str, GpuProperties]
 ) -> dict[str, GpuProperties]:
-    """Return the properties of GPUs by each name of a device in a plan.
-
-    A MIG device has the properties of its GPU.
-    """
+    """Return properties of GPUs by each name of a device in a plan; a MIG device has its GPU's."""
     named: dict[str, GpuProperties] = {}
     for gpu in inventory.gpus:
         if gpu.uuid in properties:

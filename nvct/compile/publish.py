@@ -298,7 +298,7 @@ def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
 
 
 def write(
-    specs: dict[str, Spec],
+    specs: dict[str, Spec],  # by the suffix of the file name before its extension
     inventory: Inventory,
     request: Request,
     say: Callable[[str], None],

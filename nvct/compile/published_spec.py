@@ -17,7 +17,7 @@ from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.read import load
 from nvct.compile import live_host
 from nvct.compile.publish import WITH_HOOKS
-from nvct.config.model import Config
+from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
@@ -36,6 +36,8 @@ CHOICES = {
 }
 """The options that hold until others are chosen: the variable and the default of each."""
 HEAD = 1 << 16  # bytes
+NODES = ("nvidia", "nvidia-caps/")
+"""How paths of nodes begin, below /dev."""
 REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 """What nvidia-cdi-refresh.service sets for `nvct publish`."""
 
@@ -79,16 +81,17 @@ def options_of_file(path: str) -> dict[str, str]:
 
 
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
-    """Return fingerprints that change when a driver is installed, removed or loaded.
+    """Return fingerprints that change with the driver, its nodes, MIG devices and config.toml.
 
-    A path unit does not see changes while its service runs, so `nvct publish` compares these
-    before and after.
+    While its service runs, a path unit loses changes (systemd 252 and 259 did), so `nvct publish`
+    compares these before and after: what the units watch and a specification depends on.
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
-    files = [f"{roots.etc}/ld.so.cache"]
+    files = [settings.path or path_from(os.environ), f"{roots.etc}/ld.so.cache"]
     folders = ("/usr/bin", *machine_directories(os.uname().machine))
     files += [join(roots.driver_root, folder) for folder in folders]
     taken = [fingerprints.take_file(path, now) for path in files]
+    taken += [fingerprints.take("prefix", f"{roots.dev}/{name}") for name in NODES]
     return [*taken, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
 
 

@@ -231,8 +231,7 @@ def discover_with_fingerprints(
 ) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
-    Raises:
-        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
+    HostError if the machine changed during each of ATTEMPTS discoveries, or one of them failed.
     """
     for _ in range(ATTEMPTS):
         before = kernel_fingerprints(roots)

@@ -21,8 +21,6 @@ class Host:
     """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
-    awaits_driver = False
-    """Whether a GPU is there whose driver may be loaded later: wide rights count already."""
 
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
@@ -34,6 +32,14 @@ class Host:
         self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
+
+    def has_gpu(self, sys_root: str) -> bool:
+        """Report whether a GPU of NVIDIA is on the PCI bus, also without a driver."""
+        folder = f"{sys_root}/bus/pci/devices"
+        try:
+            return any(_is_gpu(f"{folder}/{name}") for name in posix.listdir(folder))
+        except OSError:
+            return False
 
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
@@ -123,6 +129,14 @@ class Host:
         except NvctError:
             return False
         return name in plan["devices"] or name in plan.get("conflicts", {})
+
+
+def _is_gpu(folder: str) -> bool:
+    """Report whether a PCI device of sysfs is a display controller (class 03h) of NVIDIA."""
+    from nvct.linux.files import read_bytes
+
+    vendor, base = (read_bytes(f"{folder}/{name}") for name in ("vendor", "class"))
+    return vendor.strip() == b"0x10de" and base.startswith(b"0x03")
 
 
 def _settle(plan: Plan) -> bool:

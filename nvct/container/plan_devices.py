@@ -102,12 +102,18 @@ class PlanDevices:
             return ""
 
     def drivers(self) -> dict[str, int]:
-        """Return the majors of character devices by the names of their drivers."""
+        """Return the majors of character devices by the names of their drivers.
+
+        NVIDIA's is among them if a GPU is there: it may be loaded later, and a container keeps
+        wide rights until then.
+        """
         from nvct.container.request.device_numbers import NVIDIA_MAJOR
         from nvct.linux.device_nodes import parse_proc_devices
 
-        awaited = {"nvidia": NVIDIA_MAJOR} if self._host.awaits_driver else {}
-        return awaited | parse_proc_devices(self._proc(NUMBERS[0]))
+        majors = parse_proc_devices(self._proc(NUMBERS[0]))
+        if NVIDIA_MAJOR not in majors.values() and self._host.has_gpu(self._config.sys_root):
+            majors["nvidia"] = NVIDIA_MAJOR
+        return majors
 
     def devices(self) -> list[Device]:
         """Return the GPUs and MIG devices of this host; NvctError without a plan."""

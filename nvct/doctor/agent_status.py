@@ -18,15 +18,12 @@ from nvct.host.nvml import messages, session
 Json: TypeAlias = Mapping[str, Any]
 
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
-LISTED = ("listed", "withdrawn")
-"""States of a resource that is as it should be."""
-RELEASED = ("released", "closing")
-"""States of NVML while the driver is being replaced."""
+LISTED = ("listed", "withdrawn")  # States of a resource that is as it should be
+RELEASED = ("released", "closing")  # States of NVML while the driver is being replaced
 WORKER_REMEDY = (
     "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
 )
-LEFT = ("refused", "yielded")
-"""States of a resource that another plugin has."""
+LEFT = ("refused", "yielded")  # States of a resource that another plugin has
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:

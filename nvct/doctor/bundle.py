@@ -25,7 +25,7 @@ from typing import Any
 
 from nvct.compile import live_host
 from nvct.doctor.node import Node
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
@@ -58,11 +58,9 @@ def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) ->
     taken = record.record(node.roots, options, ask_nvml=not hangs)
     redacted = document.redacted(taken, hostname=platform.node(), uuids=uuids)
     files |= {f"{SNAPSHOT}/{name}": data for name, data in document.entries(redacted)}
-    try:
+    with OSErrorsAs(HostError, f"cannot write {path}"):
         data = document.archived(sorted(files.items()))
         write_atomic(path, data, mode=0o600, follow=True)
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _texts(node: Node) -> Iterator[tuple[str, str]]:

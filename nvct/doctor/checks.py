@@ -29,8 +29,7 @@ from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.paths import AGENT_DIR
 
-AGENT_TASKS = ("device-plugin",)
-"""Tasks of the agent that pods need to get GPUs."""
+AGENT_TASKS = ("device-plugin",)  # Tasks of the agent that pods need to get GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Completed, Run
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import dev_char, device_nodes
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.model import Findings
@@ -77,7 +77,10 @@ class Driver:
 
 
 def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
-    """Return the driver, or why none works; `ready` is a driver container's file, "" for none."""
+    """Return the driver of this host, or the reason why none works.
+
+    `ready`: a file that a driver container must have written; "" for none.
+    """
     windows = f"{places.host_here.rstrip('/')}{WSL}"
     wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
@@ -103,11 +106,12 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 
 
 def components(ready: str, sys: str) -> dict[str, Finding]:
-    """Return the optional parts that a driver container loads, with their state; HostError."""
-    try:
+    """Return the status files of a driver container's optional parts: whether each is loaded.
+
+    HostError if the driver container's file cannot be read.
+    """
+    with OSErrorsAs(HostError, f"{ready} cannot be read"):
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
-    except OSError as error:
-        raise HostError(f"{ready} cannot be read: {error.strerror}") from error
     findings = {}
     for line in text.splitlines():
         key, _, value = line.partition(":" if ":" in line else "=")
@@ -134,6 +138,7 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
 
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:
+    """Return why nvidia-smi does not work in a root, "" if it does."""
     arguments = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
@@ -176,7 +181,10 @@ DEV_CHAR = "/host-dev-char"
 
 
 def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
-    """Make links, nodes and load modules if needed; HostError if the kernel lacks a major."""
+    """Make the links; load modules and make nodes if needed.
+
+    HostError if the kernel has no major for a node.
+    """
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here
     if found.is_host or found.dev_root == found.root:

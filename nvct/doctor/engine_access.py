@@ -21,12 +21,10 @@ from nvct.engine.model import Engine, State
 from nvct.engine.status import Status, is_nvidia
 from nvct.paths import CDI_SPEC_DIRS, DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_PROGRAM
 
-CDI_NAMES = {"crio": "cri-o"}
-"""Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
+CDI_NAMES = {"crio": "cri-o"}  # Names of `nvct.engine` that `nvct.cdi` spells otherwise
 VENDOR = ".nvidia.com"
 VERSION_ENV = "NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX"
-PODS = ("containerd", "crio")
-"""Engines of pods, which name a handler by a RuntimeClass."""
+PODS = ("containerd", "crio")  # Engines of pods, which name a handler by a RuntimeClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,11 @@ from nvct.mig import holders
 
 Say = Callable[[str], None]
 NAME = "doctor.journal"
-ALONE_S = 600.0
-"""Until one that changes engines gives way: their restarts may take minutes."""
+ALONE_S = 600.0  # Until one that changes engines gives way: their restarts may take minutes
 CHANGED = "somebody else changed it since"
 Rest = Callable[[Entry, PathState], PathState | None]
 """Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
-Needed = Callable[[Entry], str]
-"""Returns why a path must stay for now, "" if it need not."""
+Needed = Callable[[Entry], str]  # Returns why a path must stay for now, "" if it need not
 Tell = Callable[[Sequence[str]], None]
 """Tells others which paths were changed. If that was cut short, the next run does it again."""
 

@@ -242,13 +242,10 @@ INSTANCE = "anon_inode:inotify"
 WATCH = "inotify wd:"
 BUDGET_S = 0.25
 """For the count: a node with a thousand containers has some hundred thousand descriptors."""
-FEW_INSTANCES = 8
-"""What a kubelet with an engine and an agent opens."""
+FEW_INSTANCES = 8  # What a kubelet with an engine and an agent opens
 FEW_WATCHES = 1024
-MANY = 10
-"""Some of root's processes may be closed even to root; one of so many does not matter."""
-SHARE = 0.9
-"""Above this part of a limit, little is left."""
+MANY = 10  # Some of root's processes may be closed even to root; one of so many does not matter
+SHARE = 0.9  # Above this part of a limit, little is left
 
 
 @dataclass(slots=True)
@@ -312,10 +309,7 @@ def _limit(proc: str, name: str) -> int | None:
 
 
 def _count(proc: str, uid: int, budget_s: float) -> Used:
-    """Return what the processes of a user have open.
-
-    A process that ends meanwhile counts nothing.
-    """
+    """Return what a user's processes have open; one that ends meanwhile counts nothing."""
     used = Used()
     until = time.monotonic() + budget_s
     for pid in procfs.processes(proc):

@@ -41,8 +41,7 @@ COMMANDS = {
     Reason.CharacterLinksMissing: LINKS,
 }
 """The words after `nvct` of the command that does the same, by reason."""
-ORDER = (NODES, PUBLISH, LINKS)
-"""Nodes come first, because specifications name them."""
+ORDER = (NODES, PUBLISH, LINKS)  # Nodes come first, because specifications name them
 SPEC_MODE = 0o644
 WRITTEN = "Generated CDI spec "
 """Begins what `nvct publish` says of a file that the transaction writes, a moment later."""

@@ -22,14 +22,12 @@ from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import faults
 from nvct.host.nvml import session as sessions
 
-LIMIT = 256 << 10
-"""Characters of a text that are read, the last ones."""
+LIMIT = 256 << 10  # Characters of a text that are read, the last ones
 COLORS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)")
 QUOTED = re.compile(r"\\{1,16}([\"'`])|[“”]")
 BREAKS = re.compile(r"\\{1,16}r?\\{0,16}n|#012|\r\n?")
 """Line breaks as JSON and Go's %q write them, and as rsyslog does."""
-UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")
-"""What Go's encoding/json escapes: <, > and &."""
+UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")  # What Go's encoding/json escapes: <, > and &
 XID = re.compile(r"X(?:id|ID)(?: ?\([^)]{0,40}\))?(?:: ?|=| )(\d{1,4})\b")
 """As the kernel module writes it (Xid (PCI:0000:18:00): 79), and device plugins (Xid=79)."""
 STEPS = {
@@ -178,10 +176,8 @@ PROGRAM = re.compile(
 """Before an error of nvct, also one that an engine has cut before its code."""
 AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
 """What engines and logs write after an error, and a code that tells no reason."""
-LONGEST = 1000
-"""Characters of an error."""
-LOADS = "modprobe nvidia"
-"""In the advice of what finds no loaded driver."""
+LONGEST = 1000  # Characters of an error
+LOADS = "modprobe nvidia"  # In the advice of what finds no loaded driver
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
 """For a code whose reason is not known."""
 OTHERS = {

@@ -64,8 +64,7 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + rest
 
 
-LINES = 8
-"""Of a part; the others are counted."""
+LINES = 8  # Of a part; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

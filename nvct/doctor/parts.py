@@ -33,12 +33,10 @@ from nvct.host.model import warning_kind
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
-START = re.compile(r"argv\[\]=(.*?) ;")
-"""A command line, as `systemctl show` prints ExecStart."""
+START = re.compile(r"argv\[\]=(.*?) ;")  # A command line, as `systemctl show` prints ExecStart
 OWN_START = "nvct publish"
 SYSTEMCTL_TIMEOUT_S = 5
-NAMED = 4
-"""Devices that a line names; the others are counted."""
+NAMED = 4  # Devices that a line names; the others are counted
 STALE = "; the next container replaces it"
 
 

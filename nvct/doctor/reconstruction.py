@@ -27,11 +27,9 @@ from nvct.oci.bundle import Bundle
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
 """In place of the request, where the shim or a CDI specification has served the container."""
-OWN_PREFIX = "NVIDIA_CTK_"
-"""Of variables that only specifications set."""
+OWN_PREFIX = "NVIDIA_CTK_"  # Of variables that only specifications set
 RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
-SLACK_S = 5.0
-"""Between the start of a container's process and its record, whose clocks differ."""
+SLACK_S = 5.0  # Between the start of a container's process and its record, whose clocks differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

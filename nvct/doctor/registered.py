@@ -113,8 +113,7 @@ FOLDERS = {
 USUAL = ("", "k3s", "RKE2")
 """Platforms whose engine users take for the usual one: Docker's containerd is not. Others have
 files of their own, which `nvct runtime status` explains."""
-LIMIT = 16
-"""Files of a folder that are read."""
+LIMIT = 16  # Files of a folder that are read
 
 
 def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> Iterator[Finding]:

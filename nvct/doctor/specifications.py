@@ -100,8 +100,7 @@ BY_HAND = {
 """Kinds that no command mends, and what to do with the files."""
 UNLISTED = ("gpu-missing", "mig-missing")
 GPU_NODE = re.compile(r"/nvidia\d+$")
-NAMED = 3
-"""The number of paths in a line; the other paths are counted."""
+NAMED = 3  # The number of paths in a line; the other paths are counted
 
 
 def lines(drifts: Sequence[Drift]) -> list[str]:

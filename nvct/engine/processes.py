@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from nvct.engine.model import Files
 from nvct.host import procfs
 
-READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 DELETED = " (deleted)"
 PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
 ROOTLESS = "ROOTLESSKIT_STATE_DIR"  # rootlesskit sets it; its children have their own /etc
@@ -89,7 +88,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     args = tuple(_strings(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
-    link = _link(f"{folder}/exe")
+    link = procfs.link(f"{folder}/exe")
     exe = link.removesuffix(DELETED)
     engine = _engine(exe, args)
     if not engine:
@@ -109,7 +108,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
         replaced=link.endswith(DELETED),
         args=args,
         env=env,
-        cwd=_link(f"{folder}/cwd"),
+        cwd=procfs.link(f"{folder}/cwd"),
         unit=unit,
         user_unit=user_unit,
         container=container,
@@ -189,19 +188,8 @@ def _strings(path: str) -> list[str]:
     return text.rstrip("\0").split("\0") if text.rstrip("\0") else []
 
 
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(READ_LIMIT)
-    except OSError:
-        return b""
+    return procfs.read_bytes(path) or b""
 
 
 # Units

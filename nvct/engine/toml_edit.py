@@ -220,10 +220,7 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
 
 
 def delete(text: str, path: Path) -> str:
-    """Return a text without a key, or without a table and its content.
-
-    A header is removed with its last key.
-    """
+    """Return a text without a key, or a table with its content; an empty header goes, too."""
     while True:
         nodes = statements(text)
         holder = inline_above(text, nodes, path)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nvct.engine.model import data_of, text_of
-from nvct.errors import EngineError, HostError
+from nvct.errors import EngineError, HostError, OSErrorsAs
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
 
@@ -94,7 +94,7 @@ def state_of(path: str) -> PathState:
     Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """
     data = b""
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be read"):
         status = files.lstat_or_none(path, None)
         if status is None:
             return ABSENT
@@ -102,8 +102,6 @@ def state_of(path: str) -> PathState:
             data = os.fsencode(os.readlink(path))
         elif stat.S_ISREG(status.st_mode):
             data = files.read_bytes(path)
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}") from error
     return PathState(
         mode=status.st_mode, uid=status.st_uid, gid=status.st_gid, rdev=status.st_rdev,
         text=text_of(data),

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.farm import folder, methods, model
 from nvct.farm.folder import Farm
 from nvct.farm.methods import RefusedError, ViewContent
@@ -60,18 +60,19 @@ def build(
     existing = _existing(farm, job, allowed)
     if existing is not None:
         return existing
-    try:
-        with farm.lock():
-            if manifest := _existing(farm, job, allowed):
-                return manifest
-            _refuse_staged(farm, job.name, allowed)
-            put_aside(farm, job.name)
-            return _make(farm, job, allowed)
-    except OSError as error:
-        raise HostError(
-            f"no view can be made in {farm.path}: {error.strerror}",
+    with (
+        OSErrorsAs(
+            HostError,
+            f"no view can be made in {farm.path}",
             hint="nvct farm build as root makes one that everybody can use",
-        ) from error
+        ),
+        farm.lock(),
+    ):
+        if manifest := _existing(farm, job, allowed):
+            return manifest
+        _refuse_staged(farm, job.name, allowed)
+        put_aside(farm, job.name)
+        return _make(farm, job, allowed)
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:
@@ -109,13 +110,12 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
     view_files, sources, left_out = [], [], []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
-        try:
+        with OSErrorsAs(
+            HostError,
+            f"{path} is gone while a view is made",
+            hint="is the driver being installed? try again",
+        ):
             status = os.lstat(path)
-        except OSError as error:
-            raise HostError(
-                f"{path} is gone while a view is made: {error.strerror}",
-                hint="is the driver being installed? try again",
-            ) from error
         reason = _unusable(status)
         if reason:
             left_out.append((path, reason))
@@ -274,10 +274,8 @@ def put_aside(farm: Farm, name: str) -> str:
     except OSError:
         pass  # no folder
     temporary = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be replaced"):
         farm.kernel.rename(path, temporary)
-    except OSError as error:
-        raise HostError(f"{path} cannot be replaced: {error.strerror}") from error
     return temporary
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.farm import build, folder
 from nvct.farm.folder import Farm
 from nvct.farm.model import Entry, Manifest
@@ -141,10 +141,8 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
     Every line of mountinfo with a view's name counts: the folder, a single file, or the tmpfs of a
     view of binds, whose source contains the name.
     """
-    try:
+    with OSErrorsAs(HostError, f"{farm.processes} cannot be read"):
         processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
-    except OSError as error:
-        raise HostError(f"{farm.processes} cannot be read: {error.strerror}") from error
     # A process with another root sees only a part of its namespace's mounts.
     namespaces: dict[str, set[str]] = {}
     members: dict[str, int] = {}
@@ -242,12 +240,9 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
 
 def _digest(path: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(CHUNK):
-                digest.update(data)
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}") from error
+    with OSErrorsAs(HostError, f"{path} cannot be read"), open(path, "rb", buffering=0) as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
     return digest.hexdigest()
 
 
@@ -318,9 +313,7 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
 
 
 def _discard(farm: Farm, path: str) -> None:
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be removed"):
         while os.path.ismount(path):
             farm.kernel.umount2(path, MNT_DETACH)
         shutil.rmtree(path)
-    except OSError as error:
-        raise HostError(f"{path} cannot be removed: {error.strerror}") from error

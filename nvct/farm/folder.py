@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.cdi.read.load import unmapped_root
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.farm import model
 from nvct.farm.model import Entry, Identity, Manifest
 from nvct.kernel.calls import KERNEL, Kernel
@@ -27,8 +27,7 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
-NOT_YET = "the view of this driver is not made yet"
-"""Why there is none where nothing may be built."""
+NOT_YET = "the view of this driver is not made yet"  # Why there is none where nothing may be built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +64,8 @@ class Farm:
     def check(self) -> None:
         """Refuse a farm (HostError) that other users may write to, or may replace."""
         self._check_parents()
-        try:
+        with OSErrorsAs(HostError, f"there is no farm {self.path}"):
             status = os.lstat(self.path)
-        except OSError as error:
-            raise HostError(f"there is no farm {self.path}: {error.strerror}") from error
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISDIR(status.st_mode):
             raise HostError(f"the farm {self.path} is no folder", hint="remove it")

@@ -68,10 +68,7 @@ class Entry:
         return LIVE in self.path
 
     def is_kept(self, current: Identity) -> bool:
-        """Return whether the view's file is unchanged.
-
-        The device number is not compared: it may change at each boot.
-        """
+        """Return whether a view's file is unchanged, apart from its device number (of a boot)."""
         is_same_file = (current.ino, current.size) == (self.held.ino, self.held.size)
         return is_same_file and (self.is_live or current.mtime_ns == self.held.mtime_ns)
 

@@ -127,7 +127,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 
 def view_of_spec(
     settings: Config,
-    inventory: Inventory,
+    inventory: Inventory,  # of all capabilities; a view has the whole driver
     given: Inventory,
     capabilities: Collection[Capability],
     *,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
+from nvct.host import procfs
 from nvct.installer import tree
 from nvct.installer.request import Request
 from nvct.launcher.install import fill, is_static
@@ -118,7 +119,8 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    data = _content(path) or b""
+    """Return a tree's wrapper, still without names."""
+    data = procfs.read_bytes(path) or b""
     try:
         fill(data, MARK, b"", ROOM)
         is_wrapper = is_static(data)
@@ -158,11 +160,11 @@ def wrapper(
 def _put(request: Request, name: str, program: str, data: bytes) -> bool:
     """Write a wrapper or link; return whether it changed."""
     path = request.program(name)
-    if name == paths.HOOK_PROGRAM and is_static(_content(program) or b""):
+    if name == paths.HOOK_PROGRAM and is_static(procfs.read_bytes(program) or b""):
         return _link(path, os.path.relpath(program, request.toolkit))
     if os.path.islink(path) or os.path.isdir(path):
         _remove(path)
-    elif _content(path) == data and os.access(path, os.X_OK):
+    elif procfs.read_bytes(path) == data and os.access(path, os.X_OK):
         return False
     write_atomic(path, data, mode=0o755)
     return True
@@ -179,7 +181,7 @@ def _link(path: str, target: str) -> bool:
 
 def _used(request: Request) -> str:
     """Return the tree of the installed runtime, "" for none."""
-    data = _content(request.program(paths.SHIM_PROGRAM)) or b""
+    data = procfs.read_bytes(request.program(paths.SHIM_PROGRAM)) or b""
     prefix = f"{request.toolkit}/{TREES}/"
     match = re.search(re.escape(prefix).encode() + rb"([0-9a-f]+)/", data)
     return prefix + match[1].decode() if match else ""
@@ -190,14 +192,6 @@ def _folder(root: str) -> str:
         if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
             return folder
     return ""
-
-
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return None
 
 
 def _remove(path: str) -> None:

@@ -22,7 +22,7 @@ from nvct.cdi.check import mounted
 from nvct.cdi.read import registry
 from nvct.cdi.types import Hook, Spec
 from nvct.engine.command import Completed, Run
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.installer import host
 from nvct.installer.host import here
 from nvct.installer.request import Request
@@ -56,10 +56,8 @@ def withdraw(request: Request, say: Callable[[str], None]) -> None:
     """Remove what `publish` wrote. Raises HostError if it cannot be removed."""
     for path, spec in _specs(request):
         if path == PATH and _is_ours(request, spec):
-            try:
+            with OSErrorsAs(HostError, f"{path} cannot be removed"):
                 os.unlink(here(request, path))
-            except OSError as error:
-                raise HostError(f"{path} cannot be removed: {error.strerror}") from error
             say(f"removed {path}")
 
 
@@ -140,11 +138,11 @@ def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = N
     run = run or host.programs_of(request)
     _warn(run(["systemctl", "stop", f"{NAME}.path", f"{NAME}.service"]), say)
     for path in paths:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        except OSError as error:
-            raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+        with (
+            OSErrorsAs(HostError, f"{path} cannot be removed"),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            os.unlink(path)
     _warn(run(["systemctl", "daemon-reload"]), say)
     say(f"removed {FOLDER}/{NAME}.path and {NAME}.service")
 
@@ -159,10 +157,8 @@ def _write(path: str, text: str) -> bool:
     with contextlib.suppress(OSError):
         if read_bytes(path, LIMIT) == data:
             return False
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         write_atomic(path, data, mode=0o644)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
     return True
 
 

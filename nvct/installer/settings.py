@@ -11,7 +11,7 @@ from nvct import paths
 from nvct.config import editing, toml
 from nvct.config.editing import Setting
 from nvct.config.load import KEYS
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.installer.request import Request
 from nvct.linux.files import read_bytes, write_atomic
 
@@ -78,11 +78,9 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
 def write(request: Request, data: str) -> None:
     """Write the file. Raises HostError if it cannot be written."""
     path = request.config_toml
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, data.encode(), mode=0o644)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _ldconfig(request: Request) -> str:

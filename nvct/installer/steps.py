@@ -21,7 +21,7 @@ from nvct.cdi.types import Spec
 from nvct.engine.engine_files import runtimes_in_use
 from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions
-from nvct.errors import HostError, NvctError, UnsafePathError
+from nvct.errors import HostError, NvctError, OSErrorsAs, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.model import Findings, Inventory
@@ -304,7 +304,7 @@ class Instance:
         self._fd = -1
 
     def __enter__(self) -> Instance:
-        try:
+        with OSErrorsAs(HostError, f"{self._path} cannot be made"):
             with SharedFolder.open(self._folder, create=0o755) as folder:
                 # Another one that ends just now removes the file, and a new one is made.
                 tries = (folder.try_lock(self._name) for _ in range(TRIES))
@@ -312,8 +312,6 @@ class Instance:
             if self._fd >= 0:
                 os.ftruncate(self._fd, 0)
                 os.write(self._fd, f"{os.getpid()}\n".encode())
-        except OSError as error:
-            raise HostError(f"{self._path} cannot be made: {error.strerror}") from error
         if self._fd < 0:
             raise HostError(f"another installer runs: it holds {self._path}", hint="end it first")
         for number in SIGNALS:

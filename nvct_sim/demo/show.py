@@ -163,15 +163,11 @@ def _mark(*, right: bool) -> tuple[str, str]:
     return ("ok", "bold green") if right else ("WRONG", "bold red")
 
 
-def _title(number: int, case: Case, *, right: bool) -> Text:
-    return Text.assemble(
-        f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=right)
-    )
-
-
 def outcome(out: Console, number: int, done: Outcome) -> None:
     """Show one container: its request and its output."""
-    out.print(_title(number, done.case, right=done.right), soft_wrap=True)
+    case = done.case
+    title = f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=done.right)
+    out.print(Text.assemble(*title), soft_wrap=True)
     for text in done.lines:
         if done.case.error:
             out.print(Padding(Text(text, "red"), (0, 0, 0, 3), expand=False))

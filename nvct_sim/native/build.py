@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from nvct.errors import ContainerNotPossibleError, HostError
+from nvct.errors import ContainerNotPossibleError, HostError, OSErrorsAs
 
 FOLDER = Path(__file__).parent
 NVML = ("nvml/*.c",)
@@ -92,17 +92,16 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     built = _in(folder)
     if all((folder / name).exists() for name in NAMES):
         return built
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"cannot build the simulated NVML library in {out_dir}",
+        hint="choose a folder that can be written",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
         _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
         _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
         _compile([compiler, *common, *SMI_FLAGS], MPS, (), built.mps_control)
-    except OSError as error:
-        raise HostError(
-            f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
-            hint="choose a folder that can be written",
-        ) from error
     return built
 
 
@@ -135,7 +134,8 @@ def _is_shipped(digest: str) -> bool:
 
 
 def _extracted(folder: Path) -> Built:
-    try:
+    """Extract SHIPPED into a folder and return the paths of its files."""
+    with OSErrorsAs(HostError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
             for name in NAMES:
@@ -143,8 +143,6 @@ def _extracted(folder: Path) -> Built:
                     file.write(archive.read(name))
                 os.chmod(file.name, MODE)
                 os.rename(file.name, folder / name)
-    except OSError as error:
-        raise HostError(f"cannot write to {folder}: {error.strerror}") from error
     return _in(folder)
 
 
@@ -171,10 +169,7 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
 def _compile(
     command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
 ) -> None:
-    """Compile sources, patterns below FOLDER, into a file beside the target, and rename it.
-
-    Two builds may run at the same time.
-    """
+    """Compile sources below FOLDER beside the target, then rename: two builds may run at once."""
     handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     files = sorted(str(path) for pattern in sources for path in FOLDER.glob(pattern))

@@ -112,7 +112,7 @@ def _conflicts(registry: Registry) -> list[Drift]:
             path=files[0],
             devices=tuple(devices),
             sentence=f"{_listed(devices)} {_are(devices)} also defined by "
-            f"{' and '.join(files[1:])}, so engines refuse {_them(devices)}",
+            f"{' and '.join(files[1:])}, so engines refuse {'them' if devices[1:] else 'it'}",
         )
         for files, devices in names.items()
     ]
@@ -155,7 +155,3 @@ def _listed(names: list[str]) -> str:
 
 def _are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _them(names: list[str]) -> str:
-    return "it" if len(names) == 1 else "them"

@@ -29,8 +29,7 @@ NOT_GIVEN = "no CDI spec gives "
 # The nodes that the driver needs in every container with CUDA
 # (`nvct.host.gpu.nodes.CONTROL_NODES`).
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-NAMED = 3
-"""How many devices a sentence names; the others are counted."""
+NAMED = 3  # How many devices a sentence names; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,9 +135,8 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
         if (hook["hookName"] == "startContainer") is in_container:
             hook["path"] = moved(hook["path"])
         if (hook["hookName"] in CONTAINER_HOOKS) is in_container and "args" in hook:
-            # TARGET::LINK has two paths, of which the first may be relative.
-            pairs = (arg.split("::", 1) for arg in hook["args"])
-            hook["args"] = ["::".join(map(moved, parts)) for parts in pairs]
+            # TARGET::LINK has two paths, the first of which may be relative.
+            hook["args"] = ["::".join(map(moved, arg.split("::", 1))) for arg in hook["args"]]
     return spec
 
 

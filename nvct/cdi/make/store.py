@@ -19,7 +19,7 @@ from typing import Any
 from nvct.cdi import versions
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.linux.files import read_bytes, write_atomic
 
 FORMATS = ("yaml", "json")
@@ -38,7 +38,7 @@ def check_format(name: str) -> str:
 def dumps(
     spec: Spec,
     format: str = "yaml",  # noqa: A002  as the option
-    comment: str = "",
+    comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
     """Return a file's content, in YAML after a comment; CdiSpecError, UsageError for a format."""
@@ -73,7 +73,11 @@ def save(
         path += f".{format or 'yaml'}"
     usual = "json" if ending == ".json" and not is_stream else "yaml"
     data = dumps(spec, format or usual, comment, source=path)
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"CDI spec {path} cannot be written",
+        hint="choose another --output, or run as root",
+    ):
         if is_stream:
             with open(path, "wb") as file:
                 file.write(data)
@@ -82,11 +86,6 @@ def save(
         # Engines that watch the folder would read all files again.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
-    except OSError as error:
-        raise HostError(
-            f"CDI spec {path} cannot be written: {error.strerror}",
-            hint="choose another --output, or run as root",
-        ) from error
     return path
 
 

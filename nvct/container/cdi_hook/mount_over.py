@@ -61,10 +61,7 @@ def attach(
 def attach_by_remount(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Bind the file and make the bind read-only: two calls of mount(2).
-
-    Args and errors are those of `attach`.
-    """
+    """Bind the file, then make the bind read-only, by mount(2); args and errors as of `attach`."""
     kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, c.MS_BIND)
     top = root.path_fd(path)
     if top is None:

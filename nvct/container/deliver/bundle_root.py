@@ -42,9 +42,9 @@ class Layout:
     def __init__(
         self,
         bundle: Bundle,
-        folder: str,
+        folder: str,  # of the bundle, "" for the working directory
         root: Root,
-        destinations: Iterable[str],
+        destinations: Iterable[str],  # of mounts that hide files of the root
         note: Callable[[str], None],
     ) -> None:
         self._root = root

@@ -60,10 +60,7 @@ def observe(kind: str, path: str) -> Value:
 
 
 def broken(fingerprints: list[Fingerprint]) -> Fingerprint | None:
-    """Return the first fingerprint that no longer matches, None if all match.
-
-    A malformed one never matches.
-    """
+    """Return the first fingerprint that does not match, or is malformed; None if all match."""
     for fingerprint in fingerprints:
         if not isinstance(fingerprint, list) or len(fingerprint) != 3:  # type: ignore[redundant-expr]  # it was read from a file
             return ["damaged", "", None]

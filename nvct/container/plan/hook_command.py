@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     Kinds: TypeAlias = dict[str, str]
 
 POINT = "createContainer"
-SEPARATOR = "::"
-"""Separates target and path in --link and --view-file."""
+SEPARATOR = "::"  # Separates target and path in --link and --view-file
 
 
 def flags_of_work(work: Work) -> list[str]:

@@ -22,18 +22,15 @@ PROC = "/proc"
 LIMIT = 64 << 20
 ENDED = "has the container's process ended?"
 ALL_IDS = ("0", "0", "4294967295")
-HOST = "1"
-"""The process with the mounts of the host, or of the container that the engine runs in."""
+HOST = "1"  # The process with the mounts of the host, or of the container that the engine runs in
 
 
 class Process:
     """A process that is opened by its PID (or "self") once.
 
     The kernel reuses the PID of an ended process. /proc/PID is opened once, and its files by that
-    descriptor: their content belongs to that process, or the kernel returns ESRCH.
-
-    Raises:
-        HostError: /proc/PID cannot be opened.
+    descriptor: their content belongs to that process, or the kernel returns ESRCH. HostError if
+    /proc/PID cannot be opened.
     """
 
     __slots__ = ("_fd", "_pidfd", "pid")

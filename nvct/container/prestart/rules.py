@@ -205,8 +205,8 @@ def allow_in_unit(
         posix.stat(running)
     except OSError:
         return
-    programs = [f"{folder}/{PROGRAM}" for folder in folders]
-    program = next((p for p in programs if posix.access(p, posix.X_OK)), "")
+    paths = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((path for path in paths if posix.access(path, posix.X_OK)), "")
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]

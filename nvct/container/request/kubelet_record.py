@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 FOLDER = "device-plugins"
 FILE = "kubelet_internal_checkpoint"
-CLAIMS = "dra_manager_state"
-"""In the kubelet's folder itself."""
+CLAIMS = "dra_manager_state"  # In the kubelet's folder itself
 LIMIT = 4 << 20
 """Of a record, which takes up to 12 times as much memory: nvct-nri may have 128 MiB. 250 pods with
 answers of 5 KiB take 2 MB."""
-UID_LENGTH = 32
-"""Of a UID without its dashes."""
+UID_LENGTH = 32  # Of a UID without its dashes
 HEX = "0123456789abcdef"
 JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 """Lists: of two answers, the kubelet passes one on."""

@@ -29,10 +29,8 @@ MIG_CAPABILITIES = {
 }
 JETPACK = "NVIDIA_REQUIRE_JETPACK"
 IMEX = "NVIDIA_IMEX_CHANNELS"
-BY_ANNOTATION = "annotation "
-"""The start of the source of a request by annotation."""
-BY_ENGINE = "engine devices"
-"""The source of devices that the engine itself put into config.json."""
+BY_ANNOTATION = "annotation "  # The start of the source of a request by annotation
+BY_ENGINE = "engine devices"  # The source of devices that the engine itself put into config.json
 EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IMEX])
 
 

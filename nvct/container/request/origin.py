@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 UID_MAP = "/proc/self/uid_map"
-ALL_UIDS = (1 << 32) - 1
-"""The length of the map of the host's own user namespace."""
+ALL_UIDS = (1 << 32) - 1  # The length of the map of the host's own user namespace
 
 
 class RuleResult:

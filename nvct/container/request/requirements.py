@@ -23,10 +23,8 @@ PREFIX = "NVIDIA_REQUIRE_"
 
 PROPERTIES = ("arch", "brand", "cuda", "driver")
 OF_GPUS = ("arch", "brand")
-UNKNOWN = "\0"
-"""The value of a property with which no factor holds."""
-OPERATORS = ("<=", ">=", "!=", "=", "<", ">")
-"""Longer ones first."""
+UNKNOWN = "\0"  # The value of a property with which no factor holds
+OPERATORS = ("<=", ">=", "!=", "=", "<", ">")  # Longer ones first
 DIGITS = "0123456789"
 LENGTH_LIMIT = 16 * 1024
 """Characters in all expressions of a container. A factor costs 2 us per GPU; CUDA uses 3 KiB."""

@@ -61,11 +61,8 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
 
 
 def _libraries(root: Root, folder: str) -> list[str]:
-    names = [
-        name
-        for name in root.listdir(folder, LIST_LIMIT) or ()
-        if name.startswith(LIBRARY) and "." in name[len(LIBRARY) :]
-    ]
+    listed = root.listdir(folder, LIST_LIMIT) or ()
+    names = [n for n in listed if n.startswith(LIBRARY) and "." in n[len(LIBRARY) :]]
     if not names:
         return names
     fd = root.path_fd(folder)

@@ -94,7 +94,7 @@ class LinkerState:
         changes: Changes,
         libraries: Libraries,
         compat: list[str],
-        folders: list[str],
+        folders: list[str],  # folders of the driver, without the linker's default folders
         view: list[str] | None = None,
     ) -> None:
         """Add the new cache and drop-in to changes.

@@ -38,10 +38,7 @@ class ConfigMounts:
     __slots__ = ("targets",)
 
     def __init__(self, root: Root, destinations: Iterable[str]) -> None:
-        """Resolve the destinations in the image.
-
-        Runtimes follow links before `..`, so the cleaned text alone is not enough.
-        """
+        """Resolve destinations in the image: runtimes follow links before `..`, not after."""
         targets: dict[str, None] = {}
         for destination in destinations:
             target = mount_target(destination)

@@ -126,8 +126,8 @@ def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> in
 def add_cache(  # noqa: PLR0917
     changes: Changes,
     mount_point: str,
-    libraries: Entries,
-    libraries_32: Entries | None,
+    libraries: Entries,  # (name, path in the container) of 64-bit libraries
+    libraries_32: Entries | None,  # of 32-bit libraries, None if the container does not get them
     compat: str,
     warn: Callable[[str], None],
 ) -> bool:
