@@ -37,6 +37,8 @@ GPU_LOCK = "nvct-claims-{}.lock"
 HOLDER_LIMIT = 512
 """Bytes of a lock file, which says who has the lock."""
 VERSION = 1
+LATER = ("share_mib", "cores", "alternatives", "multi_user")
+"""Fields that the version before refuses: only written if they say something."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
 LOCK_S = 30.0
@@ -232,7 +234,8 @@ class Journal:
 
     def save(self, claims: Mapping[str, Prepared]) -> None:
         """Write all claims."""
-        document = {"version": VERSION, "claims": [asdict(claims[uid]) for uid in sorted(claims)]}
+        rows = [asdict(claims[uid], dict_factory=_written) for uid in sorted(claims)]
+        document = {"version": VERSION, "claims": rows}
         try:
             # On the disk: after a boot the kubelet does not prepare a claim again.
             with SharedFolder.open(self._folder) as folder:
@@ -284,6 +287,10 @@ def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
 def gpus_of(claim: Prepared) -> set[str]:
     """Return the UUIDs of the GPUs of which a claim has a device, not only by admin access."""
     return {entry.gpu for entry in claim.entries if not entry.is_admin}
+
+
+def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if value or name not in LATER}
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:

@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import time
+from _socket import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -31,18 +32,10 @@ from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
-
-PERIOD_S, SOON_S = 2.0, 0.5
-"""How often the daemons are looked at; and when one has just ended."""
-DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next start, by the failures before it."""
-AGAIN_S = 10.0
-"""How often all limits are set: root in a container can command the daemon."""
-HANGS = 5
-"""Looks without an answer after which a daemon that lives is killed."""
+PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
+DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it
+AGAIN_S = 10.0  # How often all limits are set: root in a container can command the daemon
+HANGS = 5  # Looks without an answer after which a daemon that lives is killed
 NOT_YET = "the MPS control daemon has not been started yet"
 ENDED = "the MPS control daemon has ended"
 ENDING = "the MPS control daemon is being stopped"
@@ -71,11 +64,7 @@ class Keeper:
         return ending | {name: kept.problem for name, kept in self._kept.items()}
 
     def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
-        """Keep these daemons from now on, and stop the others.
-
-        Args:
-            starts: whether this process starts and stops them.
-        """
+        """Keep these daemons, and no others; `starts`: this process starts and stops them."""
         self.starts = starts
         by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):
@@ -249,10 +238,8 @@ class KeeperProcess:
         """Tell the keeper what an owner wants, and return the last state that it has sent.
 
         The keeper gets one list, which is joined here: the daemons of other owners stay, also if
-        the agent is another one than that which has asked for them.
-
-        Raises:
-            HostError: the keeper cannot be started, or owners want too many daemons.
+        the agent is another one than that which has asked for them. HostError if the keeper cannot
+        be started, or owners want too many daemons.
         """
         every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():
