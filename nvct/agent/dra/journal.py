@@ -37,7 +37,7 @@ GPU_LOCK = "nvct-claims-{}.lock"
 HOLDER_LIMIT = 512
 """Bytes of a lock file, which says who has the lock."""
 VERSION = 1
-LATER = ("share_mib", "cores", "alternatives", "multi_user")
+LATER = ("share_mib", "cores", "alternatives", "multi_user", "shares", "time_slice")
 """Fields that the version before refuses: only written if they say something."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
