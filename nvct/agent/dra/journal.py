@@ -71,6 +71,12 @@ class Entry:
     shares: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
+    def answers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return the requests and the id of each share of it, "" for the id of what has none."""
+        whole: list[tuple[tuple[str, ...], str]] = [(self.requests, "")]
+        return [((name,), share) for name, share in self.shares] or whole
+
+    @property
     def memory_mib(self) -> int:
         """Return what all its shares have of the GPU's memory."""
         return self.share_mib * max(1, len(self.shares))
