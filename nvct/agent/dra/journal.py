@@ -56,6 +56,7 @@ class Entry:
         share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
             has the GPU alone, and if nothing limits its threads.
         alternatives: of requests that were taken, REQUEST/ALTERNATIVE.
+        shares: as `Allocated.shares`; an earlier version has not written them.
     """
 
     device: str
@@ -67,6 +68,12 @@ class Entry:
     share_mib: int = 0
     cores: int = 0
     alternatives: tuple[str, ...] = field(default=(), compare=False)
+    shares: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def memory_mib(self) -> int:
+        """Return what all its shares have of the GPU's memory."""
+        return self.share_mib * max(1, len(self.shares))
 
     def excludes(self, other: Entry) -> bool:
         """Return whether no two claims can have these two devices at the same time."""
@@ -137,8 +144,9 @@ class Prepared:
 
     def uses_mps(self, entry: Entry) -> bool:
         """Return whether containers use one of its devices by its daemon."""
-        is_shared = self.daemon is not None and entry.uuid in self.daemon.uuids
-        return is_shared and not entry.is_admin
+        if self.daemon is None or self.daemon.time_slice:
+            return False
+        return entry.uuid in self.daemon.uuids and not entry.is_admin
 
 
 class Journal:
@@ -288,5 +296,6 @@ def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     place = fields.get("place")
     known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
-    alternatives = tuple(fields.get("alternatives") or ())
-    return Entry(**{**fields, **known, "alternatives": alternatives})
+    known["alternatives"] = tuple(fields.get("alternatives") or ())
+    known["shares"] = tuple((str(name), str(id_)) for name, id_ in fields.get("shares") or ())
+    return Entry(**{**fields, **known})
