@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs.
-
-    Attributes:
-        keeper: number of the process that keeps leases of free devices; at first this one.
-    """
+    """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
 
@@ -32,6 +28,7 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
+        # number of the process that keeps leases of free devices; at first this one
         self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
@@ -47,11 +44,8 @@ class Host:
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
-        Args:
-            fresh: whether to ignore plans that are older than this call.
-
-        Raises:
-            NvctError: the cold side cannot compile the plan, and why.
+        A `fresh` one is not older than this call. Raises NvctError if it cannot be compiled, and
+        why.
         """
         start = time.time_ns()
 
@@ -88,13 +82,9 @@ class Host:
         return plan  # type: ignore[return-value]  # what our own compiler wrote
 
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+        """Return the UUIDs of free devices, with leases of `keeper`, and the path of the hook.
 
-        And the path of the program of hooks.
-
-        Raises:
-            HostError: too few are free, and who has the others; or they cannot be looked for, or
-                no lease can be made.
+        Raises HostError if too few are free, and who has the others, or no lease can be made.
         """
         from nvct.container import leases
 
@@ -106,11 +96,9 @@ class Host:
     def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
         """Return the devices that fit and that nobody uses, the emptiest first.
 
-        By their names in leases their UUIDs; and the path of the program of hooks.
-
-        Raises:
-            HostError: they are fewer than wanted, and who uses the others; or the cold side does
-                not answer.
+        By their names in leases their UUIDs; and the path of the program of hooks. HostError,
+        which names who uses the others, if they are fewer than wanted; or if the cold side does
+        not answer.
         """
         from nvct.container import cold_process, leases
 

@@ -269,9 +269,13 @@ class View:
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
         try:
-            with StringIO(self._mountinfo) if self._mountinfo is not None else open(
-                MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
-            ) as lines:
+            with (
+                StringIO(self._mountinfo)
+                if self._mountinfo is not None
+                else open(
+                    MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
+                ) as lines
+            ):
                 for number, line in enumerate(lines):
                     if number % 32 == 0:
                         self.check_time()

@@ -136,7 +136,9 @@ class Connection:
             raise HostError(f"the connection to the engine broke: {error.strerror}") from error
         return bytes(content)
 
-    def _send(self, connection: int, stream: int, kind: int, content: api.Call | api.Answer) -> None:
+    def _send(
+        self, connection: int, stream: int, kind: int, content: api.Call | api.Answer
+    ) -> None:
         payload = content.SerializeToString()
         if len(payload) > MESSAGE_LIMIT:
             raise DocumentError(f"an answer of {len(payload)} bytes is longer than ttrpc allows")
