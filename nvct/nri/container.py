@@ -141,7 +141,7 @@ def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield {"path": path, "type": kind, "major": major, "minor": minor}
 
 
-def _members(message: Any, *names: str) -> dict[str, Any]:
+def _members(message: api.Mount | api.LinuxDevice, *names: str) -> dict[str, Any]:
     return {name: getattr(message, name) for name in names}
 
 

@@ -263,8 +263,7 @@ class View:
         if self._mountinfo is not None or self._until == inf:
             return self._read()
         reading = Reading(self._read, self._until - time.monotonic())
-        mounts: dict[str, str] = reading.result(HostError(LATE))
-        return mounts
+        return reading.result(HostError(LATE))
 
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
