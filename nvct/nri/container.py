@@ -187,7 +187,7 @@ def adjustment(edits: Sequence[Edits]) -> api.ContainerAdjustment:
         for point, texts in edit["hooks"].items():
             added = getattr(adjust.hooks, re.sub("([A-Z])", r"_\1", point).lower())
             for hook in map(json.loads, texts):
-                members = {name: hook[name] for name in ("path", "args", "env") if name in hook}
+                known = {name: hook[name] for name in ("path", "args", "env") if name in hook}
                 timeout = {"timeout": {"value": hook["timeout"]}} if "timeout" in hook else {}
-                added.add(**members, **timeout)
+                added.add(**known, **timeout)
     return adjust

@@ -310,7 +310,7 @@ class View:
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
-        roots = {}
+        roots: dict[tuple[tuple[int, int], str, str], None] = {}
         for folder in self._folders:
             place = self.place(folder)
             if place is not None:
