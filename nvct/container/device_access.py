@@ -74,7 +74,7 @@ class Access:
             self.shared += _other_groups(bundle, origin.cgroup)
         self.wide = list(self.shared)
         self._rules = [read_rule(rule) for rule in bundle.objects(RULES)]
-        self.is_open = bool(origin.cgroup) and not is_rootless and not self._is_closed()
+        self.is_open = not is_rootless and not self._is_closed()
         for node in bundle.objects(("linux", "devices")):
             self._add(number_of(node), str(node.get("path")), f"the node {node.get('path')}")
         if not origin.cgroup or is_rootless or self.is_open:
