@@ -195,7 +195,7 @@ SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)" $(if 
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c cpio dpkg-dev gnupg
-	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
+	@$(BIN)/python packaging/release/build.py $(SIGNED) --check $(if $(DIRTY),--dirty)
 	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb bundle rpm wheel image kubernetes
 	@$(BIN)/python packaging/release/build.py $(SIGNED) \
 	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"

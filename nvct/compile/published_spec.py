@@ -45,10 +45,8 @@ REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 def choices_of_service(path: str) -> dict[str, str]:
     """Return the CHOICES that the service's variables make, by option.
 
-    A call by hand, or by doctor --fix, publishes what the service does.
-
-    Raises:
-        HostError: the file is there and cannot be read.
+    A call by hand, or by doctor --fix, publishes what the service does. Raises HostError if the
+    file is there and cannot be read.
     """
     values = variables_of_service(path)
     found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
@@ -56,11 +54,7 @@ def choices_of_service(path: str) -> dict[str, str]:
 
 
 def variables_of_service(path: str) -> dict[str, str]:
-    """Return the variables in the service's file; none if there is no file.
-
-    Raises:
-        HostError: the file is there and cannot be read.
-    """
+    """Return the variables in the service's file, {} without one; HostError if it is closed."""
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
@@ -102,11 +96,7 @@ def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
 
 
 def check_replaceable(path: str) -> None:
-    """Check that the file may be replaced.
-
-    Raises:
-        HostError: it is not a spec of this host's NVIDIA devices.
-    """
+    """Refuse to replace a file that is no spec of this host's NVIDIA devices: HostError."""
     if not os.path.lexists(path):
         return
     try:
@@ -120,11 +110,7 @@ def check_replaceable(path: str) -> None:
 
 
 def output_path(output: str) -> str:
-    """Return the path of a spec; without an extension that engines read, .yaml is added.
-
-    Raises:
-        UsageError: the path has no file name, or is a folder.
-    """
+    """Return the path of a spec, with .yaml if engines read no such extension; UsageError."""
     if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
     ending = os.path.splitext(output)[1]
@@ -161,11 +147,7 @@ def is_of_another_generator(path: str) -> bool:
 
 
 def withdraw(path: str) -> bool:
-    """Remove the spec; return whether it existed.
-
-    Raises:
-        HostError: as `check_replaceable`, or the removal failed.
-    """
+    """Remove the spec; return whether it existed. HostError as `check_replaceable`."""
     check_replaceable(path)
     try:
         os.unlink(path)

@@ -167,13 +167,16 @@ class Access:
 def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
     """Return what takes a container out of its control group, whoever is its root.
 
-    A user who owns a control group above it can do that in version 2; and crun writes the process
-    into `tasks` of the folder that closID names below /sys/fs/resctrl.
+    A user who owns a control group above it can do that in version 2. crun writes the process
+    into `tasks` of the folder that closID names below /sys/fs/resctrl, and into files of any
+    folder to which `..` leads it from its control groups.
     """
     ways, folder = [], UNIFIED
     rdt = bundle.document.value(("linux", "intelRdt"))
     if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):
         ways.append(f"the class of service {rdt['closID']}")
+    if ".." in cgroup.replace(":", "/").split("/"):
+        return [*ways, f"the control group {cgroup}"]
     for name in filter(None, cgroup.split("/")):
         folder = f"{folder}/{name}"
         try:

@@ -214,9 +214,9 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
     return ""
 
 
-def _mounts(bundle: Bundle | None = None) -> list[Mount]:
+def _mounts(bundle: Bundle) -> list[Mount]:
     """Return this process's mounts; none if a container has no folder of the host."""
-    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+    if not bundle.document.value(("root", "path")):  # NRI shows none
         binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
         if not binds:
             return []
@@ -259,7 +259,7 @@ def _way_by_hierarchy(bundle: Bundle) -> str:
         return ""
     if path:
         return f"control groups of others ({path})"
-    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts())
+    is_unified = posix.access(f"{UNIFIED}/cgroup.controllers", posix.F_OK)
     return "the host's control groups (--cgroupns=host)" if is_unified else ""
 
 

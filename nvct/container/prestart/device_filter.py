@@ -106,21 +106,13 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Replace each device program of some cgroups by a program of the rules.
-
-    Raises:
-        HostError: the kernel refuses a change.
-    """
+    """Replace each device program of some cgroups by a program of the rules; HostError."""
     program = build(rules)
     _replace_all(folders, lambda _: program)
 
 
 def extend(folders: list[str], rules: list[Rule]) -> None:
-    """Make each device program of some cgroups also allow what the rules allow.
-
-    Raises:
-        HostError: the kernel refuses a change, or does not show a program.
-    """
+    """Make each device program of some cgroups also allow what the rules allow; HostError."""
 
     def extended(program_fd: int) -> bytes:
         program = instructions(program_fd)
@@ -170,20 +162,15 @@ ANY = -1
 
 
 class Rule:
-    """One device rule.
-
-    Attributes:
-        kind: "c", "b" or "a" for both.
-        access: letters of "rwm": read, write, mknod.
-    """
+    """One device rule."""
 
     __slots__ = ("access", "allow", "kind", "major", "minor")
 
     def __init__(self, kind: str, major: int, minor: int, access: str, *, allow: bool) -> None:
-        self.kind = "c" if kind == "u" else kind
+        self.kind = "c" if kind == "u" else kind  # "c", "b" or "a" for both
         self.major = major
         self.minor = minor
-        self.access = access
+        self.access = access  # letters of "rwm": read, write, mknod
         self.allow = allow
 
     @classmethod

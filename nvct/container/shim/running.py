@@ -45,11 +45,8 @@ def check(
     """Apply the policy to a command line; return the one for the low-level runtime.
 
     The bundle of `invocation` becomes the container's, for the record of a refusal: its id until
-    the folder is known.
-
-    Raises:
-        NotPermittedError: the policy denies the capability.
-        NvctError: a file cannot be read or understood.
+    the folder is known. Raises NotPermittedError if the policy denies the capability, and
+    NvctError if a file cannot be read or understood.
     """
     if not config.policy and trouble is None:
         return args
@@ -85,7 +82,6 @@ def _asked(args: list[str]) -> tuple[str, set[str]]:
 
 
 def _capabilities(path: str) -> set[str]:
-    """Return the capabilities of a process in any of its sets."""
     process = jsontext.parse(_text(path), path)
     members = process.get("capabilities") if isinstance(process, dict) else None
     sets = members.values() if isinstance(members, dict) else [members]
@@ -93,11 +89,7 @@ def _capabilities(path: str) -> set[str]:
 
 
 def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
-    """Return the bundle of a running container, by the state that its runtime keeps.
-
-    Raises:
-        BundleError: it is not found.
-    """
+    """Return the bundle of a running container, by its runtime's state; BundleError without it."""
     user = host.env.get("XDG_RUNTIME_DIR", "")
     is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable
     bases = [user, "/run"] if is_rootless and user else ["/run"]
@@ -169,11 +161,7 @@ def _without_rules(args: list[str]) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file, of stdin for "-".
-
-    Raises:
-        BundleError: it cannot be read.
-    """
+    """Return the text of a file, of stdin for "-". Raises BundleError if it cannot be read."""
     try:
         if path != "-":
             return read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")
