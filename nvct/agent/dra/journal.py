@@ -37,7 +37,7 @@ GPU_LOCK = "nvct-claims-{}.lock"
 HOLDER_LIMIT = 512
 """Bytes of a lock file, which says who has the lock."""
 VERSION = 1
-LATER = ("share_mib", "cores", "alternatives", "multi_user")
+LATER = ("share_mib", "cores", "alternatives", "multi_user", "shares", "time_slice")
 """Fields that the version before refuses: only written if they say something."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
@@ -69,6 +69,12 @@ class Entry:
     cores: int = 0
     alternatives: tuple[str, ...] = field(default=(), compare=False)
     shares: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def answers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return the requests and the id of each share of it, "" for the id of what has none."""
+        whole: list[tuple[tuple[str, ...], str]] = [(self.requests, "")]
+        return [((name,), share) for name, share in self.shares] or whole
 
     @property
     def memory_mib(self) -> int:
