@@ -28,6 +28,8 @@ NAMES_OF_RPMS = (*NAMES[1:], "nvct-bundle")
 KEY = "nvct tests"
 URL = "http://release.invalid"
 """Of the release that `made` makes."""
+FORMER = os.environ.get("NVCT_TESTS_FORMER")
+"""A checkout of the former version, in which `make image` was run."""
 PLAIN = (f"nvct-{version}-x86_64.oci.tar", f"nvct-{version}-x86_64.spdx.json")
 CONTROL = "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: nvct\nDescription: none\n"
 SPEC = "Name: nvct\nVersion: {version}\nRelease: 1\nSummary: none\nLicense: none\nBuildArch: noarch\n%description\n%files\n"

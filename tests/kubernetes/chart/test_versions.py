@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the former version's chart and image to these and back, by helm, while pods have GPUs.
 
-The former is a checkout that NVCT_TESTS_FORMER names, in which `make image` was run; else this one.
+The former is the checkout that NVCT_TESTS_FORMER names, in which `make image` was run; else this one.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +29,9 @@ from tests.kubernetes.chart.lab import (
 )
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.pods import run
-from tests.support import program_image
+from tests.support import program_image, released
 
 pytestmark = pytest.mark.slow
-FORMER = os.environ.get("NVCT_TESTS_FORMER")
 NEXT = "--set=image.repository=nvct-next"
 
 
@@ -44,12 +42,12 @@ def former(node: Cluster) -> Iterator[str]:
     for tag in program_image.TAGS:
         names = (f"docker.io/library/nvct:{tag}", f"docker.io/library/nvct-next:{tag}")
         assert node.engine.ctr("image", "tag", "--force", *names).returncode == 0
-    if not FORMER:
+    if not released.FORMER:
         yield str(CHART)
         return
-    (image,) = Path(FORMER).glob("dist/*.oci.tar")
+    (image,) = Path(released.FORMER).glob("dist/*.oci.tar")
     assert node.engine.ctr("image", "import", str(image)).returncode == 0
-    yield f"{FORMER}/packaging/helm/nvct"
+    yield f"{released.FORMER}/packaging/helm/nvct"
     assert node.engine.ctr("image", "import", str(program_image.archive())).returncode == 0
 
 
