@@ -124,11 +124,7 @@ def create(
     machine: str | None = None,
     native_cache: Path | None = None,
 ) -> Node:
-    """Create a node below base: device nodes or plain files, with NVML and nvidia-smi if native.
-
-    Raises UsageError for an invalid or existing node, HostError if a file or node cannot be made,
-    and ContainerNotPossibleError without a compiler.
-    """
+    """Create a node below base, with NVML if native; UsageError, ContainerNotPossibleError."""
     node_profile = profile.load(profile_name)
     version = driver_version or node_profile.driver
     machine = machine or platform.machine()

@@ -94,11 +94,10 @@ class Host:
         return [found[device] for device in held], program
 
     def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
-        """Return the devices that fit and that nobody uses, the emptiest first.
+        """Return the devices that fit and are free, the emptiest first, and the hook's path.
 
-        By their names in leases their UUIDs; and the path of the program of hooks. HostError,
-        which names who uses the others, if they are fewer than wanted; or if the cold side does
-        not answer.
+        They are UUIDs by their names in leases. Raises HostError if they are fewer than wanted,
+        and who uses the others, or the cold side does not answer.
         """
         from nvct.container import cold_process, leases
 

@@ -190,9 +190,12 @@ def _rotate(store: Store, fd: int) -> None:
         posix.lockf(fd, posix.F_TLOCK, 0)
     except BlockingIOError:
         return
-    status = posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False)
-    if status.st_ino == posix.fstat(fd).st_ino:
+    if _inode(store) == posix.fstat(fd).st_ino:
         posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
+
+
+def _inode(store: Store) -> int:
+    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino
 
 
 def _line(fields: Mapping[str, str], limit: int) -> bytes:

@@ -169,10 +169,7 @@ def _by_specs(status: Status, registry: Registry) -> Access:
 
 
 def older_remedy(file: SpecFile, engine: str, release: str) -> str:
-    """Return what lets an engine read a specification that is too new for it.
-
-    `engine`: as `nvct.cdi.check.engines` names it.
-    """
+    """Return what lets an engine, as `nvct.cdi` names it, read a spec that is too new for it."""
     highest = engines.highest(engine, release)
     if not highest:
         return f"Use `--runtime=nvidia` with {engine} {release}, or update it."

@@ -92,7 +92,6 @@ class Transaction:
         """Take back what a killed run left; without such a run, write nothing.
 
         Contract: it comes before the checks, because they would not find what is taken back.
-        Raises NvctError if the journal cannot be used.
         """
         if self._page().pending is None:
             return

@@ -22,6 +22,8 @@ TIMED_OUT = 124  # as of timeout(1)
 NOT_ENTERED = 125
 MARK = "nvct: errno "
 VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
+ELSEWHERE = re.compile(r"(?:See \"|Hint: )")
+"""Begins a line that only names a place with the reason, as the last ones of systemctl do."""
 ENV = {"PATH": ":".join(DEFAULT_PATH_DIRS), "HOME": "/root", "LC_ALL": "C"}
 
 
@@ -35,9 +37,10 @@ class Completed:
 
     @property
     def reason(self) -> str:
-        """The last line of its output; never empty."""
+        """The last line of its output that says why; never empty."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit status {self.status}"
+        reasons = [line for line in lines if not ELSEWHERE.match(line)] or lines
+        return reasons[-1] if reasons else f"exit status {self.status}"
 
 
 def run(

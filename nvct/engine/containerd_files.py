@@ -49,11 +49,7 @@ class Target:
 
 
 def choose(options: EngineOptions, config: Config, files: Files) -> Target:
-    """Return where new keys go.
-
-    Raises EngineConfigError if this containerd does not read the CRI in files of that version, or
-    the drop-in holds settings of others that would be imported.
-    """
+    """Return where new keys go; EngineConfigError if containerd reads none there."""
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
     if is_old and (root.version == 1 or options.drop_in == ""):

@@ -248,10 +248,9 @@ def _with_imports(root: str, files: Files, *, relative: bool) -> tuple[list[Load
 
 
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
-    """Return the paths and patterns that a file imports, absolute.
+    """Return the paths and patterns that a file imports, absolute; EngineConfigError.
 
-    Unless `relative`, a relative pattern starts at the working folder, which is / here. Raises
-    EngineConfigError if its `imports` are no list of strings.
+    Unless `relative`, a relative pattern starts at the working folder, which is / here.
     """
     imports = loaded.document.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):

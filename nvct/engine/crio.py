@@ -69,11 +69,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers.
-
-    Raises EngineConfigError if CRI-O cannot read a file, a later file overrides the edit, or the
-    default of the options is no handler, and DocumentError if a file cannot be read.
-    """
+    """Return the smallest edit that registers the handlers; DocumentError, EngineConfigError."""
     order, merged = _order(options, files), _merge(_layers(options, files))
     sources = {name: merged.sources[f"runtimes.{name}"] for name in merged.runtimes}
     target = file_to_edit(options, _target(options), order, sources)

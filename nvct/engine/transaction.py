@@ -102,10 +102,7 @@ class Transaction:
             return _outcome(change, notes)
 
     def remove(self, options: EngineOptions) -> Change:
-        """Remove every runtime whose program is NVIDIA's, whoever registered it.
-
-        A damaged journal is set aside. Raises as `configure`.
-        """
+        """Remove every runtime whose program is NVIDIA's; a damaged journal is set aside."""
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)
             notes = settled.notes

@@ -142,10 +142,7 @@ def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
 
 
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
-    """Bind the files onto a tmpfs, and bind that to the final path.
-
-    Raises RefusedError if this process may not mount, and OSError if another call failed.
-    """
+    """Bind the files onto a tmpfs, and that to the final path; RefusedError if not allowed."""
     kernel = farm.kernel
     try:
         kernel.mount(STAGED + name, folder, "tmpfs", c.MS_NOSUID | c.MS_NODEV, "mode=0755")

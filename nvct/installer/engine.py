@@ -83,7 +83,7 @@ def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
         default=default,
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
-        drop_in=host.drop_in_of(request),
+        drop_in=request.drop_in and (request.drop_in_host or request.drop_in),
         executable=request.executable,
         dump=dump,
         runtime_type=request.runtime_type,

@@ -80,11 +80,6 @@ def files_of(request: Request) -> HostFiles:
     return HostFiles(_root(request), unmoved, mounts)
 
 
-def drop_in_of(request: Request) -> str | None:
-    """Return the drop-in's path on the host."""
-    return request.drop_in_host or request.drop_in if request.drop_in else request.drop_in
-
-
 def socket_of(request: Request) -> str:
     """Return the engine's socket as a path of this process: mounted, or below the host's root."""
     path = request.socket

@@ -42,8 +42,7 @@ Say: TypeAlias = Callable[[str], None]
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
-    An earlier signal ends the installation and restores the engine, too. Raises NvctError if a
-    step failed; the engine has its former configuration.
+    An earlier signal or an NvctError ends the installation and restores the engine, too.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None
@@ -64,7 +63,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
                 say("the NRI plugin runs; waiting for a signal")
                 run_plugin(request.nri, request.config_toml)
             say("waiting for a signal")
-            wait_for_signal()
+            while True:
+                signal.pause()  # its handler raises Stopped
         except Stopped:
             say("told to end")
         if request.publish and daemon:
@@ -332,12 +332,6 @@ class Instance:
         ):
             folder.unlink(self._name)
         os.close(self._fd)
-
-
-def wait_for_signal() -> None:
-    """Wait for a signal, which raises Stopped."""
-    while True:
-        signal.pause()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

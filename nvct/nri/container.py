@@ -141,7 +141,7 @@ def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield {"path": path, "type": kind, "major": major, "minor": minor}
 
 
-def _members(message: Any, *names: str) -> dict[str, Any]:
+def _members(message: api.Mount | api.LinuxDevice, *names: str) -> dict[str, Any]:
     return {name: getattr(message, name) for name in names}
 
 
@@ -187,7 +187,7 @@ def adjustment(edits: Sequence[Edits]) -> api.ContainerAdjustment:
         for point, texts in edit["hooks"].items():
             added = getattr(adjust.hooks, re.sub("([A-Z])", r"_\1", point).lower())
             for hook in map(json.loads, texts):
-                members = {name: hook[name] for name in ("path", "args", "env") if name in hook}
+                known = {name: hook[name] for name in ("path", "args", "env") if name in hook}
                 timeout = {"timeout": {"value": hook["timeout"]}} if "timeout" in hook else {}
-                added.add(**members, **timeout)
+                added.add(**known, **timeout)
     return adjust

@@ -65,11 +65,11 @@ class KnownHost(Host):
         self._known = plans.Known()
         self._of_gpus: set[str] = set()
         self.sources: set[str] = set()
-        self._reading: Reading | None = None
+        self._reading: Reading[model.Plan] | None = None
         self._until = 0.0
         self._has_gpu = super().has_gpu(settings.sys_root)
 
-    def has_gpu(self, sys_root: str) -> bool:
+    def has_gpu(self, sys_root: str) -> bool:  # noqa: ARG002  it is that of config.toml
         """Report whether there was a GPU when config.toml was read; see `Host.has_gpu`."""
         return self._has_gpu
 
@@ -138,10 +138,7 @@ class KnownHost(Host):
         if self._reading is None or not self._reading.is_alive():
             self._reading = Reading(self._registry, READ_S)
         late = f"the CDI specifications take longer than {READ_S:.0f} s to read"
-        plan: model.Plan = self._reading.result(
-            HostError(late, hint="nvct goes on with it: try again")
-        )
-        return plan
+        return self._reading.result(HostError(late, hint="nvct goes on with it: try again"))
 
     def _registry(self) -> model.Plan:
         """Return what the CDI folders have; a file that has not changed is not read again."""

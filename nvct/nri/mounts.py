@@ -263,8 +263,7 @@ class View:
         if self._mountinfo is not None or self._until == inf:
             return self._read()
         reading = Reading(self._read, self._until - time.monotonic())
-        mounts: dict[str, str] = reading.result(HostError(LATE))
-        return mounts
+        return reading.result(HostError(LATE))
 
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
@@ -311,7 +310,7 @@ class View:
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
-        roots = {}
+        roots: dict[tuple[tuple[int, int], str, str], None] = {}
         for folder in self._folders:
             place = self.place(folder)
             if place is not None:

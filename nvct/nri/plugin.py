@@ -315,14 +315,17 @@ class Plugin:
             removal = engine_devices.check(
                 bundle, policy, host, origin, None, devices=[], notes=notes, trouble=trouble
             )
-            if removal is not None:
-                raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
+            problem = NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
         except NotPermittedError as error:
-            folder = f"{self.options.kubelet}/"
-            why = next((each.why for each in origin.results if folder in each.why), "")
-            message = error.message + (f"; {why}" if why else "")
-            error.message = message.replace(container.IN_WORDS, way or container.IN_WORDS)
-            raise
+            problem = error
+        else:
+            if removal is None:
+                return
+        folder = f"{self.options.kubelet}/"
+        why = next((each.why for each in origin.results if folder in each.why), "")
+        message = problem.message + (f"; {why}" if why else "")
+        problem.message = message.replace(container.IN_WORDS, way or container.IN_WORDS)
+        raise problem
 
     def _in_force(self) -> tuple[Config, NvctError | None, KnownHost]:
         settings, trouble = self.settings()

@@ -73,9 +73,7 @@ def wanted(
 ) -> tuple[Request | None, list[str]]:
     """Return the request for CDI names of a container, None if there is none; and notes.
 
-    Args:
-        key: of the annotation with `words`, "" if there is none.
-        takes_variable: whether NVIDIA_VISIBLE_DEVICES counts.
+    `key` is that of the annotation with `words`, "" if there is none.
 
     Raises:
         NvctError: the request is malformed, or the policy denies it.

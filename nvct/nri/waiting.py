@@ -6,29 +6,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Thread
-from typing import Any
+from typing import Generic, TypeVar
 
 from nvct.errors import HostError
 
+T = TypeVar("T")
 
-class Reading(Thread):
+
+class Reading(Thread, Generic[T]):
     """Reads something in a thread; whoever cannot wait gets an error, and the reading goes on."""
 
-    def __init__(self, read: Callable[[], Any], wait_s: float) -> None:
+    def __init__(self, read: Callable[[], T], wait_s: float) -> None:
         super().__init__(daemon=True)
         self._read, self._until = read, time.monotonic() + wait_s
-        self._result: Any = None
+        self._results: list[T] = []
         self._problem: Exception | None = None
         self.start()
 
     def run(self) -> None:
         """Read."""
         try:
-            self._result = self._read()
+            self._results.append(self._read())
         except Exception as error:  # for who waits
             self._problem = error
 
-    def result(self, late: HostError) -> Any:
+    def result(self, late: HostError) -> T:
         """Return what was read.
 
         Raises:
@@ -40,4 +42,4 @@ class Reading(Thread):
             raise late
         if self._problem is not None:
             raise self._problem
-        return self._result
+        return self._results[0]

@@ -161,11 +161,7 @@ RUNTIMES = ("runc", "crun")
 
 
 def demonstrate() -> int:
-    """Run the demonstration; return 0 if every container was as expected.
-
-    Raises NvctError if this machine cannot run containers, or the node cannot be created on it,
-    and KeyboardInterrupt if a signal stops the demonstration; everything is removed then too.
-    """
+    """Run the demonstration; return 0 if every container was as expected. NvctError."""
     with folder() as work:
         with show.working("building a simulated node"):
             runtime = _runtime()

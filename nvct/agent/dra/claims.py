@@ -208,15 +208,12 @@ def _entry(
 def excluded(claim: Prepared, other: Prepared) -> HostError:
     """Return why a claim cannot have a device while another one has it."""
     device, share, held = claim.excluded_by(other), claim.share, other.share
-    if share and held and share.share_mib == held.share_mib:
-        return HostError(
-            f"{device} has shares of another setting of MEMORY_SHARES for claim {other.full_name}",
-            hint="the claim is prepared when the pods of the other shares have ended",
-        )
     if share and held:
+        is_same = share.share_mib == held.share_mib
+        kind = "another setting of MEMORY_SHARES" if is_same else f"{held.share_mib}Mi"
         return HostError(
-            f"{device} has shares of {held.share_mib}Mi for claim {other.full_name}, and this "
-            f"claim asks for {share.share_mib}Mi",
+            f"{device} has shares of {kind} for claim {other.full_name}, and this claim asks for "
+            f"{share.share_mib}Mi",
             hint="the claim is prepared when the pods of the other shares have ended",
         )
     if held:

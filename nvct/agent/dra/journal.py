@@ -41,8 +41,8 @@ FIRST = (
     "namespace", "name", "uid", "entries", "daemon", "device", "uuid", "gpu", "requests",
     "is_admin", "place", "resource", "uuids", "limits", "percentage", "has_metadata", "pod_claim",
 )  # fmt: skip
-"""Fields of its earliest forms. Later ones are only written if they say something: the version before
-refuses those that it does not know, and one can go back to it."""
+"""Fields of its earliest forms. Later ones are only written if they say something: the version
+before refuses those that it does not know, and one can go back to it."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
 LOCK_S = 30.0
@@ -73,6 +73,12 @@ class Entry:
     cores: int = 0
     alternatives: tuple[str, ...] = field(default=(), compare=False)
     shares: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def answers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return the requests and the id of each share of it, "" for the id of what has none."""
+        whole: list[tuple[tuple[str, ...], str]] = [(self.requests, "")]
+        return [((name,), share) for name, share in self.shares] or whole
 
     @property
     def memory_mib(self) -> int:

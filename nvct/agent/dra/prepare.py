@@ -104,7 +104,7 @@ class Preparer:
         return [
             PreparedDevice(names, self._node, e.device, cdi_devices(claim, e, names), share)
             for e in claim.entries
-            for names, share in [((name,), id_) for name, id_ in e.shares] or [(e.requests, "")]
+            for names, share in e.answers
         ]
 
     def _complain(self, ref: ClaimRef, error: NvctError) -> None:

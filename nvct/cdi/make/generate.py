@@ -80,11 +80,7 @@ class Job(NamedTuple):
 
 
 def prepare(inventory: Inventory, options: Options) -> Job:
-    """Return the parts of a spec, with checked options.
-
-    Raises UsageError if an option has an unknown value; UnknownDeviceError if a device id names
-    nothing; HostError if no device can be given to a container.
-    """
+    """Return the parts of a spec; UsageError, UnknownDeviceError, or HostError without devices."""
     kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
     enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)

@@ -41,10 +41,7 @@ def dumps(
     comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return a file's content, with the lowest `cdiVersion`, and in YAML whole lines before it.
-
-    Raises CdiSpecError if the spec is invalid, and UsageError if the format is unknown.
-    """
+    """Return a file's content, in YAML after a comment; CdiSpecError, UsageError for a format."""
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
     if format == "json":

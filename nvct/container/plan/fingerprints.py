@@ -117,7 +117,7 @@ def _digest(path: str) -> str:
 
 
 def settle(fingerprints: list[Fingerprint], now_ns: int) -> bool:
-    """Replace hashes that match and are old enough by the cheaper stat; return whether any was."""
+    """Replace matching hashes of old files by the cheaper stat; return whether any was."""
     replaced = False
     for fingerprint in fingerprints:
         if fingerprint[0] == "hash":

@@ -146,11 +146,7 @@ def is_served(bundle: Bundle) -> bool:
 
 
 def refuse(request: Request, config: Config) -> None:
-    """Refuse requests that a hook does not deliver.
-
-    RequestError if the request has CDI device names; ConfigError in a configured mode that hooks
-    do not deliver.
-    """
+    """Refuse CDI device names (RequestError), and modes without hooks (ConfigError)."""
     if config.mode not in HANDLED and not config.skip_mode_detection:
         raise ConfigError(
             f"{config.path or 'the configuration'}: in mode {config.mode} a prestart hook gives"

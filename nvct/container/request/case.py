@@ -104,11 +104,7 @@ class Case:
         return any(KUBELET_CGROUP in name.removesuffix(".slice").split("-") for name in folders)
 
     def ask_kubelet(self, folder: str) -> str:
-        """Find out what the kubelet with this folder has given the container.
-
-        Returns:
-            Why it is not the kubelet's container, "" if it is one.
-        """
+        """Find out what the kubelet has given; return why the container is not its own, or ""."""
         from nvct.container.request import kubelet_record  # few rules ask
 
         uid = ""

@@ -159,12 +159,7 @@ def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str
 def _is_value(name: str, operator: str, value: str) -> bool:
     if name == "brand":
         return bool(value) and operator in {"=", "!="} and not set(value) & set("<>=!" + BLANK)
-    return is_version(value)
-
-
-def is_version(text: str) -> bool:
-    """Report whether a text consists of numbers separated by dots."""
-    return all(_is_number(part) for part in text.split("."))
+    return all(_is_number(part) for part in value.split("."))
 
 
 def _is_number(text: str) -> bool:

@@ -73,11 +73,7 @@ class Changes:
         return paths, exists
 
     def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
-        """Make all changes as `owner`, or as the user of this process.
-
-        Raises UnsafePathError if the root has changed, and OSError if the root cannot be written
-        to.
-        """
+        """Make all changes as `owner` or this user; UnsafePathError if the root has changed."""
         if not (self.files or self.links or self.removed):
             return
         before = posix.geteuid(), posix.getegid()

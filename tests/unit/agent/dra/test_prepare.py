@@ -344,8 +344,10 @@ def test_a_journal_of_the_version_before_is_read_and_written_so_that_that_one_re
 
     assert (known.entries[0].device, known.share, known.has_metadata) == ("gpu-0", None, False)
     assert known.daemon == Daemon(resource="gpu.nvidia.com/x", uuids=(uuid,), percentage=5)
-    more = replace(known.entries[0], share_mib=1024, cores=50, alternatives=("a/b",))
-    many_users = replace(known.daemon, multi_user=True)
+    more = replace(
+        known.entries[0], share_mib=1024, cores=50, alternatives=("a/b",), shares=(("a", "id"),)
+    )
+    many_users = replace(known.daemon, multi_user=True, time_slice=1)
     for wanted in (replace(known, entries=(more,), daemon=many_users), known):
         node.journal.save({known.uid: wanted})
         assert node.journal.load() == {known.uid: wanted}

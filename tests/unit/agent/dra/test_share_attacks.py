@@ -106,12 +106,12 @@ async def test_the_kubelet_is_told_the_id_of_each_share(lab: Lab) -> None:
     del document["claims"][0]["entries"][0]["shares"]
     path.write_text(json.dumps(document))
     async with lab.agent():
-        (one,) = await lab.kubelet.prepare(pair)
-        assert (one.requests, one.share) == (("req-0", "b"), "")
+        (older,) = await lab.kubelet.prepare(pair)
+        assert (older.requests, older.share) == (("req-0", "b"), "")
         await lab.kubelet.unprepare(pair)
         whole = lab.share("whole", "gpu-0", MOST)
-        (one,) = await lab.kubelet.prepare(whole)
-        assert one.share == ""
+        (all_of_it,) = await lab.kubelet.prepare(whole)
+        assert all_of_it.share == ""
         await lab.kubelet.unprepare(whole)
 
 
