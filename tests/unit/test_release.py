@@ -160,7 +160,15 @@ def test_helm_takes_the_chart_and_no_other(
     env = {f"HELM_{name}_HOME": str(tmp_path / name) for name in ("CACHE", "CONFIG", "DATA")}
     env |= {"HOME": str(tmp_path)}
     captured([helm, "repo", "add", "nvct", f"{url}/helm"], env=env, check=True)
-    pull = [helm, "pull", "nvct/nvct", "--untar", "--verify", "--keyring", keyring]
+    pull: list[str | Path] = [
+        helm,
+        "pull",
+        "nvct/nvct",
+        "--untar",
+        "--verify",
+        "--keyring",
+        keyring,
+    ]
     captured(pull, env=env, check=True, cwd=tmp_path)
     ours = released.REPOSITORY / "packaging/helm/nvct"
     assert (tmp_path / "nvct/values.yaml").read_bytes() == (ours / "values.yaml").read_bytes()
@@ -281,7 +289,7 @@ def test_what_is_in_no_commit_is_in_no_release(tmp_path: Path, env: dict[str, st
     source = tmp_path / "source"
     shutil.copytree(released.REPOSITORY / "packaging", source / "packaging")
     shutil.copy(released.REPOSITORY / "CHANGELOG.md", source)
-    git = ["git", "-C", source, "-c", "user.name=x", "-c", "user.email=x"]
+    git: list[str | Path] = ["git", "-C", source, "-c", "user.name=x", "-c", "user.email=x"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
         captured([*git, *words], check=True)
 

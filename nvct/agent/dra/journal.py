@@ -37,8 +37,12 @@ GPU_LOCK = "nvct-claims-{}.lock"
 HOLDER_LIMIT = 512
 """Bytes of a lock file, which says who has the lock."""
 VERSION = 1
-LATER = ("share_mib", "cores", "alternatives", "multi_user", "shares", "time_slice")
-"""Fields that the version before refuses: only written if they say something."""
+FIRST = (
+    "namespace", "name", "uid", "entries", "daemon", "device", "uuid", "gpu", "requests",
+    "is_admin", "place", "resource", "uuids", "limits", "percentage", "has_metadata", "pod_claim",
+)  # fmt: skip
+"""Fields of its earliest forms. Later ones are only written if they say something: the version
+before refuses those that it does not know, and one can go back to it."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
 LOCK_S = 30.0
@@ -296,7 +300,7 @@ def gpus_of(claim: Prepared) -> set[str]:
 
 
 def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in fields if value or name not in LATER}
+    return {name: value for name, value in fields if value or name in FIRST}
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
