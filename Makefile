@@ -195,7 +195,7 @@ SIGNED := --key "$(KEY)" --url "$(URL)" --out "$(or $(OUT),build/release)" $(if 
 release: setup ## all that can be installed, signed by gpg's KEY, for a web server at URL, into build/release or OUT
 	@test -n "$(KEY)" -a -n "$(URL)" || { echo "say who signs and where it will be served: make release KEY=... URL=https://..." >&2; exit 2; }
 	@bash tests/support/packages.sh createrepo-c cpio dpkg-dev gnupg
-	@$(BIN)/python packaging/release/build.py $(SIGNED) --check
+	@$(BIN)/python packaging/release/build.py $(SIGNED) --check $(if $(DIRTY),--dirty)
 	@$(MAKE) --no-print-directory static && $(MAKE) --no-print-directory STATIC_IF_POSSIBLE=: deb bundle rpm wheel image kubernetes
 	@$(BIN)/python packaging/release/build.py $(SIGNED) \
 	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
@@ -210,7 +210,7 @@ ci-full: crio docker callers ci test-static ## what takes longer: CRI-O, Docker,
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
 	  NVCT_TESTS_PROFILE=full NVCT_TESTS_REQUIRE=release $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
 	    tests/integration/test_packages.py tests/integration/test_release.py tests/integration/test_upgrade.py \
-	    tests/unit/mig/test_random_plans.py tests/kubernetes && \
+	    tests/unit/mig/test_random_plans.py tests/unit/agent/dra/test_share_lifecycles.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \
 	  $(BIN)/python -m tests.bench; } 2>&1 | tee docs/results/$$(date -u +%F).txt; exit $${PIPESTATUS[0]}
 

@@ -50,6 +50,22 @@ class NvctError(Exception):
         self.hint = hint
 
 
+class OSErrorsAs:
+    """Raises an OSError of its block as an error of nvct: a text, and the system's reason."""
+
+    __slots__ = ("_hint", "_kind", "_text")
+
+    def __init__(self, kind: type[NvctError], text: str, *, hint: str = "") -> None:
+        self._kind, self._text, self._hint = kind, text, hint
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._kind(f"{self._text}: {error.strerror}", hint=self._hint) from error
+
+
 class UsageError(NvctError):
     """A wrong option or combination of options."""
 

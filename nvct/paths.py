@@ -18,10 +18,8 @@ RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"
 AGENT_DIR = "/run/nvct-agent"
 """Of the agent. Not in RUN_DIR: its container must not write the plans that the shim trusts."""
-NRI_DIR = "/run/nvct-nri"
-"""Of the NRI plugin: who has which GPU, and its part of `nvct log`."""
-LEASE_DIR = "/run/nvct_leases"
-"""Of `nvct.container.leases`: every user can make files there."""
+NRI_DIR = "/run/nvct-nri"  # Of the NRI plugin: who has which GPU, and its part of `nvct log`
+LEASE_DIR = "/run/nvct_leases"  # Of `nvct.container.leases`: every user can make files there
 CONFIG_CACHE = "config.json"
 LAUNCHER_CONF = "launcher.conf"
 PLAN_SUFFIX = ".plan"
@@ -39,8 +37,7 @@ COMPAT_FOLDER = "/usr/local/cuda/compat"
 SIM_DEV_ENV = "NVCT_SIM_DEV"
 """The folder of device nodes for the simulated NVML, if no node is attached (nvct_sim)."""
 
-GPU_KIND = "nvidia.com/gpu"
-"""The CDI kind of NVIDIA GPUs."""
+GPU_KIND = "nvidia.com/gpu"  # The CDI kind of NVIDIA GPUs
 
 HOOK_PROGRAM = "nvidia-cdi-hook"
 HOOK_PATH = "/usr/bin/nvidia-cdi-hook"

@@ -32,8 +32,7 @@ NAMES = {
     type(None): "null", bool: "a boolean", int: "an integer", float: "a number", str: "a string",
     list: "a list", dict: "an object",
 }  # fmt: skip
-SHOWN = 40
-"""Characters of a key that a message shows."""
+SHOWN = 40  # Characters of a key that a message shows
 
 
 class MalformedError(ValueError):
@@ -51,14 +50,13 @@ class _WrongError(Exception):
 def load(kind: type[T], value: object, name: str = "a value") -> T:
     """Return JSON data as an object of a type.
 
+    MalformedError if the data is not that of the type; TypeError if the type is not one that this
+    module knows.
+
     Args:
         kind: the type.
         value: of `json`.
         name: of the data, for messages.
-
-    Raises:
-        MalformedError: the data is not that of the type.
-        TypeError: the type is not one that this module knows.
     """
     try:
         loaded: T = _reader(kind)(value)  # type: ignore[arg-type]  # a type is hashable

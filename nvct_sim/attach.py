@@ -27,17 +27,8 @@ from pathlib import Path
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.kernel.calls import KERNEL, Kernel
+from nvct.linux import constants as c
 from nvct.linux import ldcache, mountinfo
-from nvct.linux.constants import (
-    CLONE_NEWNS,
-    MNT_DETACH,
-    MS_BIND,
-    MS_MOVE,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-)
 from nvct_sim import kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
@@ -91,14 +82,14 @@ class _Attachment:
         self._dev()
         self._driver()
         # Mounts made from the stage stay; only the stage itself is detached.
-        self._kernel.umount2(str(self._stage), MNT_DETACH)
+        self._kernel.umount2(str(self._stage), c.MNT_DETACH)
 
     def _tmpfs(self, target: Path) -> None:
         target.mkdir(exist_ok=True)
         self._kernel.mount("nvct-sim", str(target), "tmpfs", 0, "mode=755")
 
     def _bind(self, source: str | Path, target: str | Path) -> None:
-        self._kernel.mount(str(source), str(target), None, MS_BIND | MS_REC)
+        self._kernel.mount(str(source), str(target), None, c.MS_BIND | c.MS_REC)
 
     def _overlay(self, target: str, lower: Sequence[str], upper: Path | None = None) -> None:
         if any(set(path) & set(":,\\") for path in lower):
@@ -148,7 +139,7 @@ class _Attachment:
         for module in (self._node.sys / "module").iterdir():  # an upgrade changes these
             target = f"/sys/module/{module.name}"
             self._bind(module, target)
-            self._kernel.mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
+            self._kernel.mount(None, target, None, c.MS_BIND | c.MS_REMOUNT | c.MS_RDONLY)
 
     def _etc(self) -> None:
         lower = [str(self._node.etc)]
@@ -197,7 +188,7 @@ class _Attachment:
         modules = sysfs.proc_modules("", self._state)
         (private / run_folder.NAME / "modules").write_text(modules)
         (private / "nvct").chmod(0o700)
-        self._kernel.mount(str(private), "/run", None, MS_MOVE)
+        self._kernel.mount(str(private), "/run", None, c.MS_MOVE)
         if not Path("/var/run").is_symlink():
             self._bind("/run", "/var/run")
 
@@ -215,7 +206,7 @@ class _Attachment:
         if self._node.real_nodes and not os.statvfs(caps).f_flag & os.ST_NODEV:
             # A bind mount: MIG devices that are created later appear here too.
             self._bind(caps, private / "nvidia-caps")
-        self._kernel.mount(str(private), "/dev", None, MS_MOVE)
+        self._kernel.mount(str(private), "/dev", None, c.MS_MOVE)
 
     def _driver(self) -> None:
         if self._driver_root != "/":
@@ -242,13 +233,9 @@ def attach(
 ) -> None:
     """Make a node look real in the current mount namespace, which must be a private one.
 
-    Args:
-        driver_root: path for the driver's user space; "/" overlays it on the host's own files.
-        host_run: whether the entries of the host's /run stay visible.
-
-    Raises:
-        HostError: the mount namespace is not private, or the kernel refuses a mount.
-        DocumentError: the node's state is damaged.
+    The driver root "/" overlays the driver's user space on the host's own files; with `host_run`
+    the entries of the host's /run stay visible. Raises HostError if the namespace is not private,
+    or the kernel refuses a mount, and DocumentError if the node's state is damaged.
     """
     # After unshare() the namespace differs from the parent's; PID 1 of a namespace sees no parent.
     parent = os.getppid()
@@ -275,8 +262,8 @@ def enter(
 def make_private(kernel: Kernel = KERNEL) -> None:
     """Move this process into a private mount namespace; HostError if the kernel refuses it."""
     try:
-        kernel.unshare(CLONE_NEWNS)
-        kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)
+        kernel.unshare(c.CLONE_NEWNS)
+        kernel.mount("none", "/", None, c.MS_REC | c.MS_PRIVATE)
     except OSError as error:
         raise HostError(
             f"cannot make a mount namespace: {error.strerror}", hint=kernelfs.remedy()
@@ -294,11 +281,9 @@ def exec_in(
 ) -> int:
     """Run a program on a node and return its exit status, or 128 + N if signal N ends it.
 
-    The program gets the signals that ask this process to end.
-
-    Raises:
-        HostError: the node cannot be attached on this machine.
-        UsageError: the program does not exist or cannot be executed.
+    The program gets the signals that ask this process to end. Raises HostError if the node cannot
+    be attached on this machine, and UsageError if the program does not exist or cannot be
+    executed.
     """
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []

@@ -93,7 +93,6 @@ def _system_mounts() -> list[dict[str, Any]]:
 
 
 def _usual_rules() -> list[dict[str, Any]]:
-    """Return the rules for nodes of every container: null, zero, full, random, urandom."""
     return [
         {"allow": True, "type": "c", "major": 1, "minor": minor, "access": "rwm"}
         for minor in (3, 5, 7, 8, 9)
@@ -104,10 +103,7 @@ def remove(folder: Path) -> None:
     """Remove a folder that this user owns, with all its contents.
 
     Containers' roots and driver views have folders of mode 0555. Only root can empty such folders
-    without a change of mode.
-
-    Raises:
-        OSError: an entry cannot be removed.
+    without a change of mode. Raises OSError if an entry cannot be removed.
     """
     folder.chmod(stat.S_IRWXU)
     for path, names, _ in os.walk(folder):  # top down: a folder's mode changes before it is read

@@ -21,18 +21,12 @@ SHT_PROGBITS, SHT_STRTAB, SHT_HASH, SHT_DYNAMIC, SHT_NOTE, SHT_DYNSYM = 1, 3, 5,
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The properties of one architecture.
+    """The properties of one architecture."""
 
-    Attributes:
-        number: e_machine.
-        page: alignment of segments; 64 KiB on aarch64, whose kernels may use such pages.
-        triplet: name of Debian's library folder.
-    """
-
-    number: int
+    number: int  # e_machine
     bits: int
-    page: int
-    triplet: str
+    page: int  # alignment of segments; 64 KiB on aarch64, whose kernels may use such pages
+    triplet: str  # name of Debian's library folder
 
 
 MACHINES = {
@@ -83,11 +77,6 @@ def _layout(sections: Sequence[_Section], start: int) -> int:
     return offset
 
 
-def _dynamic(machine: Machine, tags: Sequence[tuple[int, int]]) -> bytes:
-    form = "<QQ" if machine.bits == 64 else "<II"
-    return b"".join(struct.pack(form, tag, value) for tag, value in (*tags, (DT_NULL, 0)))
-
-
 def shared_object(
     machine: str = "x86_64",
     *,
@@ -97,13 +86,10 @@ def shared_object(
     sections: Mapping[str, bytes] | None = None,
     size: int = 0,
 ) -> bytes:
-    """Return the bytes of a shared object.
+    """Return the bytes of a shared object, with DT_SONAME and DT_NEEDED in this order.
 
-    Args:
-        soname: DT_SONAME, None for a library without one.
-        needed: DT_NEEDED, in this order.
-        sections: further sections that are not loaded, such as ``.note.cuda.fwd_compatibility``.
-        size: pad the file with NUL to at least this many bytes.
+    Further `sections` are not loaded, such as .note.cuda.fwd_compatibility; `size` is the least
+    number of bytes, padded with NUL.
     """
     m = MACHINES[machine]
     strings = _Strings()
@@ -149,7 +135,8 @@ def _loaded(
     dynsym.data = b"".join(table)
     tables = [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
     sizes = [(DT_STRSZ, len(dynstr.data)), (DT_SYMENT, width)]
-    dynamic.data = _dynamic(m, [*tags, *tables, *sizes])
+    form, every = "<QQ" if m.bits == 64 else "<II", [*tags, *tables, *sizes, (DT_NULL, 0)]
+    dynamic.data = b"".join(struct.pack(form, tag, value) for tag, value in every)
     return sections, end
 
 

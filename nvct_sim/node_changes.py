@@ -25,8 +25,7 @@ from nvct_sim.tree import KMSG, Node
 
 Fields: TypeAlias = "dict[str, str]"
 
-XID_EVENT = 8
-"""nvml.h: nvmlEventTypeXidCriticalError."""
+XID_EVENT = 8  # nvml.h: nvmlEventTypeXidCriticalError
 EVENT_FIELDS = ("gi", "ci")
 PROCESS_FIELDS = ("memory", "sm", "mem", "gi", "ci", "graphics")
 PERCENTS = ("sm", "mem")
@@ -51,9 +50,7 @@ def append_event(now: state.State, index: int, kind: int, data: int, fields: Fie
 def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
-    Args:
-        bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
-        instance: gi and ci, of the instances concerned; {} for the whole GPU.
+    `bus` is as NVML writes it, 00000000:18:00.0; `instance` has gi and ci, or nothing for the GPU.
     """
     address = bus.lower()[4:].partition(".")[0]
     for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
@@ -94,8 +91,7 @@ def _check(fields: Fields, names: tuple[str, ...]) -> None:
 
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
-NOT_LOADED = "none"
-"""In place of the version, in the state of a node without the driver's modules."""
+NOT_LOADED = "none"  # In place of the version, in the state of a node without the driver's modules
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
@@ -149,12 +145,7 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
 
 
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
-    """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
-
-    Raises:
-        UsageError: the field is fixed, such as the UUID; the field does not exist; or it cannot
-            have this value.
-    """
+    """Set fields of a GPU that NVML reports (state.NAMES); UsageError for another field."""
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
         raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")
@@ -185,11 +176,7 @@ def restore_gpu(node: Node, index: int) -> None:
 
 
 def set_fault(node: Node, kind: str, seconds: int) -> None:
-    """Make every NVML call fail in one way, also in processes that already use NVML.
-
-    Args:
-        kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-    """
+    """Make every NVML call fail: "hang", "crash", or "hang-hard", which SIGKILL does not end."""
     with state.change(node.state_file) as now:
         now.remove("fault")
         if seconds:

@@ -26,8 +26,7 @@ NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
-PROGRAMS = "/run/nvct-sim/bin"
-"""The folder of this program, which is not the real runtime's."""
+PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""
@@ -71,11 +70,7 @@ def find_runtime(name: str, folders: tuple[str, ...]) -> str:
 
 
 def add_hook(path: str, kernel: Kernel) -> None:
-    """Add the hook to a config.json, unless it has the hook or no mount namespace.
-
-    Raises:
-        BundleError: the file cannot be read or written, or is not a container's configuration.
-    """
+    """Add the hook to a config.json, unless it has it or no mount namespace; BundleError."""
     config = bundle.load(path)
     document = config.document
     kinds = [namespace.get("type") for namespace in config.objects(NAMESPACES)]

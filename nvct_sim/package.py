@@ -21,28 +21,20 @@ from nvct.linux import ldcache
 from nvct_sim.elf_writer import MACHINES, shared_object
 
 STATE_LIBRARY = "libnvidia-simstate"
-MERGED = ("bin", "sbin", "lib", "lib64")
-"""Folders that are links to those of /usr."""
+MERGED = ("bin", "sbin", "lib", "lib64")  # Folders that are links to those of /usr
 
 
 class Library(NamedTuple):
-    """One library of the package.
+    """One library of the package."""
 
-    Attributes:
-        name: path below the library folder, up to ``.so``.
-        soname: rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME.
-        version: rest of the file name after ``.so.``, "V" for the driver version, "" for none.
-        dev: whether there is a link that ends in ``.so``, for linking programs.
-        needed: DT_NEEDED without libc, "V" for the driver version.
-        since: the first driver branch with this library, 0 for all.
-    """
-
-    name: str
+    name: str  # path below the library folder, up to ``.so``
+    # rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME
     soname: str | None
+    # rest of the file name after ``.so.``, "V" for the driver version, "" for none
     version: str = "V"
-    dev: bool = False
-    needed: tuple[str, ...] = ()
-    since: int = 0
+    dev: bool = False  # whether there is a link that ends in ``.so``, for linking programs
+    needed: tuple[str, ...] = ()  # DT_NEEDED without libc, "V" for the driver version
+    since: int = 0  # the first driver branch with this library, 0 for all
 
     def is_in(self, version: str) -> bool:
         """Report whether a driver version has the library."""
@@ -161,7 +153,6 @@ UCODES_SINCE = 615  # a driver branch, as Library.since
 
 
 def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
-    """Yield path and content of the package's configuration files."""
     icd = {"library_path": "libGLX_nvidia.so.0", "api_version": "1.4.312"}
     layer = {
         "name": "VK_LAYER_NV_optimus", "type": "INSTANCE", "api_version": "1.4.312",
@@ -216,9 +207,8 @@ def install(
 ) -> None:
     """Install the user space of one driver version into a driver root.
 
-    Args:
-        state: the node's state file, hard-linked beside the NVML library.
-        native: built programs and libraries by name; None for stand-ins.
+    The state file is hard-linked beside the NVML library; `native` has built programs and
+    libraries by name, None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]
@@ -306,7 +296,6 @@ def write_cache(root: Path, machine: str) -> None:
 def _install_library(
     folder: Path, library: Library, version: str, machine: str, data: bytes | None = None
 ) -> None:
-    """Write one library and its links."""
     base = library.name.rpartition("/")[2]
     file = folder / library.name
     suffix = library.version.replace("V", version)

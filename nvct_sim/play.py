@@ -35,21 +35,15 @@ from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
-INTERVAL_S = 0.5
-"""Between two values of a line."""
+INTERVAL_S = 0.5  # Between two values of a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of a script.
+    """A change of a script."""
 
-    Attributes:
-        at_s: seconds since the start.
-        change: a name of node_changes.CHANGES and its arguments.
-    """
-
-    at_s: float
-    change: tuple[str, ...]
+    at_s: float  # seconds since the start
+    change: tuple[str, ...]  # a name of node_changes.CHANGES and its arguments
     over_s: float = 0.0
 
     def __str__(self) -> str:
@@ -59,11 +53,7 @@ class Step:
 
 
 def read(path: Path) -> tuple[Step, ...]:
-    """Return the steps of a script, in the order of their times.
-
-    Raises:
-        DocumentError: the file is no script; the message names the step.
-    """
+    """Return a script's steps, in the order of their times; DocumentError if the file is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -97,22 +87,13 @@ def check(node: Node, steps: Sequence[Step]) -> None:
 def play(
     node: Node,
     steps: Sequence[Step],
-    tell: Callable[[str], None],
+    tell: Callable[[str], None],  # called with a line about each step
     *,
-    speed: float = 1.0,
+    speed: float = 1.0,  # how much faster than written
     sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,  # seconds that do not go back
 ) -> None:
-    """Carry out all steps at their times; return after the last one.
-
-    Args:
-        tell: called with a line about each step.
-        speed: how much faster than written.
-        clock: seconds that do not go back.
-
-    Raises:
-        NvctError: a change fails; those before it stay.
-    """
+    """Carry out all steps at their times; NvctError if a change fails: those before it stay."""
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}
     for at_s, number in _moments(steps):
@@ -122,7 +103,8 @@ def play(
         step = steps[number]
         if number not in starts:
             tell(f"{at_s:8.1f} s  {step}")
-            starts[number] = _fields_of(node, step) if step.over_s else {}
+            gpu = step.over_s and node.state().gpu(int(step.change[1]))
+            starts[number] = dict(gpu.fields) if gpu else {}
         part = (at_s - step.at_s) / step.over_s if step.over_s else 1.0
         node_changes.apply(node, step.change[0], _words(step, starts[number], part))
 
@@ -135,10 +117,6 @@ def _moments(steps: Sequence[Step]) -> list[tuple[float, int]]:
         moments += [(step.at_s + i * INTERVAL_S, number) for i in range(count)]
         moments.append((step.at_s + step.over_s, number))
     return sorted(moments)
-
-
-def _fields_of(node: Node, step: Step) -> Mapping[str, str]:
-    return dict(node.state().gpu(int(step.change[1])).fields)
 
 
 def _words(step: Step, start: Mapping[str, str], part: float) -> list[str]:

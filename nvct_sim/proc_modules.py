@@ -30,11 +30,7 @@ SECCOMP, OPENAT, ARCHITECTURE = {
 
 
 def main() -> None:
-    """Execute the command given as arguments.
-
-    Raises:
-        OSError: the kernel refuses the filter, or the command cannot be started.
-    """
+    """Execute the command given as arguments; OSError if the kernel refuses the filter."""
     command = sys.argv[1:]
     if not os.path.exists(FILE) and os.path.exists(NODE_FILE):
         _supervised()

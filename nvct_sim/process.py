@@ -25,12 +25,7 @@ def spawn(
     stdout: Stream = None,
     stderr: Stream = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program; the new process calls prepare() first.
-
-    Raises:
-        HostError: prepare() raises an exception; an NvctError's message and hint are kept.
-        UsageError: the program does not exist or cannot be executed.
-    """
+    """Start a program after prepare(), whose failure is a HostError; UsageError without it."""
     reader, writer = os.pipe()
 
     def child() -> None:

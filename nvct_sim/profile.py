@@ -36,17 +36,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A GPU model: its attributes in NVML and in the PCI configuration space.
-
-    Attributes:
-        bar1: size of the second base address in MiB.
-        cores, buswidth: number of CUDA cores, and width of the memory bus in bits.
-        fan: speed in per cent, 0 for a board without fans.
-        ecc, serial: 1 if the board has ECC memory, or a serial number.
-        nvlink: NVLink version in NVML's numbering.
-        nvswitch: device and vendor id of the switches at the NVLinks, 0 for none.
-        vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host.
-    """
+    """A GPU model: its attributes in NVML and in the PCI configuration space."""
 
     name: str
     memory: int
@@ -60,15 +50,18 @@ class Model:
     migcapable: int
     vbios: str
     kind: int = 0x030200
-    bar1: int = 256
+    bar1: int = 256  # size of the second base address in MiB
+    # cores, buswidth: number of CUDA cores, and width of the memory bus in bits
     cores: int = 0
     buswidth: int = 0
-    fan: int = 0
+    fan: int = 0  # speed in per cent, 0 for a board without fans
+    # ecc, serial: 1 if the board has ECC memory, or a serial number
     ecc: int = 1
     serial: int = 1
     nvlinks: int = 0
-    nvlink: int = 0
-    nvswitch: int = 0
+    nvlink: int = 0  # NVLink version in NVML's numbering
+    nvswitch: int = 0  # device and vendor id of the switches at the NVLinks, 0 for none
+    # vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host
     vgpuhost: str = ""
     vgpubranch: str = ""
     mig: tuple[MigProfile, ...]
@@ -76,20 +69,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpu:
-    """A GPU of a node: its model, its position, and its initial MIG instances.
-
-    Attributes:
-        mig: profile names of the MIG instances; None if MIG mode is off.
-        path: NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a
-            common prefix share the parts that the prefix names.
-        links: peer of each NVLink: the index of a GPU, or `s` and the index of a switch.
-    """
+    """A GPU of a node: its model, its position, and its initial MIG instances."""
 
     model: Model
     bus: str
     minor: int
-    mig: tuple[str, ...] | None
+    mig: tuple[str, ...] | None  # profile names of the MIG instances; None if MIG mode is off
+    # NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a common
+    # prefix share the parts that the prefix names
     path: str
+    # peer of each NVLink: the index of a GPU, or `s` and the index of a switch
     links: tuple[str, ...] = ()
 
     def topology(self) -> dict[str, str | int]:
@@ -112,19 +101,13 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """Numbers of a node's devices other than GPUs, 0 for none.
-
-    Attributes:
-        nvidia_fs: device nodes of GPUDirect Storage.
-        gdrdrv: 1 for GDRCopy's device node.
-        uverbs: InfiniBand devices, with the connection manager's device node.
-    """
+    """Numbers of a node's devices other than GPUs, 0 for none."""
 
     nvswitch: int = 0
     imex: int = 0
-    nvidia_fs: int = 0
-    gdrdrv: int = 0
-    uverbs: int = 0
+    nvidia_fs: int = 0  # device nodes of GPUDirect Storage
+    gdrdrv: int = 0  # 1 for GDRCopy's device node
+    uverbs: int = 0  # InfiniBand devices, with the connection manager's device node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

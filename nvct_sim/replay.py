@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
-from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.errors import DocumentError, HostError, NvmlError, OSErrorsAs
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import NodeStat
@@ -86,7 +86,6 @@ class Replay:
         )
 
     def _directories(self, name: str) -> list[str]:
-        """Return recorded directories of the host as paths in the tree."""
         root = str(self.snapshot.about["roots"]["driver_root"])
         directories = self.snapshot.about.get(name, ())
         return [join(f"{self.tree}/driver", below(root, directory)) for directory in directories]
@@ -140,12 +139,7 @@ def spec(
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Replay]:
-    """Read a snapshot and lay it out in a temporary folder.
-
-    Raises:
-        HostError: the snapshot cannot be read or laid out.
-        DocumentError: the path is not a snapshot, or is an unsafe one.
-    """
+    """Read a snapshot and lay it out in a temporary folder; HostError, DocumentError."""
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
         lay_out(snapshot, folder)
@@ -153,12 +147,7 @@ def opened(path: str) -> Iterator[Replay]:
 
 
 def lay_out(snapshot: Snapshot, tree: str) -> None:
-    """Create the files and links of a snapshot in an empty folder.
-
-    Raises:
-        HostError: a file cannot be created.
-        DocumentError: the snapshot has an invalid value.
-    """
+    """Create a snapshot's files and links in an empty folder; HostError, DocumentError."""
     try:
         for part in document.PARTS:
             os.mkdir(f"{tree}/{part}")
@@ -219,19 +208,12 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 
 def environment(replay: Replay) -> dict[str, str]:
-    """Write a config.toml for the tree; return the variables that make nvct programs use it.
-
-    Raises:
-        HostError: the file cannot be written.
-    """
+    """Write a config.toml for the tree; return the variables that make nvct programs use it."""
     path = f"{replay.tree}/config.toml"
     folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
     values = {name: json.dumps(folder) for name, folder in folders.items()}
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    with OSErrorsAs(HostError, f"cannot write {path}"), open(path, "w", encoding="utf-8") as file:
+        file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
     return {"NVIDIA_CTK_CONFIG": path, "NVIDIA_CTK_CONFIG_FILE_PATH": path}
 
 

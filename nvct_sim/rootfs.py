@@ -61,7 +61,9 @@ def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> Non
     (folder / "tmp").chmod(0o1777)
     libraries = list(_libraries())
     for path in libraries:
-        _copy(path, folder)
+        target = folder / str(path).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path.resolve(), target)
     shutil.copy(busybox, folder / "usr/bin/busybox")
     for applet in _applets(busybox):
         link = folder / "usr" / applet.removeprefix("usr/")
@@ -89,12 +91,6 @@ def _libraries() -> Iterator[Path]:
             yield path
         elif name == "libc.so.6":
             raise ContainerNotPossibleError(f"{name} is in none of {', '.join(folders)}")
-
-
-def _copy(source: Path, root: Path) -> None:
-    target = root / str(source).lstrip("/")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(source.resolve(), target)
 
 
 def _applets(busybox: Path) -> list[str]:
@@ -180,7 +176,6 @@ def check(*, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS) -> N
 
 
 def _try_mounts() -> None:
-    """Make what attach() makes, in a namespace that ends at once."""
     with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
 
         def prepare() -> None:

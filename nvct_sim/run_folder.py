@@ -40,7 +40,10 @@ def fill(folder: Path, kernel: Kernel) -> None:
     (folder / "bin").mkdir()
     for name in RUNTIMES:
         _write_program(folder / "bin" / name, python_command("oci_runtime.main()", name))
-    command = python_command("proc_modules.main()", also=_folder_of_cffi())
+    import _cffi_backend  # -S leaves its folder out of the module path
+
+    cffi = os.path.dirname(str(_cffi_backend.__file__))
+    command = python_command("proc_modules.main()", also=cffi)
     _write_program(folder / "bin" / WITH_PROC_MODULES, command)
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
@@ -52,13 +55,6 @@ def fill(folder: Path, kernel: Kernel) -> None:
 def _write_program(path: Path, command: list[str]) -> None:
     path.write_text(SCRIPT.format(command=shlex.join(command)))
     path.chmod(0o755)
-
-
-def _folder_of_cffi() -> str:
-    """Return the folder of cffi's module, which -S leaves out of the module path."""
-    import _cffi_backend
-
-    return os.path.dirname(str(_cffi_backend.__file__))
 
 
 def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:

@@ -54,17 +54,12 @@ class Record:
 
 @dataclass(slots=True)
 class State:
-    """The content of a state file.
-
-    Attributes:
-        cuda: CUDA version in NVML's form, 13000 for 13.0.
-        tree: absolute path of the node's tree.
-    """
+    """The content of a state file."""
 
     generation: int
     driver: str
-    cuda: str
-    tree: str
+    cuda: str  # CUDA version in NVML's form, 13000 for 13.0
+    tree: str  # absolute path of the node's tree
     records: list[Record] = field(default_factory=list)
 
     def find(self, kind: str, /, **values: str | int) -> list[Record]:

@@ -39,15 +39,9 @@ FIRST_MEMORY = 0x200_0000_0000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A PCI device of the simulation.
+    """A PCI device of the simulation."""
 
-    Attributes:
-        vendor, device, subsystem_vendor, subsystem_device, kind: PCI ids; kind is the class.
-        irq: interrupt, also shown in /proc/driver/nvidia.
-        bar1: size of the second base address in MiB, 0 for none.
-        vgpu: for a vGPU, version and branch of the driver on its host.
-    """
-
+    # vendor, device, subsystem_vendor, subsystem_device, kind: PCI ids; kind is the class
     vendor: int = NVIDIA
     device: int
     subsystem_vendor: int
@@ -55,11 +49,11 @@ class Device:
     kind: int
     driver: str
     number: int
-    irq: int
+    irq: int  # interrupt, also shown in /proc/driver/nvidia
     numa: int
-    bar1: int
+    bar1: int  # size of the second base address in MiB, 0 for none
     generation: int
-    vgpu: tuple[str, str] | None = None
+    vgpu: tuple[str, str] | None = None  # for a vGPU, version and branch of the driver on its host
 
     def regions(self) -> dict[int, tuple[int, int, int]]:
         """Return the address ranges: index -> (first address, size in bytes, kernel's flags)."""
@@ -219,8 +213,9 @@ EXTRA_MODULES = {
 
 def write(sys: Path, state: State) -> None:
     """Write everything below sys."""
+    numa_nodes = 1 + max((numa(gpu) for gpu in state.find("gpu")), default=0)
     for bus, device in pci_devices(state).items():
-        _write_device(sys, bus, device, _numa_nodes(state))
+        _write_device(sys, bus, device, numa_nodes)
     drm = int(state.find("major")[0].fields["drm"])
     for number, gpu in enumerate(state.find("gpu")):
         folder = sys / "bus/pci/devices" / kernelfs.proc_bus(gpu.fields["bus"])
@@ -258,10 +253,6 @@ def _gpu(gpu: Record, number: int) -> Device:
         generation=5 if arch >= 9 else 4 if arch >= 7 else 3,
         vgpu=(f["vgpuhost"], f["vgpubranch"]) if "vgpuhost" in f else None,
     )  # fmt: skip
-
-
-def _numa_nodes(state: State) -> int:
-    return 1 + max((numa(gpu) for gpu in state.find("gpu")), default=0)
 
 
 def numa(gpu: Record) -> int:

@@ -50,21 +50,15 @@ Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A simulated node on disk.
-
-    Attributes:
-        installed: version of the driver's user space on disk.
-        real_nodes: whether dev has device nodes, not plain files.
-        native: whether NVML and nvidia-smi work.
-    """
+    """A simulated node on disk."""
 
     name: str
     profile: str
     tree: Path
     machine: str
-    installed: str
-    real_nodes: bool
-    native: bool
+    installed: str  # version of the driver's user space on disk
+    real_nodes: bool  # whether dev has device nodes, not plain files
+    native: bool  # whether NVML and nvidia-smi work
 
     @property
     def driver_root(self) -> Path:
@@ -130,17 +124,7 @@ def create(
     machine: str | None = None,
     native_cache: Path | None = None,
 ) -> Node:
-    """Create a node below base.
-
-    Args:
-        nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
-        native: build NVML and nvidia-smi; without them the node is files only.
-
-    Raises:
-        UsageError: name, profile or version is invalid, or the node exists.
-        HostError: a file cannot be written, or device nodes cannot be made.
-        ContainerNotPossibleError: native is set and there is no compiler.
-    """
+    """Create a node below base, with NVML if native; UsageError, ContainerNotPossibleError."""
     node_profile = profile.load(profile_name)
     version = driver_version or node_profile.driver
     machine = machine or platform.machine()
@@ -290,7 +274,6 @@ def write_kernel(node: Node) -> None:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file of this host, "" if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -314,12 +297,7 @@ def save(node: Node) -> None:
 
 
 def load(tree: Path) -> Node:
-    """Return the node in a folder.
-
-    Raises:
-        UsageError: the folder is not a node's.
-        DocumentError: node.json is damaged or has another format version.
-    """
+    """Return the node in a folder; UsageError or DocumentError if it is none, or damaged."""
     path = tree / NODE_FILE
     try:
         content = json.loads(path.read_text())

@@ -50,11 +50,13 @@ def _required() -> set[str]:
     return set(os.environ.get("NVCT_TESTS_REQUIRE", "").split(","))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Put temporary files into memory, also those of programs that tests start.
 
-    Heed SIGINT, which shells without job control ignore in what they start with `&`.
+    Collect no garbage until all tests are known. Heed SIGINT, which shells without job control ignore in what they start with `&`.
     """
+    if not config.getoption("numprocesses", None):  # xdist's first process knows no tests
+        gc.disable()
     os.environ.setdefault("TMPDIR", memory.ROOT)
     tempfile.tempdir = None  # pytest has asked for it before, for its own files
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -95,6 +97,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.path for item in items if {"slow", "engine"} & {m.name for m in item.iter_markers()}
     }
     items.sort(key=lambda item: (unit_of(item.nodeid) not in TOGETHER, item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and tests, which stay, from being looked at by each collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -60,16 +60,11 @@ if TYPE_CHECKING:
     # Runs work that imports the generator, and returns its answer.
     Run: TypeAlias = Callable[[Callable[[], Json]], Json]
 
-LIMIT_S = 8.0
-"""How long a process may take that writes specifications: less than the agent waits."""
+LIMIT_S = 8.0  # How long a process may take that writes specifications: less than the agent waits
 
 
 def of_environment(env: Mapping[str, str]) -> Place:
-    """Return the place for the settings of a worker's environment.
-
-    Raises:
-        HostError: the file of `nvct install` cannot be read.
-    """
+    """Return a worker's place, by its environment; HostError without `nvct install`'s file."""
     from nvct.agent.nvml import engine_question  # and json, for this process alone
 
     # Not what the installer found: a driver container's /dev is no host's.
@@ -94,29 +89,19 @@ def of_environment(env: Mapping[str, str]) -> Place:
 
 
 class HostSide:
-    """Answers requests.
-
-    Attributes:
-        edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
-        pids: of the processes that may be asked about; None for all.
-
-    Args:
-        run: for work that imports the generator.
-    """
+    """Answers requests; `run`: for work that imports the generator."""
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
+        # those of each GPU or MIG device by its UUID, None before a `DriverSpec`
         self.edits: Mapping[str, ContainerEdits] | None = None
+        # of the processes that may be asked about; None for all
         self.pids: frozenset[int] | None = None
         self._find_place = find_place
         self._run = run
         self._containers: Containers | None = None
 
     def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
-        """Return the answer to a request.
-
-        Raises:
-            NvctError: a specification cannot be made, written or removed.
-        """
+        """Return the answer; NvctError if a specification cannot be made, written or removed."""
         place = self._find_place()
         if isinstance(call, Published):
             return cast("Json", typed.dump(signature(place.folder)))
@@ -187,8 +172,7 @@ class Host:
     async def ask(self, call: Call, kind: type[T]) -> T:
         """Return the answer to a request, of a type.
 
-        Raises:
-            NvctError: a specification cannot be made, written or removed; nobody answers.
+        NvctError if a specification cannot be made, written or removed, or nobody answers.
         """
         verb = host_verbs.VERBS[type(call)]
         if not self._nvml.chooses_library:
@@ -209,8 +193,7 @@ class Host:
 def in_child(work: Callable[[], Json]) -> Json:
     """Do work in a child process, so that its memory is released when it ends.
 
-    Raises:
-        NvctError: the work's own; or it takes too long, or its process ends.
+    NvctError as the work's own, or if it takes too long, or its process ends.
     """
     from nvct.host.nvml import messages
     from nvct.host.nvml.process import WorkerProcess

@@ -28,12 +28,9 @@ CDI_FOLDER = "/run/cdi"
 def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
     """End the service of the agent of this host, and remove its files; return what was removed.
 
-    Args:
-        env: with NODE_NAME, the labels and the condition of that Node are removed, too.
-
-    Raises:
-        HostError: the agent does not yield, or the Node cannot be changed.
-        UnsafePathError: the agent's folder is a link or a file.
+    HostError if the agent does not yield, or the Node cannot be changed; UnsafePathError if the
+    agent's folder is a link or a file. `env`: with NODE_NAME, the labels and the condition of that
+    Node are removed, too.
     """
     root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
     removed = []

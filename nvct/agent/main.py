@@ -61,12 +61,9 @@ NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP, UPGRADES = "http", "driver-upgrades"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
-WORKER_S = 1.0
-"""How often the worker that was installed with this agent is looked for."""
-NVML_S = 30.0
-"""How long NVML is waited for before an older instance is asked to yield."""
-HARDWARE_S = 5.0
-"""How often a node without a GPU is looked at."""
+WORKER_S = 1.0  # How often the worker that was installed with this agent is looked for
+NVML_S = 30.0  # How long NVML is waited for before an older instance is asked to yield
+HARDWARE_S = 5.0  # How often a node without a GPU is looked at
 SOON_S, LOOK_S = 5.0, 0.05
 """How long a task waits at the start: for the config file of config-manager, and for those that
 offer devices, because the imports of the others would delay the first list; between two looks."""
@@ -74,19 +71,16 @@ offer devices, because the imports of the others would delay the first list; bet
 
 @dataclass()
 class Agent:
-    """An agent that is to run on this node.
-
-    Attributes:
-        listen: host and port for everybody's requests, None to have no port.
-        running: what does a task's work while it runs, by the task's name.
-    """
+    """An agent that is to run on this node."""
 
     names: Sequence[str]
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
     has_gpu: Callable[[], bool]
+    # host and port for everybody's requests, None to have no port
     listen: tuple[str, int] | None = None
+    # what does a task's work while it runs, by the task's name
     running: dict[str, Task] = field(default_factory=dict)
     tasks: list[KeptTask] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
@@ -303,9 +297,8 @@ def run(
 ) -> None:
     """Serve until a signal ends the agent.
 
-    Raises:
-        UsageError: a task is unknown, or a setting is wrong.
-        HostError: another agent does not yield.
+    UsageError if a task is unknown, or a setting is wrong; HostError if another agent does not
+    yield.
     """
     for name in names:
         if name not in TASKS:

@@ -16,16 +16,11 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """A folder below nvct.agent.
-
-    Attributes:
-        task: its name in --tasks, "" if the agent does not run it.
-        program: the name of NVIDIA's program for the same job, "" if there is none.
-    """
+    """A folder below nvct.agent."""
 
     folder: str
-    task: str = ""
-    program: str = ""
+    task: str = ""  # its name in --tasks, "" if the agent does not run it
+    program: str = ""  # the name of NVIDIA's program for the same job, "" if there is none
 
     def module(self, name: str) -> Any:  # noqa: ANN401 - a module
         """Return a module of the folder."""
@@ -49,10 +44,8 @@ OFFERING = ("device-plugin", "dra")
 """The tasks that offer devices; if an agent has both, a label of the Node chooses."""
 NOT_BOTH = ("dra", "mig-manager")
 """A configuration by a label knows nothing of the MIG devices that claims have."""
-CONFIG_MANAGER = "config-manager"
-"""It writes the file that the others read."""
-DEFAULT = ("device-plugin",)
-"""What runs if --tasks names none."""
+CONFIG_MANAGER = "config-manager"  # It writes the file that the others read
+DEFAULT = ("device-plugin",)  # What runs if --tasks names none
 
 
 def load(names: Iterable[str]) -> None:

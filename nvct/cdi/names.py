@@ -22,11 +22,7 @@ HINT = "write VENDOR/CLASS=DEVICE, as in nvidia.com/gpu=0"
 
 
 def parse(name: str) -> tuple[str, str, str]:
-    """Return vendor, class and device of a qualified name.
-
-    Raises:
-        RequestError: it is not a qualified name.
-    """
+    """Return vendor, class and device of a qualified name; RequestError if it is none."""
     kind, equals, device = name.partition("=")
     vendor, slash, cls = kind.partition("/")
     if not (equals and slash and vendor and cls and device):
@@ -37,11 +33,7 @@ def parse(name: str) -> tuple[str, str, str]:
 
 
 def parse_kind(kind: str) -> tuple[str, str]:
-    """Return vendor and class of a kind, `vendor/class`.
-
-    Raises:
-        RequestError: it is not a kind.
-    """
+    """Return vendor and class of a kind, `vendor/class`; RequestError if it is none."""
     vendor, slash, cls = kind.partition("/")
     if not (slash and vendor and cls):
         raise RequestError(
@@ -66,21 +58,13 @@ def is_qualified(name: str) -> bool:
 
 
 def check_kind(vendor: str, cls: str) -> None:
-    """Check the names of a vendor and of a class.
-
-    Raises:
-        RequestError: one breaks the rules above.
-    """
+    """Check the names of a vendor and of a class; RequestError if one breaks the rules above."""
     _check_kind_part("vendor", vendor)
     _check_kind_part("class", cls)
 
 
 def check_device_name(device: str) -> None:
-    """Check a device name, the part after `=`.
-
-    Raises:
-        RequestError: it breaks the rules above.
-    """
+    """Check a device name, the part after `=`; RequestError if it breaks the rules above."""
     if not device or device[0] not in ALPHANUMERIC or device[-1] not in ALPHANUMERIC:
         raise RequestError(
             f"CDI device name {_shown(device)} does not begin and end with a letter or digit",

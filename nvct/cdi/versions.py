@@ -84,10 +84,6 @@ def _has_new_rdt(spec: Spec) -> bool:
     return any("schemata" in rdt or rdt.get("enableMonitoring") for rdt in classes)
 
 
-def _has_dotted_class(spec: Spec) -> bool:
-    return "." in spec["kind"].partition("/")[2]
-
-
 def _has_digit_name(spec: Spec) -> bool:
     return any(device["name"][:1] in tuple("0123456789") for device in spec["devices"])
 
@@ -99,7 +95,7 @@ NEEDS: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
     ("0.7.0", "intelRdt", _edits_have("intelRdt")),
     ("0.7.0", "additionalGids", _edits_have("additionalGids")),
     ("0.6.0", "annotations", _have("named", "annotations")),
-    ("0.6.0", "a class with a dot", _has_dotted_class),
+    ("0.6.0", "a class with a dot", lambda spec: "." in spec["kind"].partition("/")[2]),
     ("0.5.0", "a device name that begins with a digit", _has_digit_name),
     ("0.5.0", "the hostPath of a device node", _have("deviceNodes", "hostPath")),
     ("0.4.0", "the type of a mount", _have("mounts", "type")),

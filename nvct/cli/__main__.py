@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-OPTIONS = "NVIDIA_CTK_"
-"""Prefix of the environment variables that set options."""
-GARBAGE = 50_000
-"""Objects between two searches, so many that only a program that runs on searches."""
+OPTIONS = "NVIDIA_CTK_"  # Prefix of the environment variables that set options
+GARBAGE = 50_000  # Objects between two searches, so many that only a program that runs on searches
 
 
 def main() -> None:

@@ -22,8 +22,7 @@ from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
 PYTHON = (3, 11)
-RELEASE_S = 10
-"""How long an agent may take to let go of the driver."""
+RELEASE_S = 10  # How long an agent may take to let go of the driver
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"
 """In a folder that two containers of a pod share, and nobody else."""
 

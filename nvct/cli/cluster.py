@@ -99,8 +99,7 @@ def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
 async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
     """Connect as `connect` does, for what an admin asks: the agent's account may not.
 
-    Raises:
-        ClusterError: the API server refuses, or does not answer.
+    ClusterError if the API server refuses, or does not answer.
     """
     from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
 
@@ -117,11 +116,7 @@ async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
 
 
 def connect(kubeconfig: str) -> Cluster:
-    """Return the cluster of a kubeconfig, the default being that of kubectl.
-
-    Raises:
-        ClusterError: there is none, or it is malformed.
-    """
+    """Return the cluster of a kubeconfig, by default kubectl's; ClusterError without one."""
     from nvct.agent.kubernetes import cluster as clusters
 
     usual = os.path.expanduser("~/.kube/config")
@@ -130,8 +125,7 @@ def connect(kubeconfig: str) -> Cluster:
     return clusters.connect(kubeconfig, os.environ)
 
 
-SHOWN = 8
-"""Devices and nodes of a list; --json has all."""
+SHOWN = 8  # Devices and nodes of a list; --json has all
 OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
 """A remedy with it sends the reader to what is printed already."""
 ENDED = ("Succeeded", "Failed")
@@ -141,9 +135,8 @@ RULED_OUT = "its node, its GPU's other MIG devices or another request may rule a
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
     """Print what is known about a pod.
 
-    Raises:
-        UsageError: there is no such pod.
-        NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
+    UsageError if there is no such pod; NvctError if the API server refuses or does not answer, or
+    the extra `agent` is missing.
     """
     report = asyncio.run(_ask(namespace, name, kubeconfig))
     show(form, report, _wrapped(text(report), screen.columns()))

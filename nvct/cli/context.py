@@ -37,8 +37,7 @@ def settings_in_force(
 ) -> Config:
     """Return the settings of config.toml, with the roots that the command line names.
 
-    Raises:
-        ConfigError: config.toml is not valid, or the named file does not exist.
+    ConfigError if config.toml is not valid, or the named file does not exist.
     """
     from nvct.config import load
 

@@ -30,12 +30,10 @@ from nvct.doctor.reasons import Reason
 from nvct.errors import NvctError, UsageError, printable
 from nvct.host.nvml.session import close_shared
 
-PAGE = "docs/doctor.md"
-"""Has a section for each check."""
+PAGE = "docs/doctor.md"  # Has a section for each check
 PATIENCE_S = 4.0
 WAITS = "the driver has not answered yet: it is waited for a minute at most"
-UNSEEN = "?"
-"""The mark of a check that could not see everything, and found no fault."""
+UNSEEN = "?"  # The mark of a check that could not see everything, and found no fault
 
 
 @click.command(cls=GoStyle)

@@ -20,8 +20,7 @@ from nvct.doctor.model import count, date
 from nvct.doctor.node import Node
 from nvct.errors import NvctError, UsageError, printable, shortened
 
-LONGEST = 1000
-"""Characters of a text that others chose."""
+LONGEST = 1000  # Characters of a text that others chose
 HEADLINES = {
     "GPU": "The container would start with what it asks for.",
     "untouched": "The container would start as it is, without a GPU.",
@@ -32,8 +31,7 @@ HEADLINES = {
 def explain_existing(word: str, form: str) -> None:
     """Print what a container asked for, what was decided about it, and which GPUs it has.
 
-    Raises:
-        UsageError: there is none, and nothing was decided about one.
+    UsageError if there is none, and nothing was decided about one.
     """
     need_host("explain")
     node = Node(settings=settings_in_force(), env=os.environ)

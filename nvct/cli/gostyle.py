@@ -26,8 +26,7 @@ HELP = ("help", "h")
 OFF = "nvct.off"
 SIMULATION = "nvct_sim"
 """Absent if distribution packages installed nvct without the package nvct-sim."""
-TOOLS = ("apt", "dnf", "zypper")
-"""Package managers that install a package by `TOOL install NAME`."""
+TOOLS = ("apt", "dnf", "zypper")  # Package managers that install a package by `TOOL install NAME`
 
 
 class GoStyle(click.Command):
@@ -235,11 +234,7 @@ class LazyGroup(GoGroup):
         return sorted(self.table)
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import and return a command.
-
-        Raises:
-            HostError: the command needs the simulation, which is not installed.
-        """
+        """Import and return a command; HostError if the simulation it needs is not installed."""
         if name not in self.table:
             return None
         module, attribute, _text = self.table[name]

@@ -86,5 +86,5 @@ async def _pods(report: NvmlReport, gpus: Sequence[str]) -> list[str]:
         holdings = await kubelet.holdings(with_claims=True)
     finally:
         await kubelet.close()
-    found = devices(holdings, report, claimed(journal_beside(SOCKET)))
+    found = devices(holdings, report, claimed(journal_beside(SOCKET), or_gpu=True))
     return sorted({str(each) for each in found if each.gpu in gpus})

@@ -33,8 +33,7 @@ NRI = {
 """Options of the plugin, too."""
 EXTRA = "pip install 'nvct[agent]'"
 NO_NODES = ("", "none")
-FOUND = "auto"
-"""As --runtime: the engine that runs this container."""
+FOUND = "auto"  # As --runtime: the engine that runs this container
 EMPTY = {
     "cdi_output_dir": ("CDI_OUTPUT_DIR", ""),
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),
@@ -82,8 +81,7 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 def requested(values: OptionValues) -> Request:
     """Return the request that the options describe; warn about options without effect.
 
-    Raises:
-        UsageError: an option or combination is not valid.
+    UsageError if an option or combination is not valid.
     """
     _warn(values)
     values = _with_empty(values)
@@ -122,11 +120,7 @@ def requested(values: OptionValues) -> Request:
 
 
 def _nri(values: OptionValues) -> tuple[str, ...] | None:
-    """Return the options of the NRI plugin; None if it does not run.
-
-    Raises:
-        NvctError: it could not start.
-    """
+    """Return the NRI plugin's options, None if it does not run; NvctError if it cannot start."""
     if not values["nri"] or values["no_daemon"]:
         return None
     options = tuple(f"{option}={values[name]}" for name, option in NRI.items() if values[name])

@@ -23,8 +23,7 @@ from nvct.doctor.node import Node
 from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
-HEAD = len("2026-11-24 00:00:00 refused ")
-"""Of a line: date, time and outcome."""
+HEAD = len("2026-11-24 00:00:00 refused ")  # Of a line: date, time and outcome
 INDENT = 4
 NOTHING = "nothing recorded"
 OUTCOMES = ("given", "ignored", "refused", "changed")

@@ -37,11 +37,7 @@ class Move:
 
 
 def own(program: str) -> str:
-    """Return the path of nvct's program of the same name.
-
-    Raises:
-        HostError: nvct's programs are not found.
-    """
+    """Return the path of nvct's program of the same name; HostError if there is none."""
     folder = own_folder()
     if not folder:
         raise HostError(

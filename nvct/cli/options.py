@@ -61,11 +61,7 @@ def container_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def need_host(command: str) -> None:
-    """Refuse a command about the host in a container of nvct's own pods.
-
-    Raises:
-        HostError: this is one.
-    """
+    """Refuse a command about the host in a container of nvct's own pods, by HostError."""
     from nvct.doctor import inside
 
     inside.need_host(os.environ, command)
@@ -140,11 +136,7 @@ def show(form: str, document: object, lines: Iterable[str]) -> None:
 
 
 def raise_first(errors: Sequence[NvctError]) -> None:
-    """Raise the first of several errors, after a line for each other one, even with --quiet.
-
-    Raises:
-        NvctError: there is one.
-    """
+    """Raise the first of several errors, an NvctError, after a line for each other one."""
     for error in errors[1:]:
         click.echo(line("nvct", error), err=True)
     if errors:

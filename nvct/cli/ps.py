@@ -117,12 +117,7 @@ def _row(use: Use) -> tuple[str, ...]:
 
 
 def uses_of_host(roots: Roots) -> list[Use]:
-    """Return who uses the GPUs now.
-
-    Raises:
-        DriverNotFoundError: there is no NVML.
-        NvmlError: NVML does not answer.
-    """
+    """Return who uses the GPUs; DriverNotFoundError without NVML, NvmlError if it is silent."""
     from nvct.host import gpu_record
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples

@@ -136,11 +136,10 @@ def publish(
     if allow_builds is not None:
         given["allow-builds"] = str(allow_builds).lower()
     options = _chosen(output, given)
-    settings = settings_in_force()
     argv = ["--output", output, *(["--staged", staged] if staged else [])]
     argv += [f"--{name}={value}" for name, value in options.items() if value]
     for _ in range(TRIES):
-        watched = published_spec.watched_fingerprints(settings)
+        watched = published_spec.watched_fingerprints(settings_in_force())
         try:
             _publish(ctx, output, argv, is_staged=bool(staged))
         except HostError as error:  # an installation in progress may still add the file

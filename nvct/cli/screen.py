@@ -16,18 +16,14 @@ import click
 from nvct.errors import printable
 
 COMMAND = re.compile(r"`[^`]*`")
-GLUE = "\0"
-"""For a space where no line may end."""
-MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
-"""Of the health of a part of a node."""
+GLUE = "\0"  # For a space where no line may end
+MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}  # Of the health of a part of a node
 COLORS = {"ok": "green", "LOOK": "red", "?": "yellow"}
 """Of the marks; the question mark is of what could not be seen."""
-NARROW = 40
-"""Columns; a narrower terminal breaks lines itself."""
+NARROW = 40  # Columns; a narrower terminal breaks lines itself
 
 
-GAP, BELOW = "  ", "    "
-"""Between columns, and before a last column that stands below its row."""
+GAP, BELOW = "  ", "    "  # Between columns, and before a last column that stands below its row
 LAST_COLUMN = 44
 """The fewest columns for long texts in the last column of a table: room for a UUID."""
 
@@ -40,11 +36,8 @@ def columns() -> int:
 def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iterator[str]:
     """Yield the lines of a text after a head; the others are indented by the head's length.
 
-    A command in backquotes stays in one line, so that it can be copied.
-
-    Args:
-        width: of a line; 0 for no limit.
-        indent: of the other lines, instead of the head's length.
+    A command in backquotes stays in one line, so that it can be copied. `width`: of a line; 0 for
+    no limit. `indent`: of the other lines, instead of the head's length.
     """
     if width < NARROW:
         yield f"{head}{text}".rstrip()

@@ -149,10 +149,7 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
 
 
 def _environment(node: tree.Node) -> dict[str, str]:
-    """Return the environment of a command on a node.
-
-    The node's runc is first on PATH, and its messages of the kernel are read.
-    """
+    """Return a command's environment on a node, with its runc first and its kernel log."""
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
     nvct = os.path.dirname(sys.executable)  # of a checkout, which no PATH names
     own = {"PATH": f"{run_folder.PROGRAMS}:{path}:{nvct}", KMSG_ENV: str(node.tree / tree.KMSG)}

@@ -159,9 +159,7 @@ def find_driver(
 
     If no driver works yet, the reason is printed, and the root is taken where one may come: a
     driver container's if the host has no nvidia-smi and that folder exists, else the host's.
-
-    Args:
-        expects_container: whether a driver container's folder may come later, as after a boot.
+    `expects_container`: whether a driver container's folder may come later, as after a boot.
     """
     host_here = host_here if os.path.isdir(host_here) else "/"
     driver_here = f"{host_here.rstrip('/')}{driver_root}"

@@ -17,11 +17,7 @@ from nvct.oci import jsontext
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Return the result of a request.
-
-    Raises:
-        NvctError: the request is unknown or fails.
-    """
+    """Return the result of a request. Raises NvctError if the request is unknown or fails."""
     match args:
         case ["config", path]:
             return refresh.config(path)

@@ -37,11 +37,7 @@ KEYS = {
 
 @contextmanager
 def hints_name_keys() -> Iterator[None]:
-    """Let hints of errors name keys of config.toml: the runtime and the hook have no options.
-
-    Raises:
-        NvctError: the body's error, with the changed hint.
-    """
+    """Let hints name keys of config.toml: the runtime and the hook have no options."""
     try:
         yield
     except NvctError as error:
@@ -68,12 +64,7 @@ def stat_node(settings: Config) -> nodes.StatNode:
 def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
-    """Return the inventory of the host that config.toml describes.
-
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        UsageError: the mode is unknown.
-    """
+    """Return the inventory of config.toml's host; DriverNotFoundError if it has no driver."""
     roots = roots_of(settings)
     options = options or DiscoveryOptions()
     if settings.plain_nodes:
@@ -91,11 +82,7 @@ def discover_or_view(
 ) -> Inventory:
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
-    Args:
-        elsewhere: the command's options name the files' directories, so no view is used.
-
-    Raises:
-        DriverNotFoundError, UsageError: as `discover`.
+    If options name the files' directories, which are `elsewhere`, no view is used.
     """
 
     def find() -> Inventory:
@@ -121,10 +108,8 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     """Return the inventory of mode csv on a machine without JetPack's lists: a GPU without nodes.
 
     As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
-    a warning tells why they have no GPU.
-
-    Raises:
-        HostError: this is a Tegra, and its lists are missing.
+    a warning tells why they have no GPU. Raises HostError if this is a Tegra, and its lists are
+    missing.
     """
     from nvct.host import procfs
     from nvct.host.model import Inventory, NamedDevice

@@ -55,10 +55,8 @@ PREFIX = "mode-"
 def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of one mode.
 
-    Raises:
-        UsageError: the mode is unknown.
-        HostError: the host has no device of the mode.
-        ConfigError: config.toml is invalid.
+    Raises UsageError if the mode is unknown; HostError if the host has no device of the mode;
+    ConfigError if config.toml is invalid.
     """
     if mode not in WATCHED:
         raise UsageError(f"there is no plan of mode {mode!r}")
@@ -204,10 +202,8 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
 
     A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
-
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml is invalid.
+    Raises DriverNotFoundError if no driver is installed or loaded, and ConfigError if config.toml
+    is invalid.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
@@ -234,10 +230,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
 def by_name(
     inventory: Inventory, properties: Mapping[str, GpuProperties]
 ) -> dict[str, GpuProperties]:
-    """Return the properties of GPUs by each name of a device in a plan.
-
-    A MIG device has the properties of its GPU.
-    """
+    """Return properties of GPUs by each name of a device in a plan; a MIG device has its GPU's."""
     named: dict[str, GpuProperties] = {}
     for gpu in inventory.gpus:
         if gpu.uuid in properties:

@@ -34,28 +34,21 @@ from nvct.host.roots import Roots
 
 
 class Part(NamedTuple):
-    """Edits of a container, with work and linker entries.
+    """Edits of a container, with work and linker entries."""
 
-    Attributes:
-        edits: of a spec; in nvct's own plan without its hook.
-    """
-
-    edits: ContainerEdits
+    edits: ContainerEdits  # of a spec; in nvct's own plan without its hook
     work: model.Work | None = None
     cache: Sequence[list[str]] = ()
 
 
 class Own(NamedTuple):
-    """The input of nvct's own plan.
-
-    Attributes:
-        common: parts by capability: key "" has the part of every container, each other key the
-            part that its capability adds.
-        devices: names of a device, and the device's parts by capability.
-    """
+    """The input of nvct's own plan."""
 
     kind: str
+    # parts by capability: key "" has the part of every container, each other key the part that its
+    # capability adds
     common: Mapping[str, Part]
+    # names of a device, and the device's parts by capability
     devices: Sequence[tuple[Sequence[str], Mapping[str, Part]]]
     hook: model.Program
 
@@ -78,11 +71,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that only equal ones have.
-
-        Raises:
-            NvctError: they are malformed.
-        """
+        """Return a device's edits, and a text that only equal ones have; NvctError."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)
@@ -113,12 +102,10 @@ def compile_registry(
     sees_files: bool = True,
     known: Known | None = None,
 ) -> model.Plan:
-    """Compile the specs of the CDI folders.
+    """Compile the specs of the CDI folders, with fingerprints from before they were read.
 
-    Args:
-        registry: the specs; fingerprints of its files must be taken before it is read.
-        sees_files: whether mount sources and hooks can be looked for; else they count as there.
-        known: has what was compiled before.
+    Unless `sees_files`, mount sources and hooks count as there. `known` has what was compiled
+    before.
     """
     roots, known = roots or Roots(), known or Known()
     known.begin()
@@ -298,10 +285,8 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
 def in_parts(inventory: Inventory, options: Options) -> Own:
     """Return the edits by capability: key "" has those of every container.
 
-    Each other key has the edits that its capability adds.
-
-    Raises:
-        UsageError, UnknownDeviceError, HostError: as `generate`.
+    Each other key has the edits that its capability adds. Raises UsageError, UnknownDeviceError or
+    HostError as `generate`.
     """
     job = generate.prepare(inventory, options)
     return Own(

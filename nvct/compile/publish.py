@@ -34,21 +34,15 @@ FORMAT_OF_ENDING = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `nvidia-ctk cdi generate`, under their names there.
-
-    Attributes:
-        form: None means by the ending of `output`.
-        driver_root, dev_root: as the command line names them; the settings have them, too.
-        staged: "make" or "plan": the document for stdout is a JSON object of the files by path,
-            and none is written; with "plan", no view is made either.
-    """
+    """The options of `nvidia-ctk cdi generate`, under their names there."""
 
     output: str = "-"
-    form: str | None = None
+    form: str | None = None  # None means by the ending of `output`
     cdi_version_max: str | None = None
     mode: str = "auto"
     capabilities: Sequence[str] = ()
     layout: str | None = None
+    # driver_root, dev_root: as the command line names them; the settings have them, too
     driver_root: str | None = None
     dev_root: str | None = None
     library_search_path: Sequence[str] = ()
@@ -69,6 +63,8 @@ class Request:
     csv_ignore: Sequence[str] = ()
     csv_compat: str | None = None
     feature_flag: Sequence[str] = ()
+    # "make" or "plan": the document for stdout is a JSON object of the files by path, and none is
+    # written; with "plan", no view is made either
     staged: str | None = None
     xdg_data_dirs: str = ""
 
@@ -95,11 +91,7 @@ class Request:
 
 
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
-    """Discover this host and write its specifications; return the documents for stdout.
-
-    Raises:
-        NvctError: an option is wrong, the host has no driver, or a file cannot be written.
-    """
+    """Discover this host and write its specifications; return what is for stdout. NvctError."""
     limit = request.cdi_version_max
     request = replace(
         request,
@@ -159,7 +151,6 @@ def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) ->
 
 
 def _check_no_hooks(request: Request) -> None:
-    """Refuse an unknown --no-hooks, and options that contradict it."""
     if not request.no_hooks:
         return
     from nvct.farm import in_folders
@@ -188,7 +179,6 @@ def _where_loaders_search(inventory: Inventory, no_hooks: str) -> Inventory:
 def _discovery_options(
     request: Request, needs: frozenset[Capability], *, may_be_farm: bool
 ) -> tuple[DiscoveryOptions, list[str]]:
-    """Return the options of discovery, and warnings about feature flags without effect."""
     feature_flags, warnings = discovery_options.parse(request.feature_flag)
     options = DiscoveryOptions(
         search_paths=request.library_search_path,
@@ -308,21 +298,17 @@ def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
 
 
 def write(
-    specs: dict[str, Spec],
+    specs: dict[str, Spec],  # by the suffix of the file name before its extension
     inventory: Inventory,
     request: Request,
     say: Callable[[str], None],
     *,
     follow: bool = False,
 ) -> list[str]:
-    """Write specs to files in one folder; return what is for stdout instead.
+    """Write specs, by the suffix of the file's name, to one folder; return what is for stdout.
 
-    Args:
-        specs: by the suffix of the file name before its extension.
-
-    Raises:
-        HostError: a file cannot be written.
-        CdiSpecError: a spec cannot be expressed in the CDI version.
+    Raises HostError if a file cannot be written, and CdiSpecError if the version is too low for a
+    spec.
     """
     output, form, limit = request.output, request.form, request.cdi_version_max
     only = "" if "all" in request.device_id else ",".join(request.device_id)

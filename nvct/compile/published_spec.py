@@ -17,7 +17,7 @@ from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cdi.read import load
 from nvct.compile import live_host
 from nvct.compile.publish import WITH_HOOKS
-from nvct.config.model import Config
+from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
@@ -36,6 +36,8 @@ CHOICES = {
 }
 """The options that hold until others are chosen: the variable and the default of each."""
 HEAD = 1 << 16  # bytes
+NODES = ("nvidia", "nvidia-caps/")
+"""How paths of nodes begin, below /dev."""
 REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 """What nvidia-cdi-refresh.service sets for `nvct publish`."""
 
@@ -43,10 +45,8 @@ REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 def choices_of_service(path: str) -> dict[str, str]:
     """Return the CHOICES that the service's variables make, by option.
 
-    A call by hand, or by doctor --fix, publishes what the service does.
-
-    Raises:
-        HostError: the file is there and cannot be read.
+    A call by hand, or by doctor --fix, publishes what the service does. Raises HostError if the
+    file is there and cannot be read.
     """
     values = variables_of_service(path)
     found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
@@ -54,11 +54,7 @@ def choices_of_service(path: str) -> dict[str, str]:
 
 
 def variables_of_service(path: str) -> dict[str, str]:
-    """Return the variables in the service's file; none if there is no file.
-
-    Raises:
-        HostError: the file is there and cannot be read.
-    """
+    """Return the variables in the service's file, {} without one; HostError if it is closed."""
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
@@ -85,25 +81,22 @@ def options_of_file(path: str) -> dict[str, str]:
 
 
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
-    """Return fingerprints that change when a driver is installed, removed or loaded.
+    """Return fingerprints that change with the driver, its nodes, MIG devices and config.toml.
 
-    A path unit does not see changes while its service runs, so `nvct publish` compares these
-    before and after.
+    While its service runs, a path unit loses changes (systemd 252 and 259 did), so `nvct publish`
+    compares these before and after: what the units watch and a specification depends on.
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
-    files = [f"{roots.etc}/ld.so.cache"]
+    files = [settings.path or path_from(os.environ), f"{roots.etc}/ld.so.cache"]
     folders = ("/usr/bin", *machine_directories(os.uname().machine))
     files += [join(roots.driver_root, folder) for folder in folders]
     taken = [fingerprints.take_file(path, now) for path in files]
+    taken += [fingerprints.take("prefix", f"{roots.dev}/{name}") for name in NODES]
     return [*taken, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
 
 
 def check_replaceable(path: str) -> None:
-    """Check that the file may be replaced.
-
-    Raises:
-        HostError: it is not a spec of this host's NVIDIA devices.
-    """
+    """Refuse to replace a file that is no spec of this host's NVIDIA devices: HostError."""
     if not os.path.lexists(path):
         return
     try:
@@ -117,11 +110,7 @@ def check_replaceable(path: str) -> None:
 
 
 def output_path(output: str) -> str:
-    """Return the path of a spec; without an extension that engines read, .yaml is added.
-
-    Raises:
-        UsageError: the path has no file name, or is a folder.
-    """
+    """Return the path of a spec, with .yaml if engines read no such extension; UsageError."""
     if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
     ending = os.path.splitext(output)[1]
@@ -158,11 +147,7 @@ def is_of_another_generator(path: str) -> bool:
 
 
 def withdraw(path: str) -> bool:
-    """Remove the spec; return whether it existed.
-
-    Raises:
-        HostError: as `check_replaceable`, or the removal failed.
-    """
+    """Remove the spec; return whether it existed. HostError as `check_replaceable`."""
     check_replaceable(path)
     try:
         os.unlink(path)

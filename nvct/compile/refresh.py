@@ -34,22 +34,14 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
-    """Return config.toml as the flat values that `Config.from_dict` parses.
-
-    Raises:
-        ConfigError: config.toml is invalid.
-    """
+    """Return config.toml as the flat values that `Config.from_dict` parses; ConfigError."""
     settings = load.load(path)
     warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
     return {**settings.to_dict(), "warnings": warnings}
 
 
 def registry_plan(config_path: str, run_dir: str) -> model.Plan:
-    """Compile the CDI spec folders that config.toml names, and store the plan.
-
-    Raises:
-        ConfigError: config.toml is invalid.
-    """
+    """Compile the CDI spec folders that config.toml names, and store the plan; ConfigError."""
     # Fingerprints of files before reading, of folders before listing: a later change breaks one.
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
@@ -69,16 +61,10 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     """Make nvct's own spec of this host, compile it, and store both.
 
-    The spec is in the run directory: in a CDI folder it would override an admin's.
-
-    Args:
-        which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
-            lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
-            containers that request none and for hosts that have none.
-
-    Raises:
-        DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml is invalid.
+    The spec is in the run directory: in a CDI folder it would override an admin's. OWN has a
+    stored spec; OWN_CSV_ALL is of a Tegra, with all of JetPack's lists, for images that request
+    it; OWN_NONE is without a GPU and without NVML, for containers that request none and for hosts
+    that have none. Raises DriverNotFoundError without a driver, and ConfigError.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
@@ -176,17 +162,13 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
 
     def discover() -> Inventory:
         try:
-            return live_host.discover(settings, options, mode)
+            return live_host.discover_or_view(settings, options, mode)
         except HostError as error:
             if mode != "csv":
                 raise
             return live_host.without_csv(settings, error)
 
-    if not settings.wants_view:
-        return discover
-    from nvct.farm import of_host as own
-
-    return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
+    return discover
 
 
 def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:
@@ -249,8 +231,7 @@ def discover_with_fingerprints(
 ) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
-    Raises:
-        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
+    HostError if the machine changed during each of ATTEMPTS discoveries, or one of them failed.
     """
     for _ in range(ATTEMPTS):
         before = kernel_fingerprints(roots)

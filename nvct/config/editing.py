@@ -96,10 +96,8 @@ def parse(options: list[str], separator: str = SEPARATOR) -> list[Setting]:
     """Parse the values of --set.
 
     A word may contain several settings separated by commas, as in the incumbent; text after a
-    comma that does not start with a key belongs to the previous value.
-
-    Raises:
-        UsageError: a key is unknown or a table, or its value has the wrong type.
+    comma that does not start with a key belongs to the previous value. UsageError if a key is
+    unknown or a table, or its value has the wrong type.
     """
     return [_setting(word, separator) for text in options for word in _split(text)]
 
@@ -153,11 +151,8 @@ def _list(value: str, separator: str) -> list[str]:
 def change(text: str, settings: list[Setting], path: str) -> str:
     """Return the text with new settings.
 
-    Args:
-        settings: in order; the last one of a key wins.
-
-    Raises:
-        ConfigError: the text is not TOML, or no container can be created with the result.
+    ConfigError if the text is not TOML, or no container can be created with the result.
+    `settings`: in order; the last one of a key wins.
     """
     _read(text, path)
     for setting in settings:
@@ -170,10 +165,8 @@ def change(text: str, settings: list[Setting], path: str) -> str:
 def complete(text: str, path: str) -> str:
     """Return the default file with the keys of a text; a text with all keys unchanged.
 
-    The incumbent also prints all effective values, and scripts read them.
-
-    Raises:
-        ConfigError: the text is not TOML.
+    The incumbent also prints all effective values, and scripts read them. ConfigError if the text
+    is not TOML.
     """
     import tomlkit
 

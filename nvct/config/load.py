@@ -69,14 +69,12 @@ KEYS: dict[str, str] = {
 }
 """Every supported key: its path in the file, and its attribute of Config."""
 
-POLICY = "nvct.policy"
-"""A table that `rules` parses as a whole."""
+POLICY = "nvct.policy"  # A table that `rules` parses as a whole
 
 COMMA_LISTS = ("swarm_resource", "supported_driver_capabilities")
 """List attributes whose file values are strings with commas."""
 
-SWITCHES = ("params_mask",)
-"""String attributes whose file values may be true or false."""
+SWITCHES = ("params_mask",)  # String attributes whose file values may be true or false
 
 _ABSENT = object()
 
@@ -84,8 +82,7 @@ _ABSENT = object()
 def load(path: str, *, required: bool = False) -> Config:
     """Return the configuration in a config.toml; the default one if the file does not exist.
 
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or has a value of the wrong type.
+    ConfigError if the file cannot be read, is not TOML, or has a value of the wrong type.
     """
     data = read(path)
     if data is None:
@@ -103,11 +100,8 @@ def in_force(
 ) -> Config:
     """Return the configuration of a named file, or of the usual one, with other roots.
 
-    Args:
-        driver_root, dev_root: None for the values in the file.
-
-    Raises:
-        ConfigError: as `load`; the named file does not exist.
+    ConfigError as `load`, or if the named file does not exist. `driver_root`, `dev_root`: None for
+    the values in the file.
     """
     settings = load(path or path_from(env), required=bool(path))
     return settings.replaced(
@@ -118,8 +112,7 @@ def in_force(
 def read(path: str) -> bytes | None:
     """Return the bytes of a config.toml, None if absent; /dev/null counts as empty.
 
-    Raises:
-        ConfigError: it cannot be read, is too large, or is not a regular file.
+    ConfigError if it cannot be read, is too large, or is not a regular file.
     """
     if path == os.devnull:
         return b""
@@ -136,11 +129,7 @@ def read(path: str) -> bytes | None:
 
 
 def text(data: bytes) -> str:
-    """Return the text in the bytes of a config.toml, without a byte order mark.
-
-    Raises:
-        UnicodeDecodeError: it is not UTF-8.
-    """
+    """Return a config.toml's text, without byte order mark; UnicodeDecodeError if not UTF-8."""
     return data.decode("utf-8-sig")
 
 
@@ -164,11 +153,7 @@ def leaves(text: str) -> dict[str, object]:
 
 
 def from_toml(data: bytes, path: str) -> Config:
-    """Return the configuration in the bytes of a config.toml.
-
-    Raises:
-        ConfigError: as `load`.
-    """
+    """Return the configuration in the bytes of a config.toml; ConfigError as `load`."""
     try:
         document = toml.loads(text(data))
     except (ValueError, RecursionError) as error:

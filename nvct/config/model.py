@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
 LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
-COMPAT_OTHERS = ("disabled", "ldconfig", "mount")
-"""Values of cuda-compat-mode besides hook."""
+COMPAT_OTHERS = ("disabled", "ldconfig", "mount")  # Values of cuda-compat-mode besides hook
 UNCHECKED, CHECKED = "unchecked", "checked"
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
@@ -128,11 +127,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
-        """Return a Config from the result of `to_dict`; a missing name keeps its default.
-
-        Raises:
-            ConfigError: a value has the wrong type.
-        """
+        """Return a Config of `to_dict`'s result, with defaults; ConfigError for a wrong type."""
         return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
     @property
@@ -244,10 +239,7 @@ def check(config: Config) -> None:
     """Refuse values with which no container can be created.
 
     Called on create only: a bad value must not break delete or --version, as it does in
-    nvidia-container-toolkit v1.20.
-
-    Raises:
-        ConfigError: a value is not valid.
+    nvidia-container-toolkit v1.20. ConfigError if a value is not valid.
     """
     where = config.path or "the configuration"
     mode = "nvidia-container-runtime.mode"

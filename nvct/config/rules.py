@@ -51,8 +51,7 @@ CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 def parse(table: object, path: str) -> list[str]:
     """Return the rules of [nvct.policy] in order, each as JSON object.
 
-    Raises:
-        ConfigError: a key is unknown, or a value has the wrong type or never holds.
+    ConfigError if a key is unknown, or a value has the wrong type or never holds.
     """
     where = f"{path}: nvct.policy"
     if not isinstance(table, dict):
@@ -86,8 +85,7 @@ def parse(table: object, path: str) -> list[str]:
 def engine_devices(table: object, path: str) -> str:
     """Return engine-devices of [nvct.policy]: whether rules apply to what an engine gives.
 
-    Raises:
-        ConfigError: it has another value.
+    ConfigError if it has another value.
     """
     value = table.get(ENGINE, UNCHECKED) if isinstance(table, dict) else UNCHECKED
     if value not in (UNCHECKED, CHECKED):

@@ -62,9 +62,8 @@ def run(
 ) -> dict[str, jsontext.Json]:
     """Run a module with the cold interpreter and return its answer.
 
-    Raises:
-        NvctError: the error in the answer of the cold side.
-        HostError: the cold side crashed, could not be started or did not answer in time.
+    Raises the NvctError in the answer, and HostError if the cold side crashed or did not answer in
+    time.
     """
     cold_env = {k: v for k, v in env.items() if k in KEPT_VARIABLES or k.startswith("NVIDIA_CTK_")}
     cold_env.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
@@ -172,11 +171,8 @@ def under_lock(
 
     One process at a time calls `make`. `failures` records that `make` failed and for which
     processes the failure counts. If the run directory cannot hold the lock, each process calls
-    `make`.
-
-    Raises:
-        HostError: the lock was not free in time.
-        NvctError: `make` fails, or has just failed in another process.
+    `make`. Raises HostError if the lock is not free in time, and NvctError if `make` fails, or has
+    just failed in another process.
     """
     if store.fd < 0:
         return make()
@@ -221,11 +217,7 @@ class Failures:
         self._proc = proc_root
 
     def check(self) -> None:
-        """Raise the last failure if it counts for this process.
-
-        Raises:
-            NvctError: the failure.
-        """
+        """Raise the last failure, an NvctError, if it counts for this process."""
         record = self._store.read_json(self._name)
         if record is None or record.get("nvct-failed") != FORMAT:
             return
@@ -241,11 +233,7 @@ class Failures:
             raise from_dict(record["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`; record its failure.
-
-        Raises:
-            NvctError: raised by `make`.
-        """
+        """Return the result of `make`; record its failure, and raise that."""
         began = time.monotonic_ns()
         facts = self._facts()
         try:

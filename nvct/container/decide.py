@@ -30,30 +30,27 @@ LAYOUT = "NVIDIA_DRIVER_LAYOUT"
 
 
 class Decision:
-    """What a container gets, and why.
-
-    Attributes:
-        request: None if the container requests nothing, or starts without what it requests.
-        origin: of the container, with the results of the policy's rules; None without rules.
-        layout: the changes of the root before the container starts; None if there are none.
-        removal: of devices that the engine gave and the policy ignores; None if there are none.
-        leases: the folder of leases and the program of the hook that keeps them, if the request
-            was for free devices.
-        engine: the devices that the engine gave, by name, where the policy is asked about them.
-    """
+    """What a container gets, and why."""
 
     __slots__ = (
         "edits", "engine", "error", "layout", "leases", "notes", "origin", "removal", "request",
     )  # fmt: skip
 
     def __init__(self, request: Request | None) -> None:
+        # None if the container requests nothing, or starts without what it requests
         self.request = request
+        # of the container, with the results of the policy's rules; None without rules
         self.origin: Origin | None = None
         self.notes: list[str] = []
         self.edits: list[Edits] = []
+        # the changes of the root before the container starts; None if there are none
         self.layout: Layout | None = None
+        # of devices that the engine gave and the policy ignores; None if there are none
         self.removal: Removal | None = None
+        # the devices that the engine gave, by name, where the policy is asked about them
         self.engine: list[str] = []
+        # the folder of leases and the program of the hook that keeps them, if the request was for
+        # free devices
         self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 
@@ -63,11 +60,7 @@ class Decision:
         return self.request is not None or bool(self.engine and self.removal is None)
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
-        """Edit the bundle's config.json in memory and, with a kernel, the container's root.
-
-        Raises:
-            NvctError: the request is refused.
-        """
+        """Edit config.json in memory and, with a kernel, the container's root; NvctError."""
         if self.error is not None:
             raise self.error
         from nvct.container.plan import inject
@@ -100,14 +93,12 @@ def decide(
     request: Request | None = None,
     accept: Callable[[Request], None] | None = None,
 ) -> Decision:
-    """Decide what a container gets.
+    """Decide what a container gets; `request` is that of a config.json without one.
 
-    Args:
-        config: the configuration; the defaults if `trouble` is set.
-        folder: of the bundle; None if a layout cannot put files into the root.
-        trouble: why config.toml cannot be read; it is raised only if there is a request.
-        request: the request, if config.json does not contain it.
-        accept: called with the request before its plans are read; raises NvctError to refuse it.
+    With `trouble`, config.toml cannot be read: the configuration is the defaults, and it is raised
+    only if there is a request. A bundle's `folder` is None if a layout cannot put files into the
+    root. `accept` is called with the request before its plans are read; it raises NvctError to
+    refuse it.
     """
     decision = Decision(request)
     try:
@@ -130,7 +121,6 @@ def decide(
 def _ask(
     decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
 ) -> None:
-    """Read the request of config.json and apply the policy."""
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
 
@@ -155,12 +145,7 @@ def _ask(
 def _choose(
     decision: Decision, request: Request, bundle: Bundle, config: Config, host: Host
 ) -> None:
-    """Put free devices into a request for some, and lease them to the container.
-
-    Raises:
-        RequestError: too few are free, or the container belongs to a pod.
-        HostError: no lease can be made.
-    """
+    """Put free devices into a request and lease them; RequestError if too few, HostError."""
     from nvct.container import leases
     from nvct.container.request.case import Case
     from nvct.container.request.origin import Origin
@@ -223,10 +208,8 @@ def _answer(
 def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
     """Report whether a container gets the driver by a view, if a view fits it.
 
-    The container's variable can only choose among the layouts that config.toml allows.
-
-    Raises:
-        RequestError: the variable names no layout.
+    The container's variable can only choose among the layouts that config.toml allows. Raises
+    RequestError if the variable names no layout.
     """
     prefix = f"{LAYOUT}="
     layout = ([e[len(prefix) :] for e in bundle.env if e.startswith(prefix)] or [""])[-1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.host_view import UNIFIED, seen_nodes, way_out, way_to_processes
+from nvct.container.host_view import UNIFIED, seen_nodes, way_out
 from nvct.container.request import device_numbers
 from nvct.container.request.device_numbers import FIRST_CONTROL_MINOR, NVIDIA_MAJOR, is_gpu
 from nvct.errors import NotPermittedError
@@ -74,15 +74,14 @@ class Access:
             self.shared += _other_groups(bundle, origin.cgroup)
         self.wide = list(self.shared)
         self._rules = [read_rule(rule) for rule in bundle.objects(RULES)]
-        self.is_open = bool(origin.cgroup) and not is_rootless and not self._is_closed()
+        self.is_open = not is_rootless and not self._is_closed()
         for node in bundle.objects(("linux", "devices")):
             self._add(number_of(node), str(node.get("path")), f"the node {node.get('path')}")
         if not origin.cgroup or is_rootless or self.is_open:
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
         has_driver = NVIDIA_MAJOR in ours.values()
-        way_to_host = way_to_processes if is_rootless else way_out
-        way = way_to_host(bundle) if has_driver else ""
+        way = way_out(bundle, is_rootless=is_rootless) if has_driver else ""
         self.wide += [way] if way else []
         self._add_rules(has_driver=has_driver)
 
@@ -167,13 +166,16 @@ class Access:
 def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
     """Return what takes a container out of its control group, whoever is its root.
 
-    A user who owns a control group above it can do that in version 2; and crun writes the process
-    into `tasks` of the folder that closID names below /sys/fs/resctrl.
+    A user who owns a control group above it can do that in version 2. crun writes the process
+    into `tasks` of the folder that closID names below /sys/fs/resctrl, and into files of any
+    folder to which `..` leads it from its control groups.
     """
     ways, folder = [], UNIFIED
     rdt = bundle.document.value(("linux", "intelRdt"))
     if isinstance(rdt, dict) and "/" in str(rdt.get("closID")):
         ways.append(f"the class of service {rdt['closID']}")
+    if ".." in cgroup.replace(":", "/").split("/"):
+        return [*ways, f"the control group {cgroup}"]
     for name in filter(None, cgroup.split("/")):
         folder = f"{folder}/{name}"
         try:

@@ -27,9 +27,6 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
     """Return the result of `make` for stored plans; for fresh plans if the stored ones are stale.
 
     A missing file may exist now, so a refusal is checked again; a success is not.
-
-    Raises:
-        NvctError: raised by `make`, for fresh plans if they may help.
     """
     try:
         return make(False)  # noqa: FBT003  stored
@@ -39,12 +36,7 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
 
 
 def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
-    """Return the compiled edits for a request.
-
-    Raises:
-        StalePlanError: a plan no longer describes the host.
-        NvctError: a device is not available.
-    """
+    """Return the compiled edits for a request; StalePlanError, or NvctError without a device."""
     capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     request.plans = []

@@ -28,12 +28,7 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
-    """Return the remaining ids, for the plan of the GPUs, and the edits for the extras.
-
-    Raises:
-        NvctError: this host lacks a requested extra.
-        StalePlanError: a plan no longer describes the host.
-    """
+    """Return the remaining ids, of GPUs, and the extras' edits; NvctError if one is missing."""
     extras = request.extras
     edits: list[model.Edits] = []
     variables: list[str] = []
@@ -155,10 +150,8 @@ def _mig_names(
 def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: Host) -> None:
     """Check the requirements on brand and architecture for each requested GPU.
 
-    As in libnvidia-container, a requirement on a property that NVML does not report is met.
-
-    Raises:
-        RequirementError: a GPU does not meet a requirement.
+    As in libnvidia-container, a requirement on a property that NVML does not report is met. Raises
+    RequirementError if a GPU does not meet a requirement.
     """
     from nvct.container.request.requirements import check
 

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs.
-
-    Attributes:
-        keeper: number of the process that keeps leases of free devices; at first this one.
-    """
+    """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "keeper", "proc_root", "store")
-    awaits_driver = False
-    """Whether a GPU is there whose driver may be loaded later: wide rights count already."""
 
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
@@ -34,18 +28,24 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
+        # number of the process that keeps leases of free devices; at first this one
         self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
 
+    def has_gpu(self, sys_root: str) -> bool:
+        """Report whether a GPU of NVIDIA is on the PCI bus, also without a driver."""
+        folder = f"{sys_root}/bus/pci/devices"
+        try:
+            return any(_is_gpu(f"{folder}/{name}") for name in posix.listdir(folder))
+        except OSError:
+            return False
+
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
-        Args:
-            fresh: whether to ignore plans that are older than this call.
-
-        Raises:
-            NvctError: the cold side cannot compile the plan, and why.
+        A `fresh` one is not older than this call. Raises NvctError if it cannot be compiled, and
+        why.
         """
         start = time.time_ns()
 
@@ -82,13 +82,9 @@ class Host:
         return plan  # type: ignore[return-value]  # what our own compiler wrote
 
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the UUIDs of free devices, each with a lease that `keeper` keeps.
+        """Return the UUIDs of free devices, with leases of `keeper`, and the path of the hook.
 
-        And the path of the program of hooks.
-
-        Raises:
-            HostError: too few are free, and who has the others; or they cannot be looked for, or
-                no lease can be made.
+        Raises HostError if too few are free, and who has the others, or no lease can be made.
         """
         from nvct.container import leases
 
@@ -98,13 +94,10 @@ class Host:
         return [found[device] for device in held], program
 
     def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
-        """Return the devices that fit and that nobody uses, the emptiest first.
+        """Return the devices that fit and are free, the emptiest first, and the hook's path.
 
-        By their names in leases their UUIDs; and the path of the program of hooks.
-
-        Raises:
-            HostError: they are fewer than wanted, and who uses the others; or the cold side does
-                not answer.
+        They are UUIDs by their names in leases. Raises HostError if they are fewer than wanted,
+        and who uses the others, or the cold side does not answer.
         """
         from nvct.container import cold_process, leases
 
@@ -136,6 +129,14 @@ class Host:
         except NvctError:
             return False
         return name in plan["devices"] or name in plan.get("conflicts", {})
+
+
+def _is_gpu(folder: str) -> bool:
+    """Report whether a PCI device of sysfs is a display controller (class 03h) of NVIDIA."""
+    from nvct.linux.files import read_bytes
+
+    vendor, base = (read_bytes(f"{folder}/{name}") for name in ("vendor", "class"))
+    return vendor.strip() == b"0x10de" and base.startswith(b"0x03")
 
 
 def _settle(plan: Plan) -> bool:

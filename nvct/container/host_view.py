@@ -71,7 +71,7 @@ class Source:
         return f"{self.name}, which has the host's {what}"
 
 
-def way_out(bundle: Bundle) -> str:
+def way_out(bundle: Bundle, *, is_rootless: bool = False) -> str:
     """Return how root in a container can leave the control group that refuses devices.
 
     Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
@@ -79,15 +79,19 @@ def way_out(bundle: Bundle) -> str:
     with files that name a program for the kernel to start (sys/kernel/core_pattern in /proc,
     kernel/uevent_helper in /sys, binfmt_misc) or bind drivers to devices (the rest of /sys, bus in
     /proc); and by the host's processes. All these files are of the host's root. A mount of the
-    container's own root has its /proc a second time, which is not masked there.
+    container's own root has its /proc a second time, which is not masked there. With a rootless
+    engine, only the host's processes count.
     """
-    if bundle.has_user_namespace() and not _maps_root(bundle):
-        return ""
-    if CAP_SYS_ADMIN in bundle.capabilities:
-        return CAP_SYS_ADMIN
+    if not is_rootless:
+        if bundle.has_user_namespace() and not _maps_root(bundle):
+            return ""
+        if CAP_SYS_ADMIN in bundle.capabilities:
+            return CAP_SYS_ADMIN
     try:
         mounts = _mounts(bundle)
         sources = list(_sources(bundle, mounts))
+        if is_rootless:
+            return _way_by_processes(bundle, sources, mounts)
         return (
             _way_by_hierarchy(bundle)
             or _way_by_own_mounts(bundle)
@@ -109,20 +113,12 @@ def way_to_settings(sources: Iterable[Source], mounts: list[Mount]) -> str:
     return ""
 
 
-def way_to_processes(bundle: Bundle) -> str:
+def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
     """Return how a container sees processes of the host, so that it may enter their files.
 
     /proc/PID/root leads out of a read-only mount, too: for processes of its own user or, after a
     change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
     """
-    try:
-        mounts = _mounts(bundle)
-        return _way_by_processes(bundle, _sources(bundle, mounts), mounts)
-    except (OSError, ValueError, DocumentError) as error:
-        return f"what nvct cannot read ({error})"
-
-
-def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
     seen = shared(sources, mounts)
     ways = [source.showing(mount) for source, mount, _ in seen if mount.fstype == "proc"]
     ways += _foreign_processes(bundle)
@@ -143,7 +139,7 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
             if is_below and has_nodes:
                 folders.append((source, mount.target, []))
     except (OSError, ValueError, DocumentError):
-        return  # the same counts in way_to_processes
+        return  # the same counts in way_out
     for source, folder, covered in folders:
         for path in _special_files(folder):
             if not any(_holds(source.path + target, path) for target in covered):
@@ -214,9 +210,9 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
     return ""
 
 
-def _mounts(bundle: Bundle | None = None) -> list[Mount]:
+def _mounts(bundle: Bundle) -> list[Mount]:
     """Return this process's mounts; none if a container has no folder of the host."""
-    if bundle and not bundle.document.value(("root", "path")):  # NRI shows none
+    if not bundle.document.value(("root", "path")):  # NRI shows none
         binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
         if not binds:
             return []
@@ -259,7 +255,7 @@ def _way_by_hierarchy(bundle: Bundle) -> str:
         return ""
     if path:
         return f"control groups of others ({path})"
-    is_unified = any(m.fstype == "cgroup2" and m.target == UNIFIED for m in _mounts())
+    is_unified = posix.access(f"{UNIFIED}/cgroup.controllers", posix.F_OK)
     return "the host's control groups (--cgroupns=host)" if is_unified else ""
 
 

@@ -75,9 +75,7 @@ def folder_of(env: Mapping[str, str]) -> str:
 def open_folder(path: str, *, create: bool = True) -> int:
     """Return a descriptor of the folder; with `create`, root makes it if it is missing.
 
-    Raises:
-        HostError: it is missing.
-        UnsafePathError: others could remove or rename files of other users there.
+    Raises HostError if it is missing, and UnsafePathError if others could remove files there.
     """
     if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
         _make(path)
@@ -107,7 +105,6 @@ def open_folder(path: str, *, create: bool = True) -> int:
 
 
 def _make(path: str) -> None:
-    """Make the folder if it is missing."""
     try:
         posix.mkdir(path, 0o700)
         fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
@@ -167,10 +164,8 @@ def _is_unknown(uid: int) -> bool:
 def all_in(fd: int) -> list[Lease]:
     """Return all leases of a folder, also those that do not count.
 
-    It looks twice: a hook may rename a lease during the first look, once in its life.
-
-    Raises:
-        UnsafePathError: it has more than NAMES files.
+    It looks twice: a hook may rename a lease during the first look, once in its life. Raises
+    UnsafePathError if it has more than NAMES files.
     """
     leases: dict[str, Lease] = {}
     for _ in range(2):
@@ -307,9 +302,8 @@ def _name(device: str, pid: int, start: str) -> str:
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
     """Return as many of the devices, the first ones, as are wanted, with leases of the process.
 
-    Raises:
-        HostError: others have just taken them, the process is not seen, or no lease can be made.
-        UnsafePathError: as `open_folder`, `all_in`.
+    Raises HostError if others have just taken them, the process is not seen, or no lease can be
+    made, and UnsafePathError as `open_folder`, `all_in`.
     """
     start = _start_of_container(pid)
     fd = open_folder(folder)
@@ -352,11 +346,7 @@ def _try(fd: int, count: int, devices: list[str], pid: int, start: str) -> dict[
 
 
 def release(folder: str, pid: int) -> None:
-    """End the leases of a process.
-
-    Raises:
-        UnsafePathError: as `open_folder`, `all_in`.
-    """
+    """End the leases of a process. Raises UnsafePathError as `open_folder`, `all_in`."""
     fd = open_folder(folder)
     try:
         for lease in all_in(fd):
@@ -376,11 +366,7 @@ def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
 
 
 def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
-    """Give all leases of a process, PID.START, to the container's first process.
-
-    Raises:
-        HostError: it has fewer than `count`, or the container's process is not seen.
-    """
+    """Give all leases of a process, PID.START, to the container's first process; HostError."""
     start = _start_of_container(pid)
     fd = open_folder(folder)
     try:

@@ -43,21 +43,12 @@ class PlanDevices:
         self._host = host
 
     def count(self, request: Request, kind: str) -> int:
-        """Return the number of devices that "all" of a kind selects.
-
-        Raises:
-            NvctError: no plan has that kind.
-        """
+        """Return how many devices "all" of a kind selects; NvctError if no plan has the kind."""
         plan, name = plan_of(request, self._host, kind)
         return count_all(plan, name)
 
     def check_known(self, request: Request) -> None:
-        """Check that every device of a request exists.
-
-        Raises:
-            UnknownDeviceError: a device does not exist.
-            NvctError: a plan is not available.
-        """
+        """Check that each device exists: UnknownDeviceError; NvctError without a plan."""
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
 
@@ -72,11 +63,7 @@ class PlanDevices:
         return names_of(plan, name_in(plan, kind, device))
 
     def injected(self, request: Request) -> Nodes:
-        """Return the device nodes that a container would get.
-
-        Raises:
-            NvctError: a requested device is not available.
-        """
+        """Return the nodes that a container would get; NvctError if a device is not available."""
         from nvct.container.request.device_numbers import nodes_of
 
         return nodes_of(
@@ -86,13 +73,9 @@ class PlanDevices:
     def select(
         self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
     ) -> Selection:
-        """Return the device numbers of all devices whose names match.
+        """Return the device numbers of all devices whose names match; NvctError without a plan.
 
-        Args:
-            nodes: that the container would get; if one is a GPU, the GPU plan is required.
-
-        Raises:
-            NvctError: a plan is not available.
+        The plan of GPUs is needed if one of the nodes, which the container would get, is a GPU.
         """
         from nvct.container.request import device_numbers
 
@@ -119,29 +102,27 @@ class PlanDevices:
             return ""
 
     def drivers(self) -> dict[str, int]:
-        """Return the majors of character devices by the names of their drivers."""
+        """Return the majors of character devices by the names of their drivers.
+
+        NVIDIA's is among them if a GPU is there: it may be loaded later, and a container keeps
+        wide rights until then.
+        """
         from nvct.container.request.device_numbers import NVIDIA_MAJOR
         from nvct.linux.device_nodes import parse_proc_devices
 
-        awaited = {"nvidia": NVIDIA_MAJOR} if self._host.awaits_driver else {}
-        return awaited | parse_proc_devices(self._proc(NUMBERS[0]))
+        majors = parse_proc_devices(self._proc(NUMBERS[0]))
+        if NVIDIA_MAJOR not in majors.values() and self._host.has_gpu(self._config.sys_root):
+            majors["nvidia"] = NVIDIA_MAJOR
+        return majors
 
     def devices(self) -> list[Device]:
-        """Return the GPUs and MIG devices of this host.
-
-        Raises:
-            NvctError: the plan is not available.
-        """
+        """Return the GPUs and MIG devices of this host; NvctError without a plan."""
         from nvct.container.request.device_numbers import devices_of
 
         return devices_of(self._own())
 
     def gpus(self) -> set[Number]:
-        """Return the device numbers of this host's GPUs, also of those in MIG mode.
-
-        Raises:
-            NvctError: the plan is not available.
-        """
+        """Return the device numbers of this host's GPUs, also of those in MIG mode; NvctError."""
         parents = self._own().get("parents", {}).values()
         numbers: set[Number] = {("c", major, minor) for major, minor in parents}
         return numbers.union(*(device.gpus for device in self.devices()))

@@ -31,8 +31,7 @@ RECORD, TEXT, ASKED = 4096, 400, 1000
 LONG_TEXTS = ("asked", "capabilities", "error", "hint", "nodes", "notes", "policy")
 SHORT = 33
 """Characters of LONG_TEXTS, if the record is too long: JSON takes up to 12 bytes for one."""
-CUT = "..."
-"""The end of a text that is longer."""
+CUT = "..."  # The end of a text that is longer
 FLAGS = (
     posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
     | posix.O_NONBLOCK
@@ -42,8 +41,7 @@ S_IFMT, S_IFREG = 0o170000, 0o100000
 STEPS = ("config", "decide", "deliver")
 """Reading config.toml, deciding, and changing config.json, the root or the live container."""
 EXTRAS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
-NVIDIA = "/dev/nvidia"
-"""The nodes that are named; the others are those of DRM, six for each GPU."""
+NVIDIA = "/dev/nvidia"  # The nodes that are named; the others are those of DRM, six for each GPU
 USERS_FOLDERS = "/run/user"
 
 
@@ -64,14 +62,13 @@ def refused(
     bundle: str,
     error: NvctError,
     *,
-    times: Sequence[float] = (),
+    times: Sequence[float] = (),  # as in `given`; the step that failed has no end
     decision: Decision | None = None,
     command: str = "",
 ) -> None:
     """Record why a container was refused, or a command for one that runs, such as exec.
 
-    Args:
-        times: as in `given`; the step that failed has no end.
+    `times` are as in `given`; the step that failed has no end.
     """
     subject = ("about", f"{command} {bundle}") if command else ("bundle", bundle)
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
@@ -197,6 +194,10 @@ def _rotate(store: Store, fd: int) -> None:
         posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
 
 
+def _inode(store: Store) -> int:
+    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino
+
+
 def _line(fields: Mapping[str, str], limit: int) -> bytes:
     pairs = [f"{quote(key)}:{quote(_cut(key, value, limit))}" for key, value in fields.items()]
     return f"{{{','.join(pairs)}}}\n".encode()
@@ -208,7 +209,3 @@ def _cut(key: str, value: str, limit: int) -> str:
     elif limit == TEXT and key == "asked":
         limit = ASKED
     return value if len(value) <= limit else value[:limit] + CUT
-
-
-def _inode(store: Store) -> int:
-    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino

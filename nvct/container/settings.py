@@ -79,11 +79,7 @@ def default_for(path: str) -> Config:
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
-    """Return the configuration in force; compile config.toml if the stored result is stale.
-
-    Raises:
-        ConfigError: config.toml is not valid.
-    """
+    """Return the configuration in force, compiled if the stored one is stale; ConfigError."""
     path = path_from(env)
     fact = fingerprints.take_file(path, time.time_ns())  # before reading, to notice a later change
     config, was_young = _stored(store, path)

@@ -18,23 +18,16 @@ from nvct.host.nvml import messages, session
 Json: TypeAlias = Mapping[str, Any]
 
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
-LISTED = ("listed", "withdrawn")
-"""States of a resource that is as it should be."""
-RELEASED = ("released", "closing")
-"""States of NVML while the driver is being replaced."""
+LISTED = ("listed", "withdrawn")  # States of a resource that is as it should be
+RELEASED = ("released", "closing")  # States of NVML while the driver is being replaced
 WORKER_REMEDY = (
     "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
 )
-LEFT = ("refused", "yielded")
-"""States of a resource that another plugin has."""
+LEFT = ("refused", "yielded")  # States of a resource that another plugin has
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
-    """Yield what keeps pods from GPUs, or one finding "ok".
-
-    Raises:
-        LookupError, TypeError, AttributeError, ValueError: the document has another form.
-    """
+    """Yield what keeps pods from GPUs, or one finding "ok"; MALFORMED for another form."""
     if document["state"] == "waiting":
         yield Finding(Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA")
         return

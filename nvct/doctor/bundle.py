@@ -25,7 +25,7 @@ from typing import Any
 
 from nvct.compile import live_host
 from nvct.doctor.node import Node
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
@@ -41,17 +41,14 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
 
 def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
-    """Write an archive that only its owner can read.
+    """Write an archive that only its owner can read; HostError without a driver root.
 
-    Args:
-        documents: what was found, by name of its JSON file.
-        hangs: whether NVML does, and is not to be asked again.
-
-    Raises:
-        HostError: the driver root does not exist, or the archive cannot be written.
+    `documents` are what was found, by name of its JSON file. If NVML `hangs`, it is not asked
+    again.
     """
     uuids = Uuids()
-    redactor = Redactor(_names(node.env), uuids)
+    host, users = platform.node(), (node.env.get(name, "") for name in USER_VARIABLES)
+    redactor = Redactor([host, host.partition(".")[0], *users], uuids)
     files = {
         name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
         for name, value in {"about.json": _about(), **documents}.items()
@@ -61,11 +58,9 @@ def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) ->
     taken = record.record(node.roots, options, ask_nvml=not hangs)
     redacted = document.redacted(taken, hostname=platform.node(), uuids=uuids)
     files |= {f"{SNAPSHOT}/{name}": data for name, data in document.entries(redacted)}
-    try:
+    with OSErrorsAs(HostError, f"cannot write {path}"):
         data = document.archived(sorted(files.items()))
         write_atomic(path, data, mode=0o600, follow=True)
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _texts(node: Node) -> Iterator[tuple[str, str]]:
@@ -89,11 +84,6 @@ def _about() -> dict[str, str]:
         "os": named[0].partition("=")[2].strip('"') if named else "",
         "user": "root" if os.geteuid() == 0 else "another user",
     }
-
-
-def _names(env: Mapping[str, str]) -> list[str]:
-    host = platform.node()
-    return [host, host.partition(".")[0], *(env.get(name, "") for name in USER_VARIABLES)]
 
 
 def _text(path: str) -> str:

@@ -29,20 +29,15 @@ from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.paths import AGENT_DIR
 
-AGENT_TASKS = ("device-plugin",)
-"""Tasks of the agent that pods need to get GPUs."""
+AGENT_TASKS = ("device-plugin",)  # Tasks of the agent that pods need to get GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check.
-
-    Attributes:
-        question: a sentence; "no" means that something is wrong.
-    """
+    """A check."""
 
     name: str
-    question: str
+    question: str  # a sentence; "no" means that something is wrong
     look: Callable[[Node], Part]
 
 

@@ -29,8 +29,7 @@ PODMAN = tuple(
     for driver in ("overlay", "vfs", "btrfs", "zfs")
     for name in ("containers", "volatile-containers")
 )
-SHORT = 12
-"""Digits of an id, as engines show it."""
+SHORT = 12  # Digits of an id, as engines show it
 CACHED = 4096
 
 

@@ -36,17 +36,13 @@ NO_OTHERS = 0o077
 
 @dataclass(kw_only=True)
 class Ring:
-    """The records of one folder.
-
-    Attributes:
-        is_whole: whether no record has been overwritten since the folder was made.
-    """
+    """The records of one folder."""
 
     folder: str
     records: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     is_readable: bool = True
-    is_whole: bool = True
+    is_whole: bool = True  # whether no record has been overwritten since the folder was made
 
 
 def read_ring(folder: str) -> Ring:
@@ -184,13 +180,10 @@ ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What to show.
+    """What to show."""
 
-    Attributes:
-        container: a part of the bundle's path, such as a container's id, or of the resource,
-            claim or device that the agent decided about; "" for all.
-    """
-
+    # a part of the bundle's path, such as a container's id, or of the resource, claim or device
+    # that the agent decided about; "" for all
     container: str = ""
     ids: tuple[str, ...] = ()
     outcome: str = ""
@@ -247,11 +240,7 @@ def last(places: Sequence[str], bundle: str) -> dict[str, str] | None:
 def follow(
     places: Sequence[str], wanted: Filter, wait: Callable[[float], bool]
 ) -> Iterator[dict[str, str]]:
-    """Yield the records in some folders, and then each new one.
-
-    Args:
-        wait: waits some seconds; returns whether nobody reads any more, which ends it.
-    """
+    """Yield records, then each new one, until `wait`, which waits some seconds, returns true."""
     shown: set[str] = set()
     before: set[str] = set()
     state: object = None

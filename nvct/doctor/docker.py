@@ -105,7 +105,6 @@ def daemon_of(host: DockerHost) -> Daemon | None:
 
 
 def _of_client(client: Client) -> Iterator[Finding]:
-    """Yield a finding for each cause that lies in the client, and in what it talks to."""
     program, advice = client.program or "docker", ""
     seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
     if client.podman:

@@ -18,7 +18,7 @@ from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Completed, Run
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import dev_char, device_nodes
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.model import Findings
@@ -43,21 +43,14 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look.
+    """Where to look."""
 
-    Attributes:
-        host: the host's root, as a path of the host.
-        host_here: the same root, as a path of this process.
-        driver: the root of a driver container, as a path of the host.
-        driver_here: the same root, as a path of this process.
-        init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
-    """
-
-    host: str = "/"
-    host_here: str = "/host"
-    driver: str = "/run/nvidia/driver"
-    driver_here: str = "/run/nvidia/driver"
+    host: str = "/"  # the host's root, as a path of the host
+    host_here: str = "/host"  # the same root, as a path of this process
+    driver: str = "/run/nvidia/driver"  # the root of a driver container, as a path of the host
+    driver_here: str = "/run/nvidia/driver"  # the same root, as a path of this process
     sys: str = "/sys"
+    # whether nvidia-smi may initialize the GPUs; else it only prints its version
     init: bool = True
 
 
@@ -86,8 +79,7 @@ class Driver:
 def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     """Return the driver of this host, or the reason why none works.
 
-    Args:
-        ready: a file that a driver container must have written; "" for none.
+    `ready`: a file that a driver container must have written; "" for none.
     """
     windows = f"{places.host_here.rstrip('/')}{WSL}"
     wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
@@ -116,13 +108,10 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 def components(ready: str, sys: str) -> dict[str, Finding]:
     """Return the status files of a driver container's optional parts: whether each is loaded.
 
-    Raises:
-        HostError: the driver container's file cannot be read.
+    HostError if the driver container's file cannot be read.
     """
-    try:
+    with OSErrorsAs(HostError, f"{ready} cannot be read"):
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
-    except OSError as error:
-        raise HostError(f"{ready} cannot be read: {error.strerror}") from error
     findings = {}
     for line in text.splitlines():
         key, _, value = line.partition(":" if ":" in line else "=")
@@ -194,8 +183,7 @@ DEV_CHAR = "/host-dev-char"
 def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
     """Make the links; load modules and make nodes if needed.
 
-    Raises:
-        HostError: the kernel has no major for a node.
+    HostError if the kernel has no major for a node.
     """
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here

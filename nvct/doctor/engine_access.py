@@ -21,29 +21,22 @@ from nvct.engine.model import Engine, State
 from nvct.engine.status import Status, is_nvidia
 from nvct.paths import CDI_SPEC_DIRS, DEFAULT_PATH_DIRS, GPU_KIND, RUNTIME_HOOK_PROGRAM
 
-CDI_NAMES = {"crio": "cri-o"}
-"""Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
+CDI_NAMES = {"crio": "cri-o"}  # Names of `nvct.engine` that `nvct.cdi` spells otherwise
 VENDOR = ".nvidia.com"
 VERSION_ENV = "NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX"
-PODS = ("containerd", "crio")
-"""Engines of pods, which name a handler by a RuntimeClass."""
+PODS = ("containerd", "crio")  # Engines of pods, which name a handler by a RuntimeClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How containers of an engine can get GPUs.
-
-    Attributes:
-        cdi: whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen.
-        device: the qualified name of one that it gives, "" if none is known.
-        why: why CDI gives none, "" if it does.
-        remedy: what makes a specification of this host readable, "" if another thing is wrong.
-    """
+    """How containers of an engine can get GPUs."""
 
     runtimes: tuple[str, ...] = ()
+    # whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen
     cdi: bool | None = None
-    device: str = ""
-    why: str = ""
+    device: str = ""  # the qualified name of one that it gives, "" if none is known
+    why: str = ""  # why CDI gives none, "" if it does
+    # what makes a specification of this host readable, "" if another thing is wrong
     remedy: str = ""
     hook: str = ""
     is_known: bool = True
@@ -77,11 +70,7 @@ def spec_folders(status: Status) -> tuple[str, ...]:
 
 
 def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | None:
-    """Return what is to be said of an engine without a runtime of NVIDIA's; None of another.
-
-    Args:
-        is_needed: whether it is a fault if they cannot.
-    """
+    """Return what is to be said of an engine without a runtime of NVIDIA's: a fault if needed."""
     if access.runtimes:
         return None
     name = " ".join(word for word in (engine.engine, engine.version) if word)
@@ -180,11 +169,7 @@ def _by_specs(status: Status, registry: Registry) -> Access:
 
 
 def older_remedy(file: SpecFile, engine: str, release: str) -> str:
-    """Return what lets an engine read a specification that is too new for it.
-
-    Args:
-        engine: as `nvct.cdi.check.engines` names it.
-    """
+    """Return what lets an engine, as `nvct.cdi` names it, read a spec that is too new for it."""
     highest = engines.highest(engine, release)
     if not highest:
         return f"Use `--runtime=nvidia` with {engine} {release}, or update it."

@@ -42,13 +42,10 @@ WORDS_ONLY = "the command line"
 
 
 class Clock:
-    """Measures steps that follow or interrupt each other.
-
-    Attributes:
-        steps: milliseconds by step, and how a plan was had; in the order of their ends.
-    """
+    """Measures steps that follow or interrupt each other."""
 
     def __init__(self, step: str) -> None:
+        # milliseconds by step, and how a plan was had; in the order of their ends
         self.steps: dict[tuple[str, str], float] = {}
         self.begin(step)
 
@@ -88,11 +85,7 @@ class Reader(Host):
         self.used: list[model.Plan] = []
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
-        """Return a plan as the shim would find it.
-
-        Raises:
-            NvctError: the plan cannot be compiled.
-        """
+        """Return a plan as the shim would find it; NvctError if it cannot be compiled."""
         before = self.clock.end(then=f"plan {name}")
         how = "read"
         try:
@@ -106,11 +99,7 @@ class Reader(Host):
         return plan
 
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
-        """Return the devices that the shim would choose now; nothing is leased.
-
-        Raises:
-            HostError: too few are free, or they cannot be looked for.
-        """
+        """Return the devices that the shim would choose, without a lease; HostError if too few."""
         if os.geteuid():
             posix.close(leases.open_folder(leases.folder_of(self.env), create=False))
             self.notes.append("without root, containers of other users are seen if they compute")
@@ -125,7 +114,6 @@ class Reader(Host):
         """Do nothing: nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
-        """Return a plan that is compiled aside."""
         host = Host(self.scratch, self.env, self.cold)
         host.config_path = self._compile_from()
         plan = host.plan(name, fresh=fresh)
@@ -147,11 +135,7 @@ class Reader(Host):
 def explain(
     bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
 ) -> dict[str, Any]:
-    """Return what the shim would do with a container, as plain data.
-
-    Args:
-        released: returns why the driver is being replaced, "" if it is not.
-    """
+    """Return what the shim would do with a container; `released` is as in `messages.waiting`."""
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None

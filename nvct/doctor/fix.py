@@ -31,13 +31,11 @@ from nvct.mig import holders
 
 Say = Callable[[str], None]
 NAME = "doctor.journal"
-ALONE_S = 600.0
-"""Until one that changes engines gives way: their restarts may take minutes."""
+ALONE_S = 600.0  # Until one that changes engines gives way: their restarts may take minutes
 CHANGED = "somebody else changed it since"
 Rest = Callable[[Entry, PathState], PathState | None]
 """Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
-Needed = Callable[[Entry], str]
-"""Returns why a path must stay for now, "" if it need not."""
+Needed = Callable[[Entry], str]  # Returns why a path must stay for now, "" if it need not
 Tell = Callable[[Sequence[str]], None]
 """Tells others which paths were changed. If that was cut short, the next run does it again."""
 
@@ -83,11 +81,7 @@ class Transaction:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold a lock around all transactions of a command: those of engines, too.
-
-        Raises:
-            HostError: another such command runs on; the folder cannot be made.
-        """
+        """Hold a lock around all transactions of a command; HostError if another holds it."""
         with self.paths.locked():
             pass  # the folder is there, and is only ours
         lock = f"{os.path.splitext(self.page_path)[0]}.lock"
@@ -98,9 +92,6 @@ class Transaction:
         """Take back what a killed run left; without such a run, write nothing.
 
         Contract: it comes before the checks, because they would not find what is taken back.
-
-        Raises:
-            NvctError: the journal cannot be used.
         """
         if self._page().pending is None:
             return
@@ -111,11 +102,7 @@ class Transaction:
                 self._finish(page.pending, page.done, left)
 
     def carry_out(self, steps: Sequence[Step]) -> bool:
-        """Carry out all steps; return False if one failed, and all were taken back.
-
-        Raises:
-            NvctError: the journal cannot be used.
-        """
+        """Carry out all steps; return False if one failed, and all were taken back."""
         with self.paths.locked():
             page = self._page()
             entries = self._take_back_pending(page)
@@ -135,11 +122,7 @@ class Transaction:
             return True
 
     def undo(self, *, dry_run: bool = False) -> bool:
-        """Take back the last --fix; return whether all of it is taken back.
-
-        Raises:
-            NvctError: the journal cannot be used.
-        """
+        """Take back the last --fix; return whether all of it is taken back."""
         with self.paths.locked():
             page = self._page()
             if page.pending and page.done and self.accumulates and not dry_run:

@@ -13,7 +13,7 @@ import posix
 import pwd
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct.compile import live_host
@@ -28,29 +28,23 @@ from nvct.host import procfs
 from nvct.host.model import DISPLAY_ONLY
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A GPU that is not in MIG mode, or a MIG device.
-
-    Attributes:
-        lease: its name in leases: the UUID of a GPU, and for a MIG device its number there.
-        profile: of a MIG device, "" of a GPU.
-        memory, used: bytes; 0 if NVML does not report them.
-        users: who uses it, each as text.
-    """
+    """A GPU that is not in MIG mode, or a MIG device."""
 
     device: Device
     uuid: str
-    lease: str
-    profile: str
+    lease: str  # its name in leases: the UUID of a GPU, and for a MIG device its number there
+    profile: str  # of a MIG device, "" of a GPU
+    # memory, used: bytes; 0 if NVML does not report them
     memory: int
     used: int
-    users: tuple[str, ...]
+    users: tuple[str, ...]  # who uses it, each as text
 
     @property
     def name(self) -> str:
@@ -75,10 +69,8 @@ class Candidate:
 def of_host(roots: Roots, folder: str) -> list[Candidate]:
     """Return the devices of this host; `folder` has the leases.
 
-    Raises:
-        DriverNotFoundError: there is no NVML.
-        NvmlError: NVML does not answer.
-        UnsafePathError: the folder of leases cannot be believed.
+    Raises DriverNotFoundError or NvmlError if NVML is missing or silent, and UnsafePathError if
+    the folder of leases cannot be believed.
     """
     session = shared_session(nvml_library(roots))
     state = session.mig()
@@ -103,7 +95,6 @@ def held(folder: str, containers: Containers) -> dict[str, str]:
 
 
 def _who(pid: int, containers: Containers) -> str:
-    """Return the container of a process, or the process."""
     if name := containers.name_of_process(pid):
         return f"container {name}"
     command = procfs.command("/proc", pid)
@@ -137,7 +128,12 @@ def candidates(
             parts = [(Device(gpu.index, ""), gpu.uuid, "", gpu.values)]
         for device, uuid, profile, values in parts:
             lease = ":".join(filter(None, (gpu.uuid, device.instance.replace("/", "-"))))
-            users = [*_computing(gpu, device, containers)]
+            users = [
+                _who(process.pid, containers)
+                for process in gpu.processes
+                if process.computes
+                and (process.gi < 0 or f"{process.gi}/{process.ci}" == device.instance)
+            ]
             holding = (device, Device(gpu.index, ""))  # a container may have the whole GPU
             having = (use for use in uses if use.labels and use.device in holding)
             users += [f"container {joined(use.labels)}" for use in having]
@@ -154,13 +150,6 @@ def candidates(
                 )
             )
     return found
-
-
-def _computing(gpu: GpuSample, device: Device, containers: Containers) -> Iterator[str]:
-    for process in gpu.processes:
-        instance = f"{process.gi}/{process.ci}" if process.gi >= 0 else ""
-        if process.computes and instance in ("", device.instance):
-            yield _who(process.pid, containers)
 
 
 def fitting(found: Sequence[Candidate], memory: int, profile: str) -> list[Candidate]:
@@ -194,11 +183,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Return which devices are free, who uses the others, and the path of the hook program.
-
-    Raises:
-        NvctError: as `of_host`.
-    """
+    """Return which devices are free, who uses the others, and the path of the hook program."""
     match args:
         case ["free", path, folder, memory, profile]:
             settings = load.load(path)

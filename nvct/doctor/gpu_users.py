@@ -40,23 +40,16 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A process that has a device open, or a container that has its node and no such process.
-
-    Attributes:
-        pid: of the process; 0 if a container only has the node.
-        command: its name, as the kernel has it; "" without a process.
-        memory: bytes of the GPU's memory; None if NVML does not report it.
-        unit: the systemd service, "" if it is in none.
-        labels: of the container: container, namespace, pod; empty if it is in none.
-        since: when the container got it, in seconds since 1970; 0.0 if that is not known.
-    """
+    """A process that has a device open, or a container that has its node and no such process."""
 
     device: Device
-    pid: int = 0
-    command: str = ""
-    memory: int | None = None
-    unit: str = ""
+    pid: int = 0  # of the process; 0 if a container only has the node
+    command: str = ""  # its name, as the kernel has it; "" without a process
+    memory: int | None = None  # bytes of the GPU's memory; None if NVML does not report it
+    unit: str = ""  # the systemd service, "" if it is in none
+    # of the container: container, namespace, pod; empty if it is in none
     labels: Mapping[str, str] = field(default_factory=dict)
+    # when the container got it, in seconds since 1970; 0.0 if that is not known
     since: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
@@ -137,7 +130,6 @@ def _device(
 
 
 def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
-    """Return the memory that each process uses, by GPU or MIG device, and process."""
     total: dict[tuple[Device, int], int] = {}
     for gpu in samples.gpus if samples else ():
         for process in gpu.processes:

@@ -126,7 +126,7 @@ def node_modes(node: Node) -> Part:
     if status.st_mode & GROUP == GROUP:
         text += "without the group neither rootless engines nor users in containers can open it"
     else:
-        text += "only its owner can open it, and no other user, in containers neither"
+        text += "only its owner can open it, on the host and in containers"
     if len(closed) > 1:
         text += f", like {len(closed) - 1} more"
     return Part.of(Finding(Reason.DeviceNodesRestricted, "note", text))

@@ -148,8 +148,7 @@ def _order(version: str) -> tuple[int, ...]:
 def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Finding:
     """Return the finding about something that the image lacks.
 
-    Args:
-        unread: a path of the image that could not be read, so that it may be there.
+    `unread`: a path of the image that could not be read, so that it may be there.
     """
     names = [os.path.basename(file.host_path) for file in files]
     essential = [name for name in names if name.startswith(ESSENTIAL)]
@@ -182,10 +181,8 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
 
 CONFIG = "/etc/ld.so.conf"
 CONFIG_LIMIT = 1 << 20
-CONFIGS = 64
-"""Files of ld.so.conf that are read."""
-FOLDERS = 64
-"""Folders that are searched."""
+CONFIGS = 64  # Files of ld.so.conf that are read
+FOLDERS = 64  # Folders that are searched
 USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 MUSL = "ld-musl-"
 

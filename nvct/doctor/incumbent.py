@@ -112,8 +112,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
 """Names of programs that print a release; others are of other vendors."""
 TIMEOUT_S = 1.0
-LIMIT = 4
-"""Programs that are asked: a host has one or two."""
+LIMIT = 4  # Programs that are asked: a host has one or two
 OURS = re.compile(r"^nvct: (\d[\w.+~-]{0,40})$", re.MULTILINE)
 TOOLKIT = re.compile(r"\bversion (1\.\d{1,4}\.\d{1,4})\b")
 OTHERS_WRITE = 0o002

@@ -34,8 +34,7 @@ HOST_PIDS = "pid:[4026531836]"
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
-AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"
-"""Of every container of nvct's pods."""
+AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"  # Of every container of nvct's pods
 WRAPPER_VARIABLE = "NVCT_CONFIG_FILE_PATH"
 """Of every program that `nvct install` has put on a host."""
 HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
@@ -65,8 +64,7 @@ def hint(env: Mapping[str, str], root: str = "/") -> str:
 def need_host(env: Mapping[str, str], command: str, root: str = "/") -> None:
     """Refuse a command about the host in a container of nvct's own pods.
 
-    Raises:
-        HostError: it would not see the host, and would blame it for what it does not see.
+    HostError if it would not see the host, and would blame it for what it does not see.
     """
     if AGENT_VARIABLE not in env or WRAPPER_VARIABLE in env or not is_container(env, root):
         return
@@ -118,7 +116,6 @@ def of_own_gpus(part: Part, node: Node) -> Part:
 
 
 def _is_root_of_init(base: str) -> bool:
-    """Return whether the root directory is that of the kernel's first process."""
     try:
         return os.readlink(f"{base}/proc/self/ns/pid") == HOST_PIDS and os.path.samefile(
             f"{base}/proc/1/root", f"{base}/"
@@ -138,8 +135,7 @@ def _is_denied(path: str) -> bool:
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
 STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)
-MAJOR = 195
-"""Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux."""
+MAJOR = 195  # Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux
 LISTED = re.compile(
     rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
     re.MULTILINE,
@@ -169,7 +165,6 @@ def systemd_reload(node: Node) -> Part:
 
 
 def _scopes(roots: Roots) -> dict[str, str]:
-    """Return the text of each container's unit, by the container's id."""
     texts: dict[str, str] = {}
     for path in sorted(glob.glob(f"{roots.run}/systemd/transient/*.scope")):
         if match := SCOPE.fullmatch(os.path.basename(path)):

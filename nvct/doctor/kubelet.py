@@ -106,14 +106,10 @@ def _folder(proc: str, processes: Sequence[int], root: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The kubelet's record of devices.
+    """The kubelet's record of devices."""
 
-    Attributes:
-        registered: their ids, by resource.
-        given: their ids, by UID of the pod and name of the container.
-    """
-
-    registered: dict[str, list[str]]
+    registered: dict[str, list[str]]  # their ids, by resource
+    # their ids, by UID of the pod and name of the container
     given: dict[tuple[str, str], list[str]]
 
 
@@ -205,7 +201,6 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Fi
 
 
 def _plugins(folder: str) -> dict[str, bool]:
-    """Return the sockets of plugins for GPUs: whether a process listens on each."""
     found = {}
     for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
@@ -247,25 +242,19 @@ INSTANCE = "anon_inode:inotify"
 WATCH = "inotify wd:"
 BUDGET_S = 0.25
 """For the count: a node with a thousand containers has some hundred thousand descriptors."""
-FEW_INSTANCES = 8
-"""What a kubelet with an engine and an agent opens."""
+FEW_INSTANCES = 8  # What a kubelet with an engine and an agent opens
 FEW_WATCHES = 1024
-MANY = 10
-"""Some of root's processes may be closed even to root; one of so many does not matter."""
-SHARE = 0.9
-"""Above this part of a limit, little is left."""
+MANY = 10  # Some of root's processes may be closed even to root; one of so many does not matter
+SHARE = 0.9  # Above this part of a limit, little is left
 
 
 @dataclass(slots=True)
 class Used:
-    """What processes of one user have open.
-
-    Attributes:
-        counted, unseen: processes that were counted, and those that could not be.
-    """
+    """What processes of one user have open."""
 
     instances: int = 0
     watches: int = 0
+    # counted, unseen: processes that were counted, and those that could not be
     counted: int = 0
     unseen: int = 0
     in_time: bool = True
@@ -320,10 +309,7 @@ def _limit(proc: str, name: str) -> int | None:
 
 
 def _count(proc: str, uid: int, budget_s: float) -> Used:
-    """Return what the processes of a user have open.
-
-    A process that ends meanwhile counts nothing.
-    """
+    """Return what a user's processes have open; one that ends meanwhile counts nothing."""
     used = Used()
     until = time.monotonic() + budget_s
     for pid in procfs.processes(proc):
@@ -350,7 +336,6 @@ def _count(proc: str, uid: int, budget_s: float) -> Used:
 
 
 def _inotify(folder: str) -> Iterator[str]:
-    """Yield the descriptors of inotify of a process."""
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
         try:

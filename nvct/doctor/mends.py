@@ -41,8 +41,7 @@ COMMANDS = {
     Reason.CharacterLinksMissing: LINKS,
 }
 """The words after `nvct` of the command that does the same, by reason."""
-ORDER = (NODES, PUBLISH, LINKS)
-"""Nodes come first, because specifications name them."""
+ORDER = (NODES, PUBLISH, LINKS)  # Nodes come first, because specifications name them
 SPEC_MODE = 0o644
 WRITTEN = "Generated CDI spec "
 """Begins what `nvct publish` says of a file that the transaction writes, a moment later."""
@@ -85,11 +84,7 @@ def step(mend: Mend, host: Host) -> Step:
 
 
 def lines(mend: Mend, host: Host) -> Iterator[str]:
-    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo.
-
-    Raises:
-        NvctError: a path cannot be looked at.
-    """
+    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo."""
     findings = Findings()
     if mend.words == NODES:
         nodes = device_nodes.plan_nodes(host.roots, device_nodes.KINDS, findings)
@@ -153,7 +148,6 @@ def _link_folder(host: Host) -> str:
 
 
 def _specification(host: Host) -> States:
-    """Return what `nvct publish` would write."""
     output = published_spec.output_path(os.path.abspath(host.output))
     words = [*PUBLISH, f"--output={output}", f"--staged={'plan' if host.dry_run else 'make'}"]
     argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]

@@ -22,14 +22,12 @@ from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import faults
 from nvct.host.nvml import session as sessions
 
-LIMIT = 256 << 10
-"""Characters of a text that are read, the last ones."""
+LIMIT = 256 << 10  # Characters of a text that are read, the last ones
 COLORS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)")
 QUOTED = re.compile(r"\\{1,16}([\"'`])|[“”]")
 BREAKS = re.compile(r"\\{1,16}r?\\{0,16}n|#012|\r\n?")
 """Line breaks as JSON and Go's %q write them, and as rsyslog does."""
-UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")
-"""What Go's encoding/json escapes: <, > and &."""
+UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")  # What Go's encoding/json escapes: <, > and &
 XID = re.compile(r"X(?:id|ID)(?: ?\([^)]{0,40}\))?(?:: ?|=| )(\d{1,4})\b")
 """As the kernel module writes it (Xid (PCI:0000:18:00): 79), and device plugins (Xid=79)."""
 STEPS = {
@@ -42,20 +40,15 @@ STEPS = {
 
 
 class Message(NamedTuple):
-    """A message.
-
-    Attributes:
-        step: what to do next; "" for the remedy of the reason.
-        is_general: it has many causes.
-    """
+    """A message."""
 
     name: str
     source: str
     pattern: str
     cause: str
-    step: str = ""
+    step: str = ""  # what to do next; "" for the remedy of the reason
     reason: Reason | None = None
-    is_general: bool = False
+    is_general: bool = False  # it has many causes
 
     @property
     def remedy(self) -> str:
@@ -64,14 +57,10 @@ class Message(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message that is in a text.
-
-    Attributes:
-        line: the first line of the text that has it, from 1.
-    """
+    """A message that is in a text."""
 
     message: Message
-    line: int
+    line: int  # the first line of the text that has it, from 1
     times: int
 
 
@@ -187,10 +176,8 @@ PROGRAM = re.compile(
 """Before an error of nvct, also one that an engine has cut before its code."""
 AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
 """What engines and logs write after an error, and a code that tells no reason."""
-LONGEST = 1000
-"""Characters of an error."""
-LOADS = "modprobe nvidia"
-"""In the advice of what finds no loaded driver."""
+LONGEST = 1000  # Characters of an error
+LOADS = "modprobe nvidia"  # In the advice of what finds no loaded driver
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
 """For a code whose reason is not known."""
 OTHERS = {
@@ -249,11 +236,7 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 
 
 def waiting(text: str, released: Callable[[], str]) -> str:
-    """Return a text; where it says to load the driver, and that is being replaced, it says so.
-
-    Args:
-        released: returns why the driver is being replaced, "" if it is not.
-    """
+    """Return a text; where it says to load the driver, why that is `released` takes the place."""
     why = released() if LOADS in text else ""
     if not why:
         return text

@@ -18,18 +18,14 @@ Health: TypeAlias = Literal["ok", "absent", "attention"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found out about one reason.
-
-    Attributes:
-        severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
-            holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
-        remedy: for this host; "" if there is none more exact than the reason's.
-    """
+    """What a check found out about one reason."""
 
     reason: Reason
+    # "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it holds and is
+    # no fault, "warning" if containers get GPUs nevertheless, else "error"
     severity: Severity
     evidence: str
-    remedy: str = ""
+    remedy: str = ""  # for this host; "" if there is none more exact than the reason's
     context: str = ""
 
     @classmethod
@@ -68,23 +64,16 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + rest
 
 
-LINES = 8
-"""Of a part; the others are counted."""
+LINES = 8  # Of a part; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a check says of its part of a node.
+    """What a check says of its part of a node."""
 
-    Attributes:
-        name: the check's; `checks.result` sets it.
-        health: "absent" if the part does not exist, which is not a fault.
-        lines: sentences, the first one a summary.
-    """
-
-    name: str = ""
-    health: Health
-    lines: tuple[str, ...]
+    name: str = ""  # the check's; `checks.result` sets it
+    health: Health  # "absent" if the part does not exist, which is not a fault
+    lines: tuple[str, ...]  # sentences, the first one a summary
     findings: tuple[Finding, ...] = ()
 
     @classmethod
@@ -97,10 +86,8 @@ class Part:
     ) -> Part:
         """Return a part from its lines; a fault among its findings makes it one to look at.
 
-        Args:
-            said: sentences, and findings, whose evidence is a line.
-            otherwise: the line if nothing is said.
-            findings: more of them, about which a sentence speaks.
+        Lines are sentences, and findings with their evidence; `otherwise` is the line if there is
+        none. More `findings` are those that a sentence is about.
         """
         findings = (*(line for line in said if isinstance(line, Finding)), *findings)
         lines = [line.evidence if isinstance(line, Finding) else line for line in said]

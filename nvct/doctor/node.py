@@ -55,23 +55,17 @@ def kernel_log(env: Mapping[str, str]) -> Log:
 
 @dataclass
 class Node:
-    """This host. A check takes of it what it needs; the rest is not read.
-
-    Attributes:
-        released: why the driver is being replaced, "" if it is not.
-        trouble: why config.toml cannot be used; the settings are then the defaults.
-        image: the folder of an unpacked image, "" for none.
-        host: the root folder, another one than / in tests only.
-    """
+    """This host. A check takes of it what it needs; the rest is not read."""
 
     settings: Config
     env: Mapping[str, str]
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
+    # why config.toml cannot be used; the settings are then the defaults
     trouble: NvctError | None = None
-    released: str = ""
-    image: str = ""
-    host: str = "/"
+    released: str = ""  # why the driver is being replaced, "" if it is not
+    image: str = ""  # the folder of an unpacked image, "" for none
+    host: str = "/"  # the root folder, another one than / in tests only
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
     @cached_property

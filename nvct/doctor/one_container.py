@@ -28,16 +28,12 @@ ID_LENGTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A running container.
-
-    Attributes:
-        has_group: whether its control group names it, by which its processes are found.
-    """
+    """A running container."""
 
     id: str
     pid: int
     labels: Mapping[str, str]
-    has_group: bool = True
+    has_group: bool = True  # whether its control group names it, by which its processes are found
 
     @property
     def name(self) -> str:
@@ -48,10 +44,8 @@ class Found:
 def find(node: Node, word: str) -> list[Found]:
     """Return the running containers with a name, a pod's name, an id, or a process id.
 
-    Of an id, a word has at least the first SHORT digits.
-
-    Raises:
-        UsageError: no running container of this host has it.
+    Of an id, a word has at least the first SHORT digits. Raises UsageError if no running container
+    of this host has it.
     """
     containers, proc = node.containers, node.roots.proc
     own = engine_files.own_names(node.env)
@@ -174,7 +168,6 @@ def _watched(proc: str) -> Iterator[Found]:
 
 
 def _named(one: Found, own: Mapping[str, str]) -> Found:
-    """Return a container with the name that the user's own engine has for it."""
     return replace(one, labels={"container": own[one.id]}) if one.id in own else one
 
 

@@ -33,12 +33,10 @@ from nvct.host.model import warning_kind
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
-START = re.compile(r"argv\[\]=(.*?) ;")
-"""A command line, as `systemctl show` prints ExecStart."""
+START = re.compile(r"argv\[\]=(.*?) ;")  # A command line, as `systemctl show` prints ExecStart
 OWN_START = "nvct publish"
 SYSTEMCTL_TIMEOUT_S = 5
-NAMED = 4
-"""Devices that a line names; the others are counted."""
+NAMED = 4  # Devices that a line names; the others are counted
 STALE = "; the next container replaces it"
 
 
@@ -81,7 +79,6 @@ def _unchecked(node: Node) -> list[str]:
 
 
 def _refused_values(settings: Config) -> Iterator[Finding]:
-    """Yield a finding for a value with which creates fail, or some of them."""
     try:
         check(settings)
     except ConfigError as error:
@@ -213,7 +210,9 @@ def units(node: Node, systemctl: str = "systemctl") -> Part:
 
 
 def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
-    state = _shown(systemctl, unit)
+    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
+    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
+    state = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     if state.get("LoadState") != "loaded":
         yield f"{unit}: not installed"
         return
@@ -230,12 +229,6 @@ def _unit(unit: str, systemctl: str) -> Iterator[str | Finding]:
     if runs and OWN_START not in runs[1]:
         text = f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}"
         yield Finding(Reason.RefreshUnitReplaced, "warning", text)
-
-
-def _shown(systemctl: str, unit: str) -> dict[str, str]:
-    argv = [systemctl, "show", f"--property={','.join(PROPERTIES)}", unit]
-    printed = command.run(argv, SYSTEMCTL_TIMEOUT_S, env=dict(os.environ)).out
-    return dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
 
 
 def versions_of(node: Node) -> Part:
@@ -269,7 +262,6 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
 
 
 def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each file that engines ignore because of its name."""
     for folder in folders:
         for name in procfs.list_directory(folder):
             if engines.is_ignored(name):

@@ -12,16 +12,11 @@ from enum import Enum, unique
 
 @unique
 class Reason(Enum):
-    """A reason: its question, the evidence that answers it, and the remedy.
+    """A reason: its question, the evidence that answers it, and the remedy."""
 
-    Attributes:
-        question: what a check asks; the answer "no" means that the reason holds.
-        remedy: one sentence with the command; a finding may have a more exact one.
-    """
-
-    question: str
+    question: str  # what a check asks; the answer "no" means that the reason holds
     evidence: str
-    remedy: str
+    remedy: str  # one sentence with the command; a finding may have a more exact one
 
     def __init__(self, question: str, evidence: str, remedy: str) -> None:
         self.question = question

@@ -27,27 +27,20 @@ from nvct.oci.bundle import Bundle
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
 """In place of the request, where the shim or a CDI specification has served the container."""
-OWN_PREFIX = "NVIDIA_CTK_"
-"""Of variables that only specifications set."""
+OWN_PREFIX = "NVIDIA_CTK_"  # Of variables that only specifications set
 RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
-SLACK_S = 5.0
-"""Between the start of a container's process and its record, whose clocks differ."""
+SLACK_S = 5.0  # Between the start of a container's process and its record, whose clocks differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a container's creation.
-
-    Attributes:
-        bundle: its config.json as it is now; None if there is none.
-        log: all records, whose folders may not be whole.
-        started_s: when its first process started, in seconds since the epoch; None if unknown.
-    """
+    """What is known of a container's creation."""
 
     creation: Creation
-    bundle: Bundle | None
+    bundle: Bundle | None  # its config.json as it is now; None if there is none
     records: Sequence[Mapping[str, str]]
-    log: Log
+    log: Log  # all records, whose folders may not be whole
+    # when its first process started, in seconds since the epoch; None if unknown
     started_s: float | None = None
 
 
@@ -112,7 +105,6 @@ def _asked(
 
 
 def _is_injected(name: str, text: str, creation: Creation) -> bool:
-    """Return whether a variable is one of the edits, and was not asked."""
     is_variable = " " not in name
     was_asked = creation.env is None or text in creation.env
     return is_variable and (name.startswith(OWN_PREFIX) or not was_asked)
@@ -129,7 +121,6 @@ def _by(source: str, creation: Creation) -> str:
 
 
 def _policy(record: Mapping[str, str]) -> list[str]:
-    """Return what each rule said, or why the request was ignored or refused."""
     if "policy" in record:
         return RULE.split(record["policy"])
     if record.get("outcome") == "ignored":
@@ -168,7 +159,6 @@ def _driver(record: Mapping[str, str]) -> str:
 def _left_out(
     record: Mapping[str, str], settings: Config, env: Mapping[str, str]
 ) -> tuple[list[dict[str, object]], list[str]]:
-    """Return what of the driver was left out, and what is uncertain about that."""
     if record["outcome"] != "given":
         return [], []
     if "plan" not in record:
@@ -204,7 +194,6 @@ def _plans(env: Mapping[str, str]) -> list[model.Plan]:
 
 
 def _names(record: Mapping[str, str], settings: Config) -> list[str]:
-    """Return the full names of the devices that a record says were asked for."""
     words = record.get("asked", "").partition(": ")[2].split(", ")
     kinds = dict.fromkeys([OWN_KIND, settings.default_kind])
     return [

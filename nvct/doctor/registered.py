@@ -113,8 +113,7 @@ FOLDERS = {
 USUAL = ("", "k3s", "RKE2")
 """Platforms whose engine users take for the usual one: Docker's containerd is not. Others have
 files of their own, which `nvct runtime status` explains."""
-LIMIT = 16
-"""Files of a folder that are read."""
+LIMIT = 16  # Files of a folder that are read
 
 
 def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> Iterator[Finding]:
@@ -136,7 +135,6 @@ def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> I
 
 
 def _usual(engine: Engine, files: Files) -> Iterator[str]:
-    """Yield the files that an engine reads unless its command line says something else."""
     yield modules.CONFIG[engine.engine]
     for folder, suffix in FOLDERS[engine.engine]:
         try:
@@ -155,7 +153,6 @@ def _registered(engine: Engine, path: str, files: Files) -> list[str]:
 
 
 def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:
-    """Return the runtimes that one file has, with their programs."""
     if engine != "crio":
         options = EngineOptions(engine=engine, handlers=(), config=path, drop_in="")
         return modules.of(engine).state(options, files).handlers

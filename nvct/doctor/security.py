@@ -43,11 +43,7 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def spec_folders(node: Node, *, owner: int = 0) -> Part:
-    """Check that only root can write CDI specifications: an engine carries out what they say.
-
-    Args:
-        owner: the uid that root's files have, other than 0 in tests only.
-    """
+    """Check that only root, `owner` in tests, can write specifications, which engines obey."""
     folders = node.settings.spec_dirs
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:
@@ -58,7 +54,6 @@ def spec_folders(node: Node, *, owner: int = 0) -> Part:
 
 
 def _writable(folder: str, owner: int) -> Iterator[str]:
-    """Yield a sentence for a folder and each of its files that others than root can write."""
     for path in (folder, *(f"{folder}/{name}" for name in procfs.list_directory(folder))):
         try:
             status = os.stat(path)

@@ -49,13 +49,8 @@ REASONS: dict[Kind, tuple[Reason, Severity]] = {
 def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     """Return the inventory of the host and "", or None and the reason if it has no driver.
 
-    If the driver on disk was replaced, a view of the loaded driver takes its place.
-
-    Args:
-        required: whether somebody named a driver root, which then must have a driver.
-
-    Raises:
-        HostError: there is no driver, and it is required.
+    If the driver on disk was replaced, a view of the loaded driver takes its place. Raises
+    HostError if there is no driver, and it is `required` because somebody has named its root.
     """
     try:
         return live_host.discover(settings), ""
@@ -105,8 +100,7 @@ BY_HAND = {
 """Kinds that no command mends, and what to do with the files."""
 UNLISTED = ("gpu-missing", "mig-missing")
 GPU_NODE = re.compile(r"/nvidia\d+$")
-NAMED = 3
-"""The number of paths in a line; the other paths are counted."""
+NAMED = 3  # The number of paths in a line; the other paths are counted
 
 
 def lines(drifts: Sequence[Drift]) -> list[str]:

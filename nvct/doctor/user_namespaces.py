@@ -27,10 +27,8 @@ from nvct.host.roots import Roots
 READ_WRITE = 0o6
 STORAGE = ".local/share/containers/storage"
 """Of a user's Podman, below the home: containers-storage.conf(5)."""
-FIRST_ID, IDS = 100_000, 65_536
-"""What useradd(8) gives the first user."""
-NAMESPACES = 256
-"""User namespaces that are looked at."""
+FIRST_ID, IDS = 100_000, 65_536  # What useradd(8) gives the first user
+NAMESPACES = 256  # User namespaces that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,6 @@ def who_asks(env: Mapping[str, str]) -> User | None:
 
 
 def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
-    """Yield a finding if this process is in a user namespace, and may not open a node."""
     if not procfs.in_user_namespace(roots.proc):
         return
     closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK, effective_ids=True)]
@@ -119,7 +116,6 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
 
 
 def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
-    """Yield a finding for each file that has no subordinate ids of a user: subuid(5)."""
     source = re.search(
         r"^subid:\s*(\S+)", procfs.read_text(f"{roots.etc}/nsswitch.conf") or "", re.MULTILINE
     )
@@ -150,12 +146,11 @@ def _add_ids(user: User, listed: str) -> str:
 
 
 def _of_containers(node: Node) -> Iterator[Finding]:
-    """Yield a finding for each container whose user namespace may not open its GPU."""
     proc = node.roots.proc
-    seen = {_link(f"{proc}/self/ns/user")}
+    seen = {procfs.link(f"{proc}/self/ns/user")}
     for pid in procfs.processes(proc):
         folder = f"{proc}/{pid}"
-        namespace = _link(f"{folder}/ns/user")
+        namespace = procfs.link(f"{folder}/ns/user")
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
@@ -186,13 +181,6 @@ def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
             if not stat.S_ISLNK(status.st_mode):
                 nodes.append((name, status))
     return nodes
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 def _may_open(folder: str, node: os.stat_result) -> bool:

@@ -54,10 +54,7 @@ def run(
     """Run a program to its end; a missing one has status 127, a slow one is killed (124).
 
     `enter` is called in the child before the program starts. `executable` is the file to run, if
-    that is not argv[0].
-
-    Raises:
-        OSError: `enter` raised it.
+    that is not argv[0]. Raises OSError if `enter` raised it.
     """
     try:
         completed = subprocess.run(
@@ -98,11 +95,7 @@ def version(program: str, call: Run = run) -> tuple[int, ...]:
 
 
 def dump(engine: str, program: str, call: Run = run) -> str:
-    """Return the configuration in force, as the engine prints it.
-
-    Raises:
-        EngineError: it prints none.
-    """
+    """Return the configuration in force, as the engine prints it; EngineError without one."""
     commands = {
         "containerd": ([program, "config", "dump"],),
         # CRI-O 1.30 has its status command in the program itself.

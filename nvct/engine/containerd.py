@@ -39,11 +39,7 @@ CDI_IS_ON = (2, 0)
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what containerd's files say.
-
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
-    """
+    """Return what containerd's files say; DocumentError if one is malformed or unreadable."""
     config = loading.load(options, files)
     cri = config.effective()
     return State(
@@ -57,12 +53,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers and sets the other options.
-
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, is of a version that this containerd does
-            not read, or would keep the edit from taking effect.
-    """
+    """Return the smallest edit that configures the options; DocumentError if it has no effect."""
     config = loading.load(options, files)
     target = target_files.choose(options, config, files)
     notes = [*_notes(config), *target.notes]

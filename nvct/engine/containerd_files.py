@@ -49,12 +49,7 @@ class Target:
 
 
 def choose(options: EngineOptions, config: Config, files: Files) -> Target:
-    """Return where new keys go.
-
-    Raises:
-        EngineConfigError: this containerd does not read the CRI in files of that version, or the
-            drop-in holds settings of others that would be imported.
-    """
+    """Return where new keys go; EngineConfigError if containerd reads none there."""
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
     if is_old and (root.version == 1 or options.drop_in == ""):
@@ -234,11 +229,7 @@ def _has_other_keys(loaded: Loaded, cri: Path) -> bool:
 def edits(
     config: Config, target: Target, keys: Sequence[KeyEdit], files: Files
 ) -> tuple[FileEdit, ...]:
-    """Return the edits, by keys below the CRI's table: drop-ins before the root, their importer.
-
-    Raises:
-        EngineConfigError: k3s, RKE2 or k0s generates the root file at each start.
-    """
+    """Return edits, the root's last; EngineConfigError if k3s, RKE2 or k0s generates that."""
     by_file: dict[str, list[KeyEdit]] = {}
     for key, value in keys:
         by_file.setdefault(_holder(config, key, target), []).append((key, value))
@@ -283,11 +274,7 @@ def _holder(config: Config, key: Path, target: Target) -> str:
 
 
 def check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:
-    """Refuse an edit that has no effect because of another file.
-
-    Raises:
-        EngineConfigError: it has none.
-    """
+    """Refuse an edit (EngineConfigError) that has no effect because of another file."""
     config = loading.load(options, EditedFiles(files, edits))
     registered = config.effective().runtimes
     for handler in options.handlers:
@@ -330,7 +317,7 @@ def cleared(
 
 
 def _is_left_over(options: EngineOptions, config: Config, path: str, data: bytes) -> bool:
-    """Report whether a file is our drop-in and says nothing that the others do not say."""
+    """Report whether a file is our drop-in, and the other files have all of its settings."""
     if path == config.root.path or path not in (options.drop_in, _default_path(config.root.path)):
         return False
     loaded = loading.parsed(path, data)

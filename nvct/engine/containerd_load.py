@@ -172,11 +172,7 @@ class Config:
 
 
 def load(options: EngineOptions, files: Files) -> Config:
-    """Read the root file and all imports; without a root file, the engine's defaults are in force.
-
-    Raises:
-        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
-    """
+    """Read the root file, or without one the defaults, and all imports; DocumentError."""
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     loaded_files, missing = _with_imports(root, files, relative=relative)
@@ -201,11 +197,7 @@ def load(options: EngineOptions, files: Files) -> Config:
 
 
 def parsed(path: str, data: bytes | None) -> Loaded:
-    """Return one file of this content, without its imports.
-
-    Raises:
-        EngineConfigError: it is no TOML.
-    """
+    """Return one file of this content, without its imports; EngineConfigError if it is no TOML."""
     return Loaded(path=path, data=data, document=toml_file.parse(text_of(data or b""), path))
 
 
@@ -256,12 +248,9 @@ def _with_imports(root: str, files: Files, *, relative: bool) -> tuple[list[Load
 
 
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
-    """Return the paths and patterns that a file imports, absolute.
+    """Return the paths and patterns that a file imports, absolute; EngineConfigError.
 
     Unless `relative`, a relative pattern starts at the working folder, which is / here.
-
-    Raises:
-        EngineConfigError: its `imports` are no list of strings.
     """
     imports = loaded.document.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):
@@ -309,11 +298,7 @@ def is_imported(path: str, config: Config) -> bool:
 
 
 def cri_of_dump(dump: str) -> Cri:
-    """Return the CRI's table of a dump, an empty one if there is none.
-
-    Raises:
-        EngineConfigError: it is no TOML.
-    """
+    """Return the CRI's table of a dump, or an empty one; EngineConfigError if it is no TOML."""
     document = toml_file.parse(dump, "containerd config dump")
     version = document.get("version", 1)
     known = version if isinstance(version, int) else 1

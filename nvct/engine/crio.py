@@ -56,12 +56,7 @@ class _Merged:
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what CRI-O's files say.
-
-    Raises:
-        EngineConfigError: a file that CRI-O reads is no TOML or has a wrong type.
-        DocumentError: one cannot be read.
-    """
+    """Return what CRI-O's files say; EngineConfigError or DocumentError if it cannot read one."""
     layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
@@ -74,13 +69,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers.
-
-    Raises:
-        EngineConfigError: CRI-O cannot read a file, a later file overrides the edit, or the
-            default of the options is no handler.
-        DocumentError: a file cannot be read.
-    """
+    """Return the smallest edit that registers the handlers; DocumentError, EngineConfigError."""
     order, merged = _order(options, files), _merge(_layers(options, files))
     sources = {name: merged.sources[f"runtimes.{name}"] for name in merged.runtimes}
     target = file_to_edit(options, _target(options), order, sources)

@@ -35,12 +35,7 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what daemon.json says; CDI also by the release, if that is known.
-
-    Raises:
-        DocumentError: it cannot be read.
-        EngineConfigError: it is malformed, with line and column.
-    """
+    """Return what daemon.json says, and CDI by the release; DocumentError, EngineConfigError."""
     path = options.config or CONFIG
     data = files.read(path)
     document = json_file.parse(data, path)
@@ -57,10 +52,8 @@ def state(options: EngineOptions, files: Files) -> State:
 def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit of daemon.json that configures the options.
 
-    Raises:
-        UsageError: Docker has no such setting.
-        DocumentError: daemon.json cannot be read.
-        EngineConfigError: it is malformed, or dockerd's command line says the same already.
+    Raises UsageError for a setting that Docker does not have, DocumentError if daemon.json cannot
+    be read, EngineConfigError if it is malformed, or dockerd's command line says the same already.
     """
     path = options.config or CONFIG
     if options.drop_in:

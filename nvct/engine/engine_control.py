@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nvct.engine import command, containerd, crio, modules, reload, running, writing
 from nvct.engine.command import Completed, Run
@@ -43,9 +44,8 @@ class EngineControl:
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
         """Have the engine read files that are not in place yet; return notes.
 
-        Raises:
-            EngineError: it refuses them, although it accepts the present files or is to be
-                reloaded; or it accepts them, but the options do not take effect.
+        Raises EngineError if it refuses them, although it accepts the present files or is to be
+        reloaded; or it accepts them, but the options do not take effect.
         """
         engine, config, root = self.options.engine, self.options.config, self.root.rstrip("/")
         not_checked = f"not checked by {engine} itself:"
@@ -65,7 +65,10 @@ class EngineControl:
         if not self._is_runnable():
             return [f"{not_checked} {os.path.basename(self.program)} is not here"]
         try:
-            completed = _try(args, {root + path: data for path, data in after.items()}, self.run)
+            files = {root + path: data for path, data in after.items()}
+            with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
+                preview = partial(enter_preview, files, stage, KERNEL)
+                completed = self.run(args, TIMEOUT_S, enter=preview)
         except OSError as error:
             return [f"{not_checked} no private mounts here ({error.strerror})"]
         if completed.status == 0 and not self.removing:
@@ -107,10 +110,8 @@ class EngineControl:
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
 
-        The files may be `restored`, which are the former ones again.
-
-        Raises:
-            EngineError: the engine is not well with its files.
+        The files may be `restored`, which are the former ones again. Raises EngineError if the
+        engine is not well with its files.
         """
         removing = restored or self.removing
         options = self._engine_options()
@@ -235,17 +236,8 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
         )
 
 
-def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
-    with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
-        return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
-
-
 def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
-    """Enter a mount namespace in which these paths have this content.
-
-    Raises:
-        OSError: this process may not create such a namespace or such mounts.
-    """
+    """Enter a mount namespace in which these paths have this content; OSError if not allowed."""
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")

@@ -101,12 +101,7 @@ class Journal:
         self.damage_hint = damage_hint
 
     def lock(self) -> files.Lock:
-        """Return the lock to hold while an engine's files are changed; create the folder.
-
-        Raises:
-            UnsafePathError: the folder belongs to another user, or others may write to it.
-            OSError: the folder cannot be created.
-        """
+        """Return the lock for an engine's files; its folder is made. OSError, UnsafePathError."""
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
 
@@ -116,11 +111,7 @@ class Journal:
         return f"{self.folder}/{engine}-{digest}{SUFFIX}"
 
     def load(self, path: str) -> Page:
-        """Return a page; an empty one if the file does not exist.
-
-        Raises:
-            DocumentError: it cannot be read or is damaged.
-        """
+        """Return a page, or an empty one; DocumentError if it is damaged or unreadable."""
         try:
             data = files.read_bytes(path, LIMIT, check=check_owner)
         except (FileNotFoundError, NotADirectoryError):
@@ -140,11 +131,7 @@ class Journal:
             ) from error
 
     def save(self, path: str, page: Page) -> None:
-        """Write a page to the disk; an empty one removes the file.
-
-        Raises:
-            OSError: it cannot be written; the old page is unchanged.
-        """
+        """Write a page to the disk, or remove an empty one; after an OSError it is the old one."""
         if page == Page():
             remove(path, self.kernel)
             return
@@ -152,11 +139,7 @@ class Journal:
         files.write_atomic(path, text.encode(), mode=0o600, kernel=self.kernel)
 
     def set_aside(self, path: str) -> str:
-        """Rename a damaged page, and return its new path.
-
-        Raises:
-            OSError: it cannot be renamed.
-        """
+        """Rename a damaged page, and return its new path; OSError if that fails."""
         names = (f"{path}.damaged{number if number > 1 else ''}" for number in count(1))
         aside = next(name for name in names if not os.path.lexists(name))
         folder, name = files.split(path)
@@ -167,11 +150,7 @@ class Journal:
         return aside
 
     def paths(self) -> list[str]:
-        """Return the paths of all pages.
-
-        Raises:
-            DocumentError: the folder cannot be read.
-        """
+        """Return the paths of all pages. Raises DocumentError if the folder cannot be read."""
         try:
             names = sorted(os.listdir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -202,9 +181,7 @@ def check_owner(path: str, status: os.stat_result) -> None:
 def _page(data: bytes) -> Page:
     """Return the page that a file holds.
 
-    Raises:
-        NewerJournalError: it is of a later format.
-        ValueError: it holds none.
+    Raises NewerJournalError if it is of a later format, and ValueError if it holds none.
     """
     document = json.loads(data)
     if not isinstance(document, dict):
@@ -232,11 +209,7 @@ def _known_options(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _of_format_1(record: Mapping[str, Any]) -> dict[str, object]:
-    """Return a record of format 1 as one of format 2.
-
-    Raises:
-        ValueError: a member is missing or of another kind.
-    """
+    """Return a record of format 1 as one of format 2; ValueError if a member is wrong."""
     try:
         if "boot" in record:  # of --fix
             entries = [{**entry, **_states_of_fix(entry)} for entry in record["entries"]]

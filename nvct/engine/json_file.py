@@ -69,11 +69,7 @@ class Document:
         return EngineConfigError(f"{self.path} line {line}, column {column}: {problem}", hint=HINT)
 
     def find(self, path: Path) -> Item | None:
-        """Return the value at a path, None if there is none.
-
-        Raises:
-            EngineConfigError: a value on the path is no object, or a name is duplicate.
-        """
+        """Return the value at a path, or None; EngineConfigError if it leads through no object."""
         item = self.root
         for depth, name in enumerate(path):
             if self.text[item.value] != "{":
@@ -95,11 +91,7 @@ class Document:
         return json.loads(self.text[item.value : item.end])
 
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
-        """Return the data at a path, None if there is none or null.
-
-        Raises:
-            EngineConfigError: the data is of another kind, or as `find`.
-        """
+        """Return the data at a path, None if none or null; EngineConfigError for another kind."""
         item = self.find(path)
         data = self.value(item) if item else None
         if item is None or data is None:
@@ -121,11 +113,7 @@ def kind(data: object) -> str:
 
 
 def parse(data: bytes | None, path: str) -> Document:
-    """Parse a file; None and a file of white space are an empty object, as in Docker.
-
-    Raises:
-        EngineConfigError: with line and column.
-    """
+    """Parse a file; None and white space are {}, as in Docker. EngineConfigError has the place."""
     data = data or b""
     if data.startswith(BYTE_ORDER_MARKS):
         text = f"{path} line 1, column 1: a byte order mark"
@@ -143,10 +131,8 @@ def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | Non
     """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
-    new member is the last one of its object, in the style of the others.
-
-    Raises:
-        EngineConfigError: the file cannot be edited, with line and column.
+    new member is the last one of its object, in the style of the others. Raises EngineConfigError
+    if the file cannot be edited, with line and column.
     """
     document = start = parse(data, path)
     for where, value in edits:

@@ -147,11 +147,7 @@ class Files:
         return path if self.root == "/" else self.root.rstrip("/") + "/" + path.lstrip("/")
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is none.
-
-        Raises:
-            DocumentError: it is no regular file, too large, or cannot be read.
-        """
+        """Return a file's bytes, None if there is none; DocumentError if it cannot be read."""
         try:
             return host_files.read_bytes(self.at(path), FILE_LIMIT)
         except (FileNotFoundError, NotADirectoryError):
@@ -185,11 +181,7 @@ class EditedFiles(Files):
         self._edits = {edit.path: edit.after for edit in edits}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is none.
-
-        Raises:
-            DocumentError: as Files.
-        """
+        """Return a file's bytes, None if there is none. Raises DocumentError as Files."""
         return self._edits[path] if path in self._edits else self._files.read(path)
 
     def names(self, folder: str, suffix: str) -> list[str]:

@@ -48,22 +48,14 @@ class Syntax:
     )
 
     def parse(self, data: bytes, path: str) -> Table:
-        """Return what a file says.
-
-        Raises:
-            EngineConfigError: it is malformed.
-        """
+        """Return what a file says. Raises EngineConfigError if it is malformed."""
         if self.is_json:
             return json_file.parse(data, path).data
         # Some engines accept bytes that are not UTF-8; others have refused them before.
         return toml_file.parse(text_of(data), path)
 
     def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
-        """Return a file with keys set or removed; None is a new one, with our first line.
-
-        Raises:
-            EngineConfigError: it is malformed, or cannot be edited.
-        """
+        """Return a file with keys set or removed, from None a new one; EngineConfigError."""
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
         return toml_file.edit(self.header.encode() if data is None else data, edits, path)
@@ -139,11 +131,7 @@ PROGRAM = {"docker": "dockerd", "containerd": "containerd", "crio": "crio", "pod
 
 
 def of(engine: str) -> Module:
-    """Return an engine's module: state and plan.
-
-    Raises:
-        UsageError: there is no such engine.
-    """
+    """Return an engine's module: state and plan. Raises UsageError if there is no such engine."""
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
     return cast("Module", importlib.import_module(f"nvct.engine.{engine}"))
@@ -166,31 +154,19 @@ def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
 
 
 def check_absolute(option: str, path: str) -> None:
-    """Refuse a path that is not absolute.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Refuse a path that is not absolute. Raises UsageError if it is not."""
     if not posixpath.isabs(path):
         raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 
 
 def check_drop_in(engine: str, drop_in: str | None) -> None:
-    """Refuse a drop-in for an engine that reads none.
-
-    Raises:
-        UsageError: Docker reads none.
-    """
+    """Refuse a drop-in for Docker, which reads none: UsageError."""
     if engine == "docker" and drop_in:
         raise UsageError("docker does not support drop-in configs", hint="use --config")
 
 
 def drop_in(engine: str, option: str) -> str | None:
-    """Return the drop-in that an option of the command line names, None if it leaves the choice.
-
-    Raises:
-        UsageError: the engine reads no drop-in, or the path is not absolute.
-    """
+    """Return the drop-in that an option names, None for the engine's choice; UsageError."""
     if option == SUITS_ENGINE:
         return "" if engine == "docker" else None
     check_drop_in(engine, option)
@@ -200,11 +176,7 @@ def drop_in(engine: str, option: str) -> str | None:
 
 
 def check_name(name: str | None, option: str) -> None:
-    """Refuse a runtime without a name; None stands for the default name.
-
-    Raises:
-        UsageError: the name is empty.
-    """
+    """Refuse a runtime with an empty name (UsageError); None stands for the default name."""
     if name == "":
         raise UsageError("the runtime's name is empty", hint=f"{option}={NAME}")
 

@@ -39,11 +39,7 @@ class PathChanges:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the journal's folder, which is made.
-
-        Raises:
-            HostError: the folder cannot be made or locked.
-        """
+        """Hold the lock of the journal's folder, which is made; HostError if that fails."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.journal.lock())
@@ -57,11 +53,7 @@ class PathChanges:
             yield
 
     def save(self, page_path: str, page: Page) -> None:
-        """Write a page of the journal to the disk.
-
-        Raises:
-            HostError: it cannot be written; the old page is unchanged.
-        """
+        """Write a page of the journal to the disk; after a HostError it is the old one."""
         try:
             self.journal.save(page_path, page)
         except OSError as error:
@@ -73,11 +65,7 @@ class PathChanges:
         return state_of(writing.target(path) if self.follow else path)
 
     def write(self, entry: Entry) -> None:
-        """Make a path what its entry says.
-
-        Raises:
-            HostError: it cannot be written, or somebody else changed it just now.
-        """
+        """Make a path what its entry says; HostError if somebody else changed it just now."""
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
         self._sweep(entry)
@@ -85,11 +73,7 @@ class PathChanges:
         self._put(entry, entry.after)
 
     def put_back(self, entry: Entry) -> None:
-        """Make a path what it was before its entry.
-
-        Raises:
-            HostError: it cannot be written, or somebody else changed it just now.
-        """
+        """Make a path what it was before its entry; HostError as `write`."""
         self._sweep(entry)
         current = self.state_of(entry)
         if current.is_like(entry.after):

@@ -50,11 +50,7 @@ class Merged:
     sources: dict[str, str] = field(default_factory=dict)  # key → the last file that has it
 
     def add(self, document: Table, path: str) -> None:
-        """Merge the next file.
-
-        Raises:
-            EngineConfigError: a value in it has the wrong type.
-        """
+        """Merge the next file. Raises EngineConfigError if a value in it has the wrong type."""
         self.files.append(path)
         for name, programs in table(document, RUNTIMES, path).items():
             strings, _ = _strings(programs, f"engine.runtimes.{name}", path)
@@ -78,12 +74,7 @@ class Merged:
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return the settings of all files.
-
-    Raises:
-        DocumentError: one cannot be read.
-        EngineConfigError: one is malformed.
-    """
+    """Return the settings of all files; DocumentError or EngineConfigError if one is bad."""
     merged = _merged(_order(options, files), files)
     return State(
         files=tuple(merged.files),
@@ -97,10 +88,7 @@ def state(options: EngineOptions, files: Files) -> State:
 def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit that configures the options.
 
-    Raises:
-        UsageError: Podman has no such setting.
-        DocumentError: a file cannot be read.
-        EngineConfigError: one is malformed.
+    Raises UsageError for a setting that Podman does not have, and as `state`.
     """
     order = _order(options, files)
     current = _merged(order, files)

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from nvct.engine.model import Files
 from nvct.host import procfs
 
-READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 DELETED = " (deleted)"
 PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
 ROOTLESS = "ROOTLESSKIT_STATE_DIR"  # rootlesskit sets it; its children have their own /etc
@@ -89,13 +88,14 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     args = tuple(_strings(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
-    link = _link(f"{folder}/exe")
+    link = procfs.link(f"{folder}/exe")
     exe = link.removesuffix(DELETED)
     engine = _engine(exe, args)
     if not engine:
         return None
     unit, user_unit, container = _unit(f"{folder}/cgroup")
-    env = _environment(f"{folder}/environ")
+    words = (word.partition("=") for word in _strings(f"{folder}/environ"))
+    env = {name: value for name, equals, value in words if equals}
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
@@ -108,7 +108,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
         replaced=link.endswith(DELETED),
         args=args,
         env=env,
-        cwd=_link(f"{folder}/cwd"),
+        cwd=procfs.link(f"{folder}/cwd"),
         unit=unit,
         user_unit=user_unit,
         container=container,
@@ -154,11 +154,6 @@ def _unit(path: str) -> tuple[str, bool, bool]:
     return (services[-1] if services else ""), user, container
 
 
-def _environment(path: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _strings(path))
-    return {name: value for name, equals, value in pairs if equals}
-
-
 def _uid(path: str) -> int | None:
     for line in _read(path).splitlines():
         if line.startswith(b"Uid:"):
@@ -193,19 +188,8 @@ def _strings(path: str) -> list[str]:
     return text.rstrip("\0").split("\0") if text.rstrip("\0") else []
 
 
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(READ_LIMIT)
-    except OSError:
-        return b""
+    return procfs.read_bytes(path) or b""
 
 
 # Units
@@ -231,11 +215,7 @@ class Unit:
 
 
 def unit_of(name: str, files: Files) -> Unit | None:
-    """Return a unit, None if there is none (a masked one, a link to /dev/null, is none).
-
-    Raises:
-        DocumentError: a file of it cannot be read.
-    """
+    """Return a unit, None for a masked one, a link to /dev/null; DocumentError if unreadable."""
     texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:

@@ -47,11 +47,7 @@ class Reloader(ABC):
 
     @abstractmethod
     def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
-        """Reload the engine, whose files may be `restored` ones; return a note, or "".
-
-        Raises:
-            EngineError: it is gone, or does not start again.
-        """
+        """Reload the engine, whose files may be `restored`; return a note, or "". EngineError."""
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart; True if its process is not visible."""
@@ -157,11 +153,7 @@ def _sentence(line: str) -> str:
 
 
 def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
-    """Send SIGHUP to a process that a check accepts; wait for its end, if that ends it.
-
-    Raises:
-        OSError: it has ended, or may not be signaled.
-    """
+    """Send SIGHUP to a process that a check accepts; wait for its end, if any. OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         check()  # The descriptor now prevents that the number is reused.

@@ -51,10 +51,8 @@ def restored(
     """Return a file, whose bytes are `current` now, without the change of an entry.
 
     `handlers` are the runtimes that the user asked for. A list in the file may name other files
-    that are `remaining`.
-
-    Raises:
-        EngineConfigError: the file cannot be understood or edited any more.
+    that are `remaining`. Raises EngineConfigError if the file cannot be understood or edited any
+    more.
     """
     path, original, configured = entry.path, entry.before.content, entry.after.content
     if current is None:

@@ -38,11 +38,7 @@ STEP = "  "
 
 
 def put(text: str, target: Path, value: object, path: str) -> str:
-    """Return a text in which a key has a value; a dict is merged into a table.
-
-    Raises:
-        EngineConfigError: the key or a table above it is of another kind.
-    """
+    """Return a text with a key's value; a dict is merged into a table. EngineConfigError."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             text = put(text, (*target, name), inner, path)
@@ -224,10 +220,7 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
 
 
 def delete(text: str, path: Path) -> str:
-    """Return a text without a key, or without a table and its content.
-
-    A header is removed with its last key.
-    """
+    """Return a text without a key, or a table with its content; an empty header goes, too."""
     while True:
         nodes = statements(text)
         holder = inline_above(text, nodes, path)

@@ -20,11 +20,7 @@ _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
 
 def decode(data: bytes, path: str) -> str:
-    """Return a file's text; a byte order mark stays its first character.
-
-    Raises:
-        EngineConfigError: it is not UTF-8.
-    """
+    """Return a file's text, with its byte order mark; EngineConfigError if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -35,11 +31,7 @@ def decode(data: bytes, path: str) -> str:
 
 
 def parse(data: bytes | str, path: str) -> Table:
-    """Return the content of a file.
-
-    Raises:
-        EngineConfigError: it is no TOML (with the line), or a Go template that makes one.
-    """
+    """Return a file's content; EngineConfigError for no TOML, or a Go template that makes it."""
     text = decode(data, path) if isinstance(data, bytes) else data
     try:
         document: Table = toml.loads(text.removeprefix("\ufeff"))
@@ -66,11 +58,9 @@ def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
     """Return a file with keys set or removed, and every other byte as it was.
 
     A dict sets the keys that it has and leaves the others of that table; ABSENT removes a key, or
-    a table and its content. A key that already has its value keeps its spelling.
-
-    Raises:
-        EngineConfigError: the file is no TOML, a table is another kind of value, or the edit
-            would also change something else.
+    a table and its content. A key that already has its value keeps its spelling. Raises
+    EngineConfigError if the file is no TOML, a table is another kind of value, or the edit would
+    also change something else.
     """
     text = text_of(data)
     expected = parse(text, path)
@@ -102,12 +92,7 @@ def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
 
 
 def table(document: Table, path: Iterable[str], where: str) -> Table:
-    """Return the table at a path, {} if there is none.
-
-    Raises:
-        EngineConfigError: its name, or one above it, stands for another kind of value; `where` is
-            the file's path.
-    """
+    """Return the table at a path, or {}; EngineConfigError, with `where`, for another kind."""
     inner, names = document, []
     for name in path:
         names.append(name)

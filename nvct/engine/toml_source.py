@@ -101,11 +101,7 @@ def is_table(nodes: Sequence[Node], path: Path) -> bool:
 def put_member(  # noqa: PLR0917  all of one call
     text: str, start: int, path: Path, value: object, quote: str, where: str
 ) -> str:
-    """Return a text in whose inline table a path has a value.
-
-    Raises:
-        EngineConfigError: the member is of another kind; `where` is the name of the whole path.
-    """
+    """Return a text in whose inline table a path has a value; EngineConfigError names `where`."""
     members = items(text, start)
     for member in members:
         rest = path[len(member.path) :]
@@ -139,11 +135,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 
 
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
-    """Return a text with another value; elements of an array that stay keep their text.
-
-    Raises:
-        EngineConfigError: one of the two is a table, and the other is none.
-    """
+    """Return a text with another value, but no table for one: EngineConfigError, at `where`."""
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]
     new = list(value) if isinstance(value, tuple) else value
@@ -208,11 +200,7 @@ def key_text(name: str, quote: str = '"') -> str:
 
 
 def value_text(value: object, quote: str = '"') -> str:
-    """Return a value on one line; strings in single quotes if `quote` is one and they can be.
-
-    Raises:
-        EngineConfigError: TOML has no such value.
-    """
+    """Return a value on one line, strings in `quote` if they can be; EngineConfigError if none."""
     if isinstance(value, str):
         if quote == "'" and "'" not in value and value.isprintable():
             return f"'{value}'"

@@ -38,11 +38,7 @@ class Control(Protocol):
         """Let the engine check files that are not in place yet; raise EngineError."""
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload a running engine and probe it; `restored` if it has its former files.
-
-        Raises:
-            EngineError: the engine does not read its files, or is not well with them.
-        """
+        """Reload and probe a running engine, whose files may be `restored`; EngineError."""
 
 
 class Transaction:
@@ -60,11 +56,9 @@ class Transaction:
     def configure(self, options: EngineOptions, change: Change | None = None) -> Change:
         """Write the options into the engine's files; make `change` instead, if there is one.
 
-        Raises:
-            DocumentError: a file, or the journal, cannot be understood.
-            EngineError: the engine refuses the files or is not well with them, a file cannot be
-                written, or another program changed one; nothing is changed.
-            HostError: another process has the lock.
+        Raises DocumentError if a file, or the journal, cannot be understood; EngineError if the
+        engine refuses the files or is not well with them, a file cannot be written, or another
+        program changed one; nothing is changed; HostError if another process has the lock.
         """
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)
@@ -108,13 +102,7 @@ class Transaction:
             return _outcome(change, notes)
 
     def remove(self, options: EngineOptions) -> Change:
-        """Remove every runtime whose program is NVIDIA's, whoever registered it.
-
-        A damaged journal is set aside.
-
-        Raises:
-            As `configure`.
-        """
+        """Remove every runtime whose program is NVIDIA's; a damaged journal is set aside."""
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)
             notes = settled.notes
@@ -152,11 +140,7 @@ class Transaction:
         return f"{error.message}: set aside as {new_path}; undo knows nothing from before now"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
-        """Return a note if the engine refuses the files after undo and also the original ones.
-
-        Raises:
-            EngineError: it refuses only the files after undo.
-        """
+        """Return a note if the engine refuses the original files, too; else EngineError."""
         if self.control is None:
             return ()
         try:
@@ -226,11 +210,9 @@ class Transaction:
     def _take_back(self, path: str, pending: Record, done: Record | None) -> Change:
         """Take a change out of the files again, and reload; return the edits that did it.
 
-        A file that is as we wrote it gets its former bytes; of one that others changed since,
-        only our keys get their former values.
-
-        Raises:
-            NvctError: a file cannot be understood or written; the pending record stays.
+        A file that is as we wrote it gets its former bytes; of one that others changed since, only
+        our keys get their former values. Raises NvctError if a file cannot be understood or
+        written; the pending record stays.
         """
         restored = self._restored_bytes(pending)
         change = Change(engine=pending.options.engine)
@@ -258,11 +240,7 @@ class Transaction:
         return replace(change, edits=made, notes=notes)
 
     def _without(self, record: Record, files: Files) -> Change:
-        """Return the edits that restore the keys from before a record.
-
-        Raises:
-            EngineConfigError: a file cannot be understood or edited any more.
-        """
+        """Return the edits that restore the keys from before a record; EngineConfigError."""
         try:
             return undoing.by_journal(record, self.module, files)
         except EngineConfigError as error:

@@ -25,11 +25,7 @@ RESTARTED = ("containerd", "crio")
 
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
-    """Return the edits that restore the keys from before a record.
-
-    Raises:
-        EngineConfigError: a file cannot be understood or edited any more.
-    """
+    """Return edits that restore the keys from before a record; EngineConfigError if that fails."""
     options = replace(record.options, dump="")
     names = {handler.name for handler in options.handlers}
     current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
@@ -58,10 +54,8 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
 def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Change:
     """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
-    A default that is one of them goes, too, as do drop-ins that hold nothing else.
-
-    Raises:
-        DocumentError: a file cannot be read or understood.
+    A default that is one of them goes, too, as do drop-ins that hold nothing else. Raises
+    DocumentError if a file cannot be read or understood.
     """
     plain, syntax = replace(options, dump="", handlers=()), module.SYNTAX
     names: dict[str, str] = {}
@@ -96,7 +90,6 @@ def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit
 
 
 def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
-    """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
     return {
         (*where, RUNTIMES, name): program(runtime)
         for where, table in syntax.parents(syntax.parse(data, path))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nvct.engine.model import data_of, text_of
-from nvct.errors import EngineError, HostError
+from nvct.errors import EngineError, HostError, OSErrorsAs
 from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
 
@@ -91,12 +91,10 @@ ABSENT = PathState()
 def state_of(path: str) -> PathState:
     """Return what is at a path; links are not followed.
 
-    Raises:
-        HostError: it cannot be read.
-        DocumentError: it is a file of more than 64 MiB.
+    Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """
     data = b""
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be read"):
         status = files.lstat_or_none(path, None)
         if status is None:
             return ABSENT
@@ -104,8 +102,6 @@ def state_of(path: str) -> PathState:
             data = os.fsencode(os.readlink(path))
         elif stat.S_ISREG(status.st_mode):
             data = files.read_bytes(path)
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}") from error
     return PathState(
         mode=status.st_mode, uid=status.st_uid, gid=status.st_gid, rdev=status.st_rdev,
         text=text_of(data),
@@ -129,13 +125,10 @@ def identity(path: str) -> str:
 
 
 def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) -> None:
-    """Make a path what a state says.
+    """Make a path what a state says; after an OSError it is unchanged.
 
     With `follow`, for files that admins link and own: links stay, and a file that is there keeps
     its mode and owner.
-
-    Raises:
-        OSError: the path is unchanged.
     """
     if state == ABSENT:
         # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
@@ -154,11 +147,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait until the disk has the change.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file if it exists, and wait until the disk has the change; OSError."""
     folder, name = files.split(path)
     with opened(folder, kernel) as dir_fd:
         try:
@@ -200,11 +189,8 @@ def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) 
     CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
     file there prevents its start. So that of a drop-in is created in the parent folder, where no
     engine reads all files. If that is another mount, the file gets its name only when it is
-    complete.
-
-    Raises:
-        UnsafePathError: it is no regular file, or everybody may write to its folder.
-        OSError: nothing was changed.
+    complete. Raises UnsafePathError if it is no regular file, or everybody may write to its
+    folder, and OSError if nothing was changed.
     """
     real = target(path)
     folder, name = os.path.split(real)
@@ -344,11 +330,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file, and the folders above it; see `files.write_atomic`.
-
-    Raises:
-        EngineError: it cannot be written.
-    """
+    """Write a file and the folders above it, as `files.write_atomic`; EngineError."""
     try:
         make_folders(missing_folders(path), KERNEL)
         files.write_atomic(path, data, mode=mode, follow=follow)
@@ -372,11 +354,7 @@ def missing_folders(path: str) -> list[str]:
 def make_folders(
     folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
 ) -> None:
-    """Create folders, the outermost first; their mode is independent of the umask.
-
-    Raises:
-        HostError: one cannot be created.
-    """
+    """Create folders, the outermost first, whatever the umask; HostError if that fails."""
     for folder in folders:
         try:
             kernel.mkdir(folder, FOLDER_MODE)

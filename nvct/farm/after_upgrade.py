@@ -28,11 +28,9 @@ from nvct.host.roots import Roots
 def discover_or_view(
     farm: Farm, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
 ) -> Inventory:
-    """Return the inventory of a machine, with files of a view if the disk has another driver.
+    """Return a machine's inventory, with files of a view if the disk has another driver.
 
-    Raises:
-        DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
-        HostError: discovery fails.
+    Raises DriverNotFoundError if no driver fits the loaded module, on the disk or in a view.
     """
     loaded = procfs.driver_version(roots)
     try:

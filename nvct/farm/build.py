@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.farm import folder, methods, model
 from nvct.farm.folder import Farm
 from nvct.farm.methods import RefusedError, ViewContent
@@ -28,11 +28,7 @@ from nvct.linux.files import temporary_name
 
 
 class _Job(NamedTuple):
-    """A view to build.
-
-    Attributes:
-        origins: host path -> the driver's own file, if another view is the source.
-    """
+    """A view to build."""
 
     name: str
     root: str
@@ -40,6 +36,7 @@ class _Job(NamedTuple):
     content: ViewContent
     sources: Sequence[Identity]
     left_out: Sequence[tuple[str, str]]
+    # host path -> the driver's own file, if another view is the source
     origins: Mapping[str, DriverFile]
 
 
@@ -51,14 +48,7 @@ def build(
     allowed: Sequence[Method] = METHODS,
     rebuild: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files; build it if it is missing.
-
-    Args:
-        allowed: methods of building, in order of preference; the first that works is used.
-
-    Raises:
-        HostError: no method works, or there are no files.
-    """
+    """Return the view of a driver's files, built by the first method that works; HostError."""
     if inventory.mode != "nvml":
         raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")
     existing = None if rebuild else _source_view(farm, inventory)
@@ -70,20 +60,19 @@ def build(
     existing = _existing(farm, job, allowed)
     if existing is not None:
         return existing
-    try:
-        with farm.lock():
-            return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
-    except OSError as error:
-        raise HostError(
-            f"no view can be made in {farm.path}: {error.strerror}",
+    with (
+        OSErrorsAs(
+            HostError,
+            f"no view can be made in {farm.path}",
             hint="nvct farm build as root makes one that everybody can use",
-        ) from error
-
-
-def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    _refuse_staged(farm, job.name, allowed)
-    put_aside(farm, job.name)
-    return _make(farm, job, allowed)
+        ),
+        farm.lock(),
+    ):
+        if manifest := _existing(farm, job, allowed):
+            return manifest
+        _refuse_staged(farm, job.name, allowed)
+        put_aside(farm, job.name)
+        return _make(farm, job, allowed)
 
 
 def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:
@@ -121,13 +110,12 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
     view_files, sources, left_out = [], [], []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
-        try:
+        with OSErrorsAs(
+            HostError,
+            f"{path} is gone while a view is made",
+            hint="is the driver being installed? try again",
+        ):
             status = os.lstat(path)
-        except OSError as error:
-            raise HostError(
-                f"{path} is gone while a view is made: {error.strerror}",
-                hint="is the driver being installed? try again",
-            ) from error
         reason = _unusable(status)
         if reason:
             left_out.append((path, reason))
@@ -230,7 +218,6 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
 
 
 def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
-    """Write the manifest of a view, which is at `made_at` now, and return it."""
     entries = tuple(
         Entry(
             path=view_file.path,
@@ -274,10 +261,8 @@ def put_aside(farm: Farm, name: str) -> str:
     """Rename a view, under the lock; return its temporary path, "" if there was no view.
 
     Containers keep it: a mount does not depend on a name. An empty folder stays: it may be the
-    mount point of a view in another mount namespace, which would lose the mount.
-
-    Raises:
-        HostError: the view cannot be renamed.
+    mount point of a view in another mount namespace, which would lose the mount. Raises HostError
+    if the view cannot be renamed.
     """
     path = farm.view(name)
     _unmount(farm, path)
@@ -289,10 +274,8 @@ def put_aside(farm: Farm, name: str) -> str:
     except OSError:
         pass  # no folder
     temporary = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be replaced"):
         farm.kernel.rename(path, temporary)
-    except OSError as error:
-        raise HostError(f"{path} cannot be replaced: {error.strerror}") from error
     return temporary
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.farm import build, folder
 from nvct.farm.folder import Farm
 from nvct.farm.model import Entry, Manifest
@@ -35,32 +35,24 @@ PLAN_AGE_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The current state of a view.
-
-    Attributes:
-        state: "absent" is a view of binds before the first container after a boot.
-        keep: the reason to keep it, "" if it may be removed.
-    """
+    """The current state of a view."""
 
     manifest: Manifest
-    state: State
+    state: State  # "absent" is a view of binds before the first container after a boot
     problems: tuple[str, ...] = ()
-    keep: str = ""
+    keep: str = ""  # the reason to keep it, "" if it may be removed
     users: int = 0
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The users of views, apart from processes.
-
-    Attributes:
-        plan_age_s: of the youngest of both; a create that read its predecessor may still run.
-    """
+    """The users of views, apart from processes."""
 
     loaded: str
     plans: tuple[str, ...] = ()
     specs: tuple[tuple[str, str], ...] = ()
+    # of the youngest of both; a create that read its predecessor may still run
     plan_age_s: float = PLAN_AGE_S
 
 
@@ -87,11 +79,8 @@ def read_needs(
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
-    Args:
-        strict: fail if the mounts of other processes are unreadable; else keep every view.
-
-    Raises:
-        HostError: the mounts are unreadable.
+    If the mounts of other processes are unreadable, it raises HostError if `strict`, else it keeps
+    every view.
     """
     manifests = farm.manifests()
     try:
@@ -105,7 +94,6 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
 
 
 def _problems(manifest: Manifest) -> list[str]:
-    """Return a sentence for each changed or missing file or link of a view."""
     path_of = manifest.host_path
     changed = (f"{path_of(entry.path)}: {text}" for entry, text in folder.changed(manifest))
     lost = (f"{path_of(path)}: the link is missing" for path in folder.lost_links(manifest))
@@ -153,10 +141,8 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
     Every line of mountinfo with a view's name counts: the folder, a single file, or the tmpfs of a
     view of binds, whose source contains the name.
     """
-    try:
+    with OSErrorsAs(HostError, f"{farm.processes} cannot be read"):
         processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
-    except OSError as error:
-        raise HostError(f"{farm.processes} cannot be read: {error.strerror}") from error
     # A process with another root sees only a part of its namespace's mounts.
     namespaces: dict[str, set[str]] = {}
     members: dict[str, int] = {}
@@ -210,10 +196,8 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     """Compare views with their manifests by content; return the differences.
 
     A missing digest of an unchanged file is added to the manifest. A view without its mounts has
-    no differences: it is made again when it is needed.
-
-    Raises:
-        HostError: a view does not exist, or its manifest is unreadable.
+    no differences: it is made again when it is needed. Raises HostError if a view does not exist,
+    or its manifest is unreadable.
     """
     view_names = farm.names()
     for name in names:
@@ -256,21 +240,14 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
 
 def _digest(path: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(CHUNK):
-                digest.update(data)
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}") from error
+    with OSErrorsAs(HostError, f"{path} cannot be read"), open(path, "rb", buffering=0) as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
     return digest.hexdigest()
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove the views that nobody needs, and the rests of killed builds; return those views.
-
-    Raises:
-        HostError: the users of views are unknown, or a removal failed.
-    """
+    """Remove and return the views that nobody needs, and rests of killed builds; HostError."""
     if not os.path.lexists(farm.path):
         return []
     farm.check()
@@ -336,9 +313,7 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
 
 
 def _discard(farm: Farm, path: str) -> None:
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be removed"):
         while os.path.ismount(path):
             farm.kernel.umount2(path, MNT_DETACH)
         shutil.rmtree(path)
-    except OSError as error:
-        raise HostError(f"{path} cannot be removed: {error.strerror}") from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.cdi.read.load import unmapped_root
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.farm import model
 from nvct.farm.model import Entry, Identity, Manifest
 from nvct.kernel.calls import KERNEL, Kernel
@@ -27,8 +27,7 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
-NOT_YET = "the view of this driver is not made yet"
-"""Why there is none where nothing may be built."""
+NOT_YET = "the view of this driver is not made yet"  # Why there is none where nothing may be built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +40,7 @@ class Farm:
     may_build: bool = True  # otherwise there are only the views that are here
 
     def prepare(self) -> None:
-        """Make the folder, mode 0755 whatever the umask.
-
-        Raises:
-            HostError: it cannot be made, or other users may write to it.
-        """
+        """Make the folder, mode 0755 whatever the umask; HostError if others may write to it."""
         if not self.may_build:
             if not os.path.lexists(self.path):
                 raise HostError(NOT_YET)
@@ -67,16 +62,10 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that other users may write to, or may replace.
-
-        Raises:
-            HostError: they may, or the path is not a folder.
-        """
+        """Refuse a farm (HostError) that other users may write to, or may replace."""
         self._check_parents()
-        try:
+        with OSErrorsAs(HostError, f"there is no farm {self.path}"):
             status = os.lstat(self.path)
-        except OSError as error:
-            raise HostError(f"there is no farm {self.path}: {error.strerror}") from error
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISDIR(status.st_mode):
             raise HostError(f"the farm {self.path} is no folder", hint="remove it")
@@ -113,11 +102,7 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views.
-
-        Raises:
-            HostError: nothing may be built now.
-        """
+        """Return the lock for building and removing views; HostError if nothing may be built."""
         if not self.may_build:
             raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
@@ -150,11 +135,7 @@ class Farm:
         return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
     def store(self, manifest: Manifest) -> None:
-        """Write a manifest.
-
-        Raises:
-            OSError: the write failed.
-        """
+        """Write a manifest. Raises OSError if the write failed."""
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, kernel=self.kernel)
 
@@ -222,12 +203,7 @@ def is_intact(manifest: Manifest) -> bool:
 
 
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
-    """Return the mount of a path.
-
-    Raises:
-        OSError: the path cannot be opened.
-        HostError: the kernel does not report the mount.
-    """
+    """Return the mount of a path; HostError if the kernel does not report it."""
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         number = int(farm.kernel.mount_id(fd) or b"-1")

@@ -26,18 +26,8 @@ from nvct.errors import HostError
 from nvct.farm.folder import Farm, mount_of, own_mounts
 from nvct.farm.model import Method, ViewFile
 from nvct.host.model import Link
+from nvct.linux import constants as c
 from nvct.linux import mountinfo
-from nvct.linux.constants import (
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-    S_IFREG,
-)
 
 Transfer = Callable[[Farm, ViewFile, str], None]
 
@@ -47,7 +37,7 @@ OWN_LIMIT = 4096
 SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
 S_ISUGID = stat.S_ISUID | stat.S_ISGID
 STAGED = "nvct-farm:"
-READ_ONLY = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
+READ_ONLY = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 
 
 class RefusedError(Exception):
@@ -62,12 +52,7 @@ class ViewContent(NamedTuple):
 
 
 def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
-    """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
-
-    Raises:
-        RefusedError: a file cannot be linked this way, or the folder is on a noexec mount.
-        OSError: a file cannot be written.
-    """
+    """Fill a folder with files, as links, reflinks or copies, and links; RefusedError, OSError."""
     try:
         options = mount_of(farm, folder).options
     except HostError as error:
@@ -143,7 +128,6 @@ TRANSFERS: dict[Method, Transfer] = {
 
 
 def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
-    """Open a file and its copy, which gets the file's mode."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     source = farm.kernel.open(
         view_file.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -158,19 +142,14 @@ def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
 
 
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
-    """Bind the files onto a tmpfs, and bind that to the final path.
-
-    Raises:
-        RefusedError: this process may not mount.
-        OSError: another call failed.
-    """
+    """Bind the files onto a tmpfs, and that to the final path; RefusedError if not allowed."""
     kernel = farm.kernel
     try:
-        kernel.mount(STAGED + name, folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+        kernel.mount(STAGED + name, folder, "tmpfs", c.MS_NOSUID | c.MS_NODEV, "mode=0755")
     except PermissionError as error:
         raise RefusedError(f"this process may not mount ({error.strerror})") from error
     try:
-        kernel.mount(None, folder, None, MS_PRIVATE)
+        kernel.mount(None, folder, None, c.MS_PRIVATE)
         bound = []
         for view_file in content.files:
             target = f"{folder}/{view_file.path}"
@@ -178,12 +157,12 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
             if _is_small(view_file):
                 _copy(farm, view_file, target)
             else:
-                kernel.mknod(target, S_IFREG | 0o444)
+                kernel.mknod(target, c.S_IFREG | 0o444)
                 bound.append((view_file.file.host_path, target))
         _make_links(farm, folder, content.links)
         for source, target in bound:
-            kernel.mount(source, target, None, MS_BIND)
-            kernel.mount(None, target, None, MS_PRIVATE)
+            kernel.mount(source, target, None, c.MS_BIND)
+            kernel.mount(None, target, None, c.MS_PRIVATE)
             kernel.mount(None, target, None, READ_ONLY)
         kernel.mount(None, folder, None, READ_ONLY)
         try:
@@ -191,10 +170,10 @@ def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -
         except FileExistsError:
             pass
         # A mount below a shared one cannot be moved; a recursive bind is atomic as well.
-        kernel.mount(folder, final, None, MS_BIND | MS_REC)
-        kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
+        kernel.mount(folder, final, None, c.MS_BIND | c.MS_REC)
+        kernel.mount(None, final, None, c.MS_PRIVATE | c.MS_REC)
     finally:
-        kernel.umount2(folder, MNT_DETACH)
+        kernel.umount2(folder, c.MNT_DETACH)
 
 
 def _make_folders(farm: Farm, folder: str, path: str) -> None:
@@ -216,11 +195,7 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
 
 
 def in_own_folder(farm: Farm, root: str, content: ViewContent) -> None:
-    """Check that the driver root is a folder of the driver alone with the layout of a view.
-
-    Raises:
-        RefusedError: it is not; the text is the reason.
-    """
+    """Check that the driver root is a folder with a view's layout; RefusedError says why not."""
     files = [view_file.file.host_path for view_file in content.files]
     if root == "/" or not all(path.startswith(root + "/") for path in files):
         raise RefusedError("the driver has no folder of its own")

@@ -52,19 +52,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file of a view.
-
-    Attributes:
-        file: as in the inventory; its host path is that of the driver's own file, even if another
-            view was the source.
-        digest: of its content; "" until `verify` computes it.
-    """
+    """A file of a view."""
 
     path: str
+    # as in the inventory; its host path is that of the driver's own file, even if another view was
+    # the source
     file: DriverFile
     source: Identity
     held: Identity
-    digest: str = ""
+    digest: str = ""  # of its content; "" until `verify` computes it
 
     @property
     def is_live(self) -> bool:
@@ -72,33 +68,24 @@ class Entry:
         return LIVE in self.path
 
     def is_kept(self, current: Identity) -> bool:
-        """Return whether the view's file is unchanged.
-
-        The device number is not compared: it may change at each boot.
-        """
+        """Return whether a view's file is unchanged, apart from its device number (of a boot)."""
         is_same_file = (current.ino, current.size) == (self.held.ino, self.held.size)
         return is_same_file and (self.is_live or current.mtime_ns == self.held.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of a view and its origin.
+    """The content of a view and its origin."""
 
-    Attributes:
-        name: of the view: the driver's version and a hash of the sources.
-        path: of the view's folder; outside the farm if method is "own".
-        made: seconds since 1970.
-        left_out: host paths that are missing in the view, with the reasons.
-    """
-
-    name: str
+    name: str  # of the view: the driver's version and a hash of the sources
     version: str
     cuda_version: str
     method: Method
-    path: str
-    made: int
+    path: str  # of the view's folder; outside the farm if method is "own"
+    made: int  # seconds since 1970
     entries: tuple[Entry, ...]
     links: tuple[Link, ...]
+    # host paths that are missing in the view, with the reasons
     left_out: tuple[tuple[str, str], ...] = ()
 
     def host_path(self, path: str) -> str:
@@ -119,11 +106,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(data: bytes, path: str) -> Manifest:
-    """Parse a manifest.
-
-    Raises:
-        DocumentError: it is damaged, or of another version.
-    """
+    """Parse a manifest. Raises DocumentError if it is damaged, or of another version."""
     try:
         document = json.loads(data)
         if document.pop("nvct-farm") != FORMAT:
@@ -131,7 +114,9 @@ def loads(data: bytes, path: str) -> Manifest:
         for entry in document["entries"]:
             _complete(entry["file"])
         manifest = typed.load(Manifest, document)
-        _check_paths(manifest)
+        below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
+        if any(path.startswith("/") or ".." in path.split("/") for path in below):
+            raise ValueError("a path leads out of the view")  # noqa: TRY301
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is no manifest of a view: {error}") from error
     return manifest
@@ -143,12 +128,6 @@ def _complete(file: dict[str, Any]) -> None:
     is_compat = file["capability"] == "compat32"
     machine = COMPAT_MACHINES.get(native, "") if is_compat else native
     file.setdefault("machine", machine if file["kind"] == "library" else "")
-
-
-def _check_paths(manifest: Manifest) -> None:
-    below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
-    if any(path.startswith("/") or ".." in path.split("/") for path in below):
-        raise ValueError("a path leads out of the view")
 
 
 # The paths of the driver's files in a view. CUDA images name `lib64` and `lib` of

@@ -49,11 +49,7 @@ def discover_or_view(
     *,
     may_build: bool = True,
 ) -> Inventory:
-    """Return the result of discovery, or the loaded driver's view if the disk has another driver.
-
-    Raises:
-        HostError: discovery fails.
-    """
+    """Return the result of discovery, or the loaded driver's view if the disk has another one."""
     return after_upgrade.discover_or_view(
         farm_of(settings, may_build=may_build), roots, _named(settings, roots, options), discover
     )
@@ -131,7 +127,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 
 def view_of_spec(
     settings: Config,
-    inventory: Inventory,
+    inventory: Inventory,  # of all capabilities; a view has the whole driver
     given: Inventory,
     capabilities: Collection[Capability],
     *,
@@ -140,13 +136,9 @@ def view_of_spec(
     is_of_this_host: bool,
     may_build: bool = True,
 ) -> tuple[MountedView | None, str]:
-    """Return the view to mount, or None and the reason.
+    """Return the view to mount, or None and the reason; `inventory` has all capabilities.
 
-    Args:
-        inventory: of all capabilities; a view has the whole driver.
-
-    Raises:
-        HostError: this host has views, but none of this driver could be made now.
+    Raises HostError if this host has views, but none of this driver could be made now.
     """
     off = set(NEEDED).difference(hooks)
     if inventory.mode != "nvml":

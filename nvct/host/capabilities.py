@@ -49,10 +49,8 @@ class _Request(NamedTuple):
 def parse(words: Iterable[str]) -> frozenset[Capability]:
     """Return the capabilities of words or comma-separated lists; no word means "all".
 
-    "all" is every capability except compat32, which must be named.
-
-    Raises:
-        UsageError: a word is not a capability.
+    "all" is every capability except compat32, which must be named. UsageError if a word is not a
+    capability.
     """
     requested = [word.strip() for part in words for word in part.split(",") if word.strip()]
     for word in requested:

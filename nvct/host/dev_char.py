@@ -54,10 +54,7 @@ def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: boo
     """Compare the links that the nodes need with those in a folder.
 
     `create_all` is also for nodes that may be made later, of every GPU and MIG instance; a GPU
-    that has no minor yet is a warning.
-
-    Raises:
-        HostError: the folder is unreadable.
+    that has no minor yet is a warning. HostError if the folder is unreadable.
     """
     missing: tuple[str, ...] = ()
     nodes = dict(_existing(roots))
@@ -171,8 +168,7 @@ def _name(folder: str, number: tuple[int, int]) -> str:
 def update_links(plan: LinkPlan, folder: str, kernel: Kernel) -> None:
     """Execute a plan: make, replace and remove links; a missing folder is made.
 
-    Raises:
-        HostError: the kernel refused a call; the links before that one are made.
+    HostError if the kernel refused a call; the links before that one are made.
     """
     path = folder
     try:

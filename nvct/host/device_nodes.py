@@ -83,8 +83,7 @@ class NodePlan:
 def plan_nodes(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> NodePlan:
     """Compare the nodes that the driver needs with the existing ones.
 
-    Raises:
-        HostError: a node is unreadable, or a directory has a node's name.
+    HostError if a node is unreadable, or a directory has a node's name.
     """
     nodes, missing = expected_nodes(roots, kinds, findings)
     return NodePlan(steps=tuple(_step(node) for node in nodes), missing=missing)
@@ -191,8 +190,7 @@ def _step(node: ExpectedNode) -> NodeStep:
 def make_nodes(plan: NodePlan, kernel: Kernel) -> None:
     """Execute a plan; missing directories of nodes are made.
 
-    Raises:
-        HostError: the kernel refused a call; the nodes before that one are made.
+    HostError if the kernel refused a call; the nodes before that one are made.
     """
     for step in plan.steps:
         try:
@@ -300,10 +298,8 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
 def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
     """Load the modules; return a warning for each optional one that fails.
 
-    A loaded module is skipped: a host with a read-only root may have no modprobe.
-
-    Raises:
-        HostError: a required module cannot be loaded.
+    A loaded module is skipped: a host with a read-only root may have no modprobe. HostError if a
+    required module cannot be loaded.
     """
     warnings = []
     for argv in commands(driver_root):

@@ -57,11 +57,7 @@ DEFAULTS = DiscoveryOptions()
 
 
 def check_absolute(search_paths: Sequence[str]) -> None:
-    """Check search paths.
-
-    Raises:
-        UsageError: a path is not absolute.
-    """
+    """Check search paths; UsageError if a path is not absolute."""
     for path in search_paths:
         if not path.startswith("/"):
             raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")

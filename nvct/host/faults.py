@@ -170,10 +170,8 @@ class XidTable:
 def read(path: str | os.PathLike[str] = FILE) -> dict[int, Row]:
     """Return the lines of a table by XID.
 
-    Only the first two columns must be there.
-
-    Raises:
-        DocumentError: the file cannot be read, or a line is malformed; the message has its number.
+    Only the first two columns must be there. DocumentError, with the line's number, if the file
+    cannot be read, or a line is malformed.
     """
     rows: dict[int, Row] = {}
     for where, words in _lines(path):

@@ -95,11 +95,7 @@ FEATURE_MODES: dict[Mode, FeatureMode] = {
 
 
 def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
-    """Return the inventory of a mode: its nodes, as one device "all".
-
-    Raises:
-        HostError: there is no node.
-    """
+    """Return a mode's nodes, as one device "all"; HostError if there is no node."""
     feature, findings = FEATURE_MODES[mode], Findings()
     stat_node = options.stat_node
     folder = f"{feature.folder}/" if feature.folder else ""
@@ -169,11 +165,7 @@ CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
 def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
-    """Return the inventory of a machine's IMEX channels.
-
-    Raises:
-        HostError: there is no channel.
-    """
+    """Return the inventory of a machine's IMEX channels; HostError if there is no channel."""
     findings = Findings()
     by_number = channels(roots, options.stat_node, findings)
     if not by_number:
@@ -215,9 +207,8 @@ CAP = re.compile(r"nvidia-cap\d+")
 def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
-    Raises:
-        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
-        HostError: the driver has no node.
+    DriverNotFoundError if no driver is installed, or no library fits the loaded module; HostError
+    if the driver has no node.
     """
     # The agent's worker does without both.
     from nvct.host.discover import find_files, sort_left_out

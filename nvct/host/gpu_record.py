@@ -22,27 +22,21 @@ from nvct.typed import MalformedError, dump, load
 
 NAME, LOCK = "containers.json", "lock"
 LIMIT = 8 << 20
-LAST_S = 1e11
-"""A time after it has no date that time.localtime knows everywhere."""
+LAST_S = 1e11  # A time after it has no date that time.localtime knows everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A container with device nodes of GPUs.
-
-    Attributes:
-        since: seconds since 1970; 0.0 if it is older than the plugin, and the engine says no time.
-        devices: a name for each GPU or MIG device, its UUID where one is known.
-        numbers: major and minor of the nodes.
-    """
+    """A container with device nodes of GPUs."""
 
     id: str
     namespace: str
     pod: str
     container: str
+    # seconds since 1970; 0.0 if it is older than the plugin, and the engine says no time
     since: float
-    devices: tuple[str, ...]
-    numbers: tuple[tuple[int, int], ...]
+    devices: tuple[str, ...]  # a name for each GPU or MIG device, its UUID where one is known
+    numbers: tuple[tuple[int, int], ...]  # major and minor of the nodes
 
     @property
     def labels(self) -> dict[str, str]:
@@ -52,22 +46,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the plugin knows.
-
-    Attributes:
-        decisions: their number since the plugin started, by outcome.
-    """
+    """What the plugin knows; `decisions` are counted since it started, by outcome."""
 
     holdings: tuple[Holding, ...] = ()
     decisions: Mapping[str, int] = field(default_factory=dict)
 
 
 def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
-    """Return the record; None if there is none, or no plugin runs.
-
-    Args:
-        of_the_past: return it even if no plugin runs.
-    """
+    """Return the record; None without one, or, unless `of_the_past`, if no plugin runs."""
     try:
         with SharedFolder.open(path) as folder:
             if not of_the_past and not _is_locked(folder):
@@ -80,11 +66,7 @@ def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
 
 
 def write(record: Record, path: str = NRI_DIR) -> None:
-    """Replace the record.
-
-    Raises:
-        OSError, UnsafePathError: it cannot be written.
-    """
+    """Replace the record; OSError or UnsafePathError if it cannot be written."""
     with SharedFolder.open(path, create=0o755) as folder:
         folder.write(NAME, json.dumps(dump(record)).encode())
 
@@ -92,12 +74,8 @@ def write(record: Record, path: str = NRI_DIR) -> None:
 def hold(path: str = NRI_DIR, name: str = LOCK, *, alone: bool = False) -> int:
     """Return the descriptor of a lock: by default that a plugin runs, which several can hold.
 
-    Args:
-        alone: nobody else can hold it.
-
-    Raises:
-        BlockingIOError: another process holds it.
-        OSError, UnsafePathError: it cannot be had.
+    BlockingIOError if another process holds it; OSError or UnsafePathError if it cannot be had.
+    `alone`: nobody else can hold it.
     """
     with SharedFolder.open(path, create=0o755) as folder:
         with contextlib.suppress(FileExistsError):

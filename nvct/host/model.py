@@ -18,8 +18,7 @@ Capability: TypeAlias = Literal[
 FileKind: TypeAlias = Literal[
     "library", "binary", "firmware", "socket", "config", "module", "directory"
 ]
-DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
-"""The models of GPUs that do not compute."""
+DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")  # The models of GPUs that do not compute
 Mode: TypeAlias = Literal[
     "nvml", "csv", "wsl", "management", "gdrcopy", "gds", "imex", "mofed", "nvswitch"
 ]

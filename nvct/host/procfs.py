@@ -27,7 +27,7 @@ CONTAINER_ID = re.compile(r"(?:^|[/:-])(?<!conmon-)([0-9a-f]{64})(?=[./]|$)", re
 """Id of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
 crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID.
 conmon, in libpod-conmon-ID.scope and crio-conmon-ID.scope, is not in the container."""
-SIZE_LIMIT = 1 << 20
+SIZE_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,27 @@ class ProcGpu:
     model: str
 
 
-def read_text(path: str) -> str | None:
-    """Return the start of a file as text, None if the file is missing or unreadable."""
+def read_bytes(path: str) -> bytes | None:
+    """Return the start of a file, None if the file is missing or unreadable."""
     try:
         with open(path, "rb") as file:
-            return file.read(SIZE_LIMIT).decode("utf-8", "replace")
+            return file.read(SIZE_LIMIT)
     except OSError:
         return None
+
+
+def read_text(path: str) -> str | None:
+    """Return the start of a file as text, None if the file is missing or unreadable."""
+    data = read_bytes(path)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def link(path: str) -> str:
+    """Return where a link leads, "" if it is missing or unreadable."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def list_directory(path: str) -> list[str]:

@@ -33,9 +33,8 @@ class Recorder:
     def decided(self, task: str, outcome: Outcome, about: str, **texts: str) -> None:
         """Record a decision.
 
-        Args:
-            about: the resource, claim, device or container.
-            texts: `asked`, `result` and `notes`; `error`, `code` and `hint` of a refusal.
+        `about`: the resource, claim, device or container. `texts`: `asked`, `result` and `notes`;
+        `error`, `code` and `hint` of a refusal.
         """
         now = time.monotonic()
         cut = {name: shortened(text, recorder.ASKED) for name, text in texts.items() if text}

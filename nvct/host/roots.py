@@ -31,11 +31,7 @@ class Roots:
     run: str = "/run"
 
     def __post_init__(self) -> None:
-        """Normalize every directory and choose the dev root.
-
-        Raises:
-            UsageError: a directory is not an absolute path.
-        """
+        """Normalize each directory, choose the dev root; UsageError if one is not absolute."""
         for name in ("driver_root", "proc", "sys", "etc", "run"):
             object.__setattr__(self, name, _absolute(name, getattr(self, name)))
         dev_root = self.dev_root

@@ -61,10 +61,8 @@ CLASSES: dict[str, Capability] = {
 def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory in WSL: one device "all", which is all GPUs.
 
-    The device has a UUID if NVML reports exactly one GPU.
-
-    Raises:
-        HostError: WSL has no GPU, or no folder of NVIDIA's driver.
+    The device has a UUID if NVML reports exactly one GPU. HostError if WSL has no GPU, or no
+    folder of NVIDIA's driver.
     """
     findings = Findings()
     node = nodes.make_node(roots, options.stat_node, "dxg", "Windows's GPUs are used through it")

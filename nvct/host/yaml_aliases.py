@@ -27,11 +27,7 @@ class Loader(LimitedAliases, yaml.SafeLoader):
     """PyYAML's own, with that limit, that refuses a key which a map has twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
-        """Refuse duplicate keys.
-
-        Raises:
-            YAMLError: there are some.
-        """
+        """Refuse duplicate keys by YAMLError."""
         keys = [
             # A merge key has no value of its own; what it brings in may be set again.
             key.value if key.tag == MERGE else self.construct_object(key, deep=True)
@@ -44,11 +40,7 @@ class Loader(LimitedAliases, yaml.SafeLoader):
 
 
 def _checked(root: yaml.Node | None) -> yaml.Node | None:
-    """Return a document.
-
-    Raises:
-        MarkedYAMLError: its aliases stand for too much.
-    """
+    """Return a document; MarkedYAMLError if its aliases stand for too much."""
     if root is None:
         return None
     sizes: dict[int, int] = {}

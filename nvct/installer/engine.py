@@ -39,12 +39,7 @@ class Setup:
 
 
 def setup(request: Request) -> Setup:
-    """Return the engine that a request names.
-
-    Raises:
-        EngineError: it does not print its configuration.
-        DocumentError: the file to read instead cannot be read.
-    """
+    """Return the engine that a request names; EngineError or DocumentError if it is silent."""
     run, files = host.programs_of(request), host.files_of(request)
     options, socket = options_of(request, run), host.socket_of(request)
     control = EngineControl(
@@ -88,7 +83,7 @@ def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
         default=default,
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
-        drop_in=host.drop_in_of(request),
+        drop_in=request.drop_in and (request.drop_in_host or request.drop_in),
         executable=request.executable,
         dump=dump,
         runtime_type=request.runtime_type,
@@ -111,11 +106,7 @@ def low_level(state: State) -> tuple[str, ...]:
 
 
 def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
-    """Return the low-level runtimes of an engine; see `low_level`.
-
-    Raises:
-        DocumentError: its files cannot be understood.
-    """
+    """Return the low-level runtimes of an engine; DocumentError if its files are malformed."""
     options = engine_setup.options
     if options.dump and options.engine == "containerd":  # its module reads only files
         cri = cri_of_dump(options.dump)
@@ -125,11 +116,7 @@ def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
 
 
 def configure(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Register the runtimes, or the hook in CRI-O's deprecated mode.
-
-    Raises:
-        As `Transaction.configure`.
-    """
+    """Register the runtimes, or the hook in CRI-O's deprecated mode; errors of `Transaction`."""
     if request.hook_file:
         hook = modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM))
         writing.write_file(request.hook_file, hook, mode=0o644)
@@ -149,15 +136,17 @@ def _tell(outcome: Change, engine_setup: Setup, say: Say) -> None:
 
 
 def undo(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Remove the runtimes.
+    """Remove the runtimes; errors of `Transaction`.
 
     CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
-
-    Raises:
-        As `Transaction.undo`.
     """
     if request.hook_file:
-        _remove_hook(request)
+        try:
+            os.unlink(request.hook_file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
         say(f"removed {request.hook_file}")
         return
     if engine_setup.options.engine == "crio":
@@ -190,15 +179,6 @@ def _restore_default(engine_setup: Setup, say: Say) -> None:
     outcome = without_default.transaction().configure(without_default.options)
     for edit in outcome.edits:
         say(f"wrote {engine_setup.files.at(edit.path)}: the default runtime is its own again")
-
-
-def _remove_hook(request: Request) -> None:
-    try:
-        os.unlink(request.hook_file)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:

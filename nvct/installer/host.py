@@ -80,11 +80,6 @@ def files_of(request: Request) -> HostFiles:
     return HostFiles(_root(request), unmoved, mounts)
 
 
-def drop_in_of(request: Request) -> str | None:
-    """Return the drop-in's path on the host."""
-    return request.drop_in_host or request.drop_in if request.drop_in else request.drop_in
-
-
 def socket_of(request: Request) -> str:
     """Return the engine's socket as a path of this process: mounted, or below the host's root."""
     path = request.socket
@@ -168,11 +163,7 @@ class Patience:
 
 
 def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> None:
-    """Send SIGHUP to an engine; if that ends it, wait for its end.
-
-    Raises:
-        EngineError: nothing or another program answers there.
-    """
+    """Send SIGHUP to an engine; if that ends it, wait for its end. EngineError if it is gone."""
     reason = ""
     for attempt in range(patience.attempts):
         if attempt:
@@ -190,11 +181,7 @@ def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> 
 
 
 def peer(engine: str, path: str) -> int:
-    """Return the process that answers on an engine's socket, 0 if it is not visible here.
-
-    Raises:
-        OSError: nothing answers.
-    """
+    """Return the process that answers on a socket, 0 if it is unseen; OSError if none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(ANSWER_S)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
+from nvct.host import procfs
 from nvct.installer import tree
 from nvct.installer.request import Request
 from nvct.launcher.install import fill, is_static
@@ -58,11 +59,7 @@ class Installed:
 
 
 def source_root(option: str, package: str) -> str:
-    """Return the tree to install, by default that of this program.
-
-    Raises:
-        UsageError: there is no such tree.
-    """
+    """Return the tree to install, by default that of this program; UsageError if there is none."""
     if option:
         if not _folder(option):
             raise UsageError(
@@ -84,12 +81,7 @@ def source_root(option: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace the wrappers; see `wrapper`.
-
-    Raises:
-        UsageError: the source is no such tree, or has no wrapper.
-        HostError: a file cannot be written.
-    """
+    """Copy the tree, and write or replace the wrappers; UsageError for a tree without one."""
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)
     folder = _folder(request.source)
@@ -105,7 +97,8 @@ def install(
             changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
-        _remove_the_incumbents(request.toolkit)
+        for name in filter(OF_THE_INCUMBENT.fullmatch, os.listdir(request.toolkit)):
+            _remove(f"{request.toolkit}/{name}")
         tree.prune(trees, {installed, previous})
     except OSError as error:
         path = error.filename or request.toolkit
@@ -127,7 +120,7 @@ def _names(folder: str) -> list[str]:
 
 def _template(path: str) -> bytes:
     """Return a tree's wrapper, still without names."""
-    data = _content(path) or b""
+    data = procfs.read_bytes(path) or b""
     try:
         fill(data, MARK, b"", ROOM)
         is_wrapper = is_static(data)
@@ -151,10 +144,8 @@ def wrapper(
     """Return the wrapper of a program.
 
     While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
-    low-level `runtimes` instead; () always starts the program.
-
-    Raises:
-        UsageError: the names are too long for it.
+    low-level `runtimes` instead; () always starts the program. Raises UsageError if the names are
+    too long for it.
     """
     strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in strings)
@@ -169,11 +160,11 @@ def wrapper(
 def _put(request: Request, name: str, program: str, data: bytes) -> bool:
     """Write a wrapper or link; return whether it changed."""
     path = request.program(name)
-    if name == paths.HOOK_PROGRAM and is_static(_content(program) or b""):
+    if name == paths.HOOK_PROGRAM and is_static(procfs.read_bytes(program) or b""):
         return _link(path, os.path.relpath(program, request.toolkit))
     if os.path.islink(path) or os.path.isdir(path):
         _remove(path)
-    elif _content(path) == data and os.access(path, os.X_OK):
+    elif procfs.read_bytes(path) == data and os.access(path, os.X_OK):
         return False
     write_atomic(path, data, mode=0o755)
     return True
@@ -190,16 +181,10 @@ def _link(path: str, target: str) -> bool:
 
 def _used(request: Request) -> str:
     """Return the tree of the installed runtime, "" for none."""
-    data = _content(request.program(paths.SHIM_PROGRAM)) or b""
+    data = procfs.read_bytes(request.program(paths.SHIM_PROGRAM)) or b""
     prefix = f"{request.toolkit}/{TREES}/"
     match = re.search(re.escape(prefix).encode() + rb"([0-9a-f]+)/", data)
     return prefix + match[1].decode() if match else ""
-
-
-def _remove_the_incumbents(toolkit: str) -> None:
-    for name in os.listdir(toolkit):
-        if OF_THE_INCUMBENT.fullmatch(name):
-            _remove(f"{toolkit}/{name}")
 
 
 def _folder(root: str) -> str:
@@ -207,14 +192,6 @@ def _folder(root: str) -> str:
         if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
             return folder
     return ""
-
-
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return None
 
 
 def _remove(path: str) -> None:

@@ -22,7 +22,7 @@ from nvct.cdi.check import mounted
 from nvct.cdi.read import registry
 from nvct.cdi.types import Hook, Spec
 from nvct.engine.command import Completed, Run
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.installer import host
 from nvct.installer.host import here
 from nvct.installer.request import Request
@@ -53,17 +53,11 @@ def publish(request: Request, say: Callable[[str], None], run: Run | None = None
 
 
 def withdraw(request: Request, say: Callable[[str], None]) -> None:
-    """Remove what `publish` wrote.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
+    """Remove what `publish` wrote. Raises HostError if it cannot be removed."""
     for path, spec in _specs(request):
         if path == PATH and _is_ours(request, spec):
-            try:
+            with OSErrorsAs(HostError, f"{path} cannot be removed"):
                 os.unlink(here(request, path))
-            except OSError as error:
-                raise HostError(f"{path} cannot be removed: {error.strerror}") from error
             say(f"removed {path}")
 
 
@@ -136,11 +130,7 @@ def start_watch(request: Request, say: Callable[[str], None], run: Run | None = 
 
 
 def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Stop and remove the units.
-
-    Raises:
-        HostError: they cannot be removed.
-    """
+    """Stop and remove the units. Raises HostError if they cannot be removed."""
     folder = here(request, FOLDER)
     paths = [f"{folder}/{name}" for name in _units(request)]
     if not any(os.path.lexists(path) for path in paths):
@@ -148,11 +138,11 @@ def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = N
     run = run or host.programs_of(request)
     _warn(run(["systemctl", "stop", f"{NAME}.path", f"{NAME}.service"]), say)
     for path in paths:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        except OSError as error:
-            raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+        with (
+            OSErrorsAs(HostError, f"{path} cannot be removed"),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            os.unlink(path)
     _warn(run(["systemctl", "daemon-reload"]), say)
     say(f"removed {FOLDER}/{NAME}.path and {NAME}.service")
 
@@ -163,15 +153,12 @@ def _units(request: Request) -> dict[str, str]:
 
 
 def _write(path: str, text: str) -> bool:
-    """Write a unit; return whether it changed."""
     data = text.encode()
     with contextlib.suppress(OSError):
         if read_bytes(path, LIMIT) == data:
             return False
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         write_atomic(path, data, mode=0o644)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
     return True
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
@@ -29,29 +29,19 @@ _LINE = re.compile(r"([A-Z_]+)=(.*)")
 
 
 def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
-    """Write a status file; return its path.
-
-    Raises:
-        HostError: it cannot be written.
-        UnsafePathError: the folder is a link or a file.
-    """
+    """Write a status file; return its path. HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
-    try:
-        with SharedFolder.open(folder, create=0o755) as shared:
-            shared.write(name, text.encode(), mode=0o644)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+    with (
+        OSErrorsAs(HostError, f"{path} cannot be written"),
+        SharedFolder.open(folder, create=0o755) as shared,
+    ):
+        shared.write(name, text.encode(), mode=0o644)
     return path
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a status file if it exists.
-
-    Raises:
-        HostError: it cannot be removed.
-        UnsafePathError: the folder is a link or a file.
-    """
+    """Remove a status file if it exists; HostError, or UnsafePathError for a linked folder."""
     path = f"{folder.rstrip('/')}/{name}"
     try:
         with SharedFolder.open(folder) as shared:
@@ -63,20 +53,13 @@ def remove(folder: str, name: str) -> None:
 
 
 def read(path: str) -> dict[str, str]:
-    """Return the values of a status file.
-
-    Raises:
-        HostError: it does not exist, so the part is not ready.
-        UnsafePathError: it is no regular file of root's, or too large.
-    """
+    """Return a status file's values; HostError if the part is not ready, UnsafePathError."""
     folder, name = split(path)
-    try:
-        with SharedFolder.open(folder) as shared:
-            text = shared.read(name, LIMIT).decode(errors="replace")
-    except OSError as error:
-        raise HostError(
-            f"{path}: {error.strerror}", hint="nvct validate driver writes it when all is well"
-        ) from error
+    with (
+        OSErrorsAs(HostError, path, hint="nvct validate driver writes it when all is well"),
+        SharedFolder.open(folder) as shared,
+    ):
+        text = shared.read(name, LIMIT).decode(errors="replace")
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
     values = {match[1]: match[2].strip("'\"") for match in matches if match}
     return {key: values[key] for key in KEYS if key in values}

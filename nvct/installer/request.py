@@ -92,11 +92,7 @@ class Request:
         return f"{self.toolkit}/{name}"
 
     def check(self) -> None:
-        """Check the request.
-
-        Raises:
-            UsageError: a value is not valid, or not together with another.
-        """
+        """Check the request; UsageError if a value is not valid, or not with another one."""
         check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
         if any(c in self.toolkit for c in "'\"\\$`\n :"):
             raise UsageError(
@@ -173,11 +169,7 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of the container of a process, 0 for this one.
-
-    Raises:
-        EngineError: the process is in no container, or the engine's own process is not visible.
-    """
+    """Return the engine of a process's container, 0 for this process; EngineError if unseen."""
     starter = starter_of(pid or os.getpid(), proc)
     if starter is None:
         raise EngineError(
@@ -221,7 +213,6 @@ def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
 
 
 def _asking(root: str) -> Ask:
-    """Return a function that runs programs in the host's root, where their libraries are."""
 
     def enter() -> None:
         os.chroot(root)

@@ -11,7 +11,7 @@ from nvct import paths
 from nvct.config import editing, toml
 from nvct.config.editing import Setting
 from nvct.config.load import KEYS
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.installer.request import Request
 from nvct.linux.files import read_bytes, write_atomic
 
@@ -21,12 +21,7 @@ POLICY_LIMIT = 1 << 20
 
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
-    """Return the config.toml.
-
-    Raises:
-        UsageError: a feature's name is not valid.
-        ConfigError: no container could be created with it.
-    """
+    """Return the config.toml; UsageError, or ConfigError if no container could be created."""
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
         ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),
@@ -50,11 +45,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 
 
 def read_policy(path: str) -> str:
-    """Return the text of a file with the table [nvct.policy].
-
-    Raises:
-        UsageError: it cannot be read, or has something else.
-    """
+    """Return the text of a file that has only the table [nvct.policy]; else UsageError."""
     option = f"--policy-file {path}"
     try:
         text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")
@@ -72,11 +63,7 @@ def read_policy(path: str) -> str:
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return settings that switch features on, and warnings about unknown features.
-
-    Raises:
-        UsageError: a name cannot be a key.
-    """
+    """Return settings that switch features on, and warnings; UsageError for a bad name."""
     switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):
@@ -89,17 +76,11 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
 
 
 def write(request: Request, data: str) -> None:
-    """Write the file.
-
-    Raises:
-        HostError: it cannot be written.
-    """
+    """Write the file. Raises HostError if it cannot be written."""
     path = request.config_toml
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, data.encode(), mode=0o644)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _ldconfig(request: Request) -> str:

@@ -21,7 +21,7 @@ from nvct.cdi.types import Spec
 from nvct.engine.engine_files import runtimes_in_use
 from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions
-from nvct.errors import HostError, NvctError, UnsafePathError
+from nvct.errors import HostError, NvctError, OSErrorsAs, UnsafePathError
 from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.model import Findings, Inventory
@@ -42,10 +42,7 @@ Say: TypeAlias = Callable[[str], None]
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
-    An earlier signal ends the installation and restores the engine, too.
-
-    Raises:
-        NvctError: a step failed; the engine has its former configuration.
+    An earlier signal or an NvctError ends the installation and restores the engine, too.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None
@@ -66,7 +63,8 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
                 say("the NRI plugin runs; waiting for a signal")
                 run_plugin(request.nri, request.config_toml)
             say("waiting for a signal")
-            wait_for_signal()
+            while True:
+                signal.pause()  # its handler raises Stopped
         except Stopped:
             say("told to end")
         if request.publish and daemon:
@@ -77,11 +75,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
 
 def undo_earlier(request: Request, say: Say) -> None:
-    """Undo what earlier installations have changed, for any engine; without one, ask none.
-
-    Raises:
-        As `engine.undo`.
-    """
+    """Undo what earlier installations have changed, for any engine; errors as of `engine.undo`."""
     journal = Journal(request.state_dir)
     for path in journal.paths():
         page = journal.load(path)
@@ -113,12 +107,7 @@ def of_record(request: Request, options: EngineOptions) -> Request:
 
 
 def run_plugin(options: Sequence[str], config: str) -> None:
-    """Run the NRI plugin until a signal to this process, or its end by SIGKILL; it ends then, too.
-
-    Raises:
-        HostError: it has ended.
-        Stopped: the signal.
-    """
+    """Run the NRI plugin until a signal (Stopped), or its end (HostError); it ends with us."""
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
     env = {**os.environ, paths.CONFIG_ENV: config}
     end = partial(end_with_parent, os.getpid())
@@ -132,11 +121,7 @@ def run_plugin(options: Sequence[str], config: str) -> None:
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
-    """Install the programs, their configuration, and the parts for management containers.
-
-    Raises:
-        NvctError: a step failed, and errors are not ignored.
-    """
+    """Install programs, their configuration, and parts for management containers; NvctError."""
     runtimes = request.runtimes
     if not runtimes:
         runtimes = engine.find_low_level(engine_setup) if engine_setup else LOW_LEVEL
@@ -171,11 +156,7 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
-    """Create or correct the driver's control nodes; return sentences about them.
-
-    Raises:
-        HostError: no driver is loaded, or a node cannot be created.
-    """
+    """Create or correct the driver's control nodes; return sentences. HostError without driver."""
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, ["control"], findings)
     device_nodes.make_nodes(planned, kernel)
@@ -196,11 +177,7 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
 
 
 def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
-    """Write the specification; return its path.
-
-    Raises:
-        HostError: there is no driver or no node of it, or the file cannot be written.
-    """
+    """Write the specification; return its path. HostError without a driver."""
     inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
@@ -238,12 +215,7 @@ KEPT = {
 
 
 def uninstall(request: Request, say: Say) -> None:
-    """Give the engine its former files, and remove the programs unless a container uses them.
-
-    Raises:
-        HostError: an installer runs, or a file cannot be removed.
-        As `engine.undo`.
-    """
+    """Give the engine its former files; remove programs unless in use. Errors as `engine.undo`."""
     files = HostFiles(request.host_root if os.path.isdir(request.host_root) else "/")
     folder = files.at(os.path.dirname(request.toolkit))  # which is a mount point of a container
     if not os.path.isdir(f"{request.toolkit}/{TREES}"):
@@ -293,7 +265,6 @@ def users_of(request: Request, socket: str) -> list[str]:
 
 
 def _remove_ready(files: HostFiles) -> None:
-    """Remove the file in which the installer tells the agents where the driver is."""
     folder = files.at(ready.OWN_FOLDER)
     with contextlib.suppress(HostError):
         ready.remove(folder, ready.DRIVER)
@@ -333,7 +304,7 @@ class Instance:
         self._fd = -1
 
     def __enter__(self) -> Instance:
-        try:
+        with OSErrorsAs(HostError, f"{self._path} cannot be made"):
             with SharedFolder.open(self._folder, create=0o755) as folder:
                 # Another one that ends just now removes the file, and a new one is made.
                 tries = (folder.try_lock(self._name) for _ in range(TRIES))
@@ -341,8 +312,6 @@ class Instance:
             if self._fd >= 0:
                 os.ftruncate(self._fd, 0)
                 os.write(self._fd, f"{os.getpid()}\n".encode())
-        except OSError as error:
-            raise HostError(f"{self._path} cannot be made: {error.strerror}") from error
         if self._fd < 0:
             raise HostError(f"another installer runs: it holds {self._path}", hint="end it first")
         for number in SIGNALS:
@@ -363,16 +332,6 @@ class Instance:
         ):
             folder.unlink(self._name)
         os.close(self._fd)
-
-
-def wait_for_signal() -> None:
-    """Wait for a signal.
-
-    Raises:
-        Stopped: always.
-    """
-    while True:
-        signal.pause()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -43,12 +43,7 @@ class Member:
 
 
 def members(root: str) -> Iterator[Member]:
-    """Yield the parts of a tree, sorted; a folder comes before its content.
-
-    Raises:
-        UsageError: a part is not a folder, a file or a link that stays inside.
-        OSError: it cannot be read.
-    """
+    """Yield a tree's parts, sorted, a folder before its content; UsageError if one leads out."""
     for folder, folders, files in os.walk(root, onerror=_raise):
         folders.sort()
         for name in sorted([*folders, *files]):
@@ -64,11 +59,7 @@ def members(root: str) -> Iterator[Member]:
 
 
 def digest(root: str) -> str:
-    """Return a hash of a tree: its paths, permissions, content and links.
-
-    Raises:
-        As `members`.
-    """
+    """Return a hash of a tree: its paths, permissions, content and links; errors of `members`."""
     whole = hashlib.sha256()
     for member in members(root):
         kind = "d" if member.is_folder else "l" if member.target else f"f{member.mode:o}"
@@ -82,11 +73,8 @@ def digest(root: str) -> str:
 def copy(source: str, parent: str) -> str:
     """Copy a tree into a folder, under the name of its content; return the copy's path.
 
-    A complete existing copy is used; a damaged one is replaced.
-
-    Raises:
-        UsageError: a part of the tree cannot be copied.
-        HostError: it cannot be read or written.
+    A complete existing copy is used; a damaged one is replaced. Raises UsageError if a part of the
+    tree cannot be copied, and HostError if it cannot be read or written.
     """
     target = parent
     try:

@@ -136,11 +136,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
-    """Return the attach flags of a cgroup's own device programs (cgroup v2), and their ids.
-
-    Raises:
-        OSError: without a path.
-    """
+    """Return attach flags and ids of a cgroup's own device programs (v2); OSError has no path."""
     from nvct.kernel.library import call, ffi, lib, system_call
 
     ids = ffi.new("uint32_t[]", MAX_PROGRAMS)

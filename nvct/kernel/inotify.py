@@ -19,17 +19,11 @@ BUFFER = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change.
+    """A change."""
 
-    Attributes:
-        watch: what `Inotify.add` returned, -1 for OVERFLOW.
-        mask: one of the constants, possibly with others of inotify(7), such as IN_ISDIR.
-        name: of the file inside the folder, "" for the folder itself.
-    """
-
-    watch: int
-    mask: int
-    name: str
+    watch: int  # what `Inotify.add` returned, -1 for OVERFLOW
+    mask: int  # one of the constants, possibly with others of inotify(7), such as IN_ISDIR
+    name: str  # of the file inside the folder, "" for the folder itself
 
 
 class Inotify:

@@ -18,36 +18,24 @@ import re
 from dataclasses import dataclass
 
 FILE = "/dev/kmsg"
-RECORD_LIMIT = 8192
-"""Longer than any record; the kernel refuses a shorter read."""
+RECORD_LIMIT = 8192  # Longer than any record; the kernel refuses a shorter read
 _RECORD = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;([^\n]*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the kernel, or of a program that writes to /dev/kmsg.
+    """A message of the kernel, or of a program that writes to /dev/kmsg."""
 
-    Attributes:
-        level: 0 (emergency) to 7 (debug), syslog(2).
-        facility: 0 for the kernel's own messages; programs cannot use 0.
-        sequence: each record has the next number; a gap means that records were overwritten.
-        time_us: of CLOCK_MONOTONIC, approximately.
-    """
-
-    level: int
-    facility: int
-    sequence: int
-    time_us: int
+    level: int  # 0 (emergency) to 7 (debug), syslog(2)
+    facility: int  # 0 for the kernel's own messages; programs cannot use 0
+    sequence: int  # each record has the next number; a gap means that records were overwritten
+    time_us: int  # of CLOCK_MONOTONIC, approximately
     text: str
 
 
 def parse(record: bytes) -> Message:
-    """Return the message of a record.
-
-    Raises:
-        ValueError: it is no record.
-    """
+    """Return the message of a record; ValueError if it is no record."""
     match = _RECORD.match(record)
     if not match:
         raise ValueError(f"no record of {FILE}: {record[:80]!r}")

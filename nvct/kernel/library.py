@@ -21,8 +21,7 @@ lib: Any = ffi.dlopen(None)  # what this process has loaded, the C library among
 def system_call(name: str, nr: int = 0) -> Callable[..., int]:
     """Return a system call for which declarations.h has the type NAME_call.
 
-    Args:
-        nr: its number, if `nvct.linux.syscall` does not have it.
+    `nr`: its number, if `nvct.linux.syscall` does not have it.
     """
     function, nr = ffi.cast(f"{name}_call *", lib.syscall), nr or number(name)
     return lambda *arguments: function(nr, *arguments)  # functools would take 2 ms to import
@@ -36,8 +35,7 @@ def call(
 ) -> int:
     """Return the result of a function of the C library or of `system_call`.
 
-    Raises:
-        OSError: with the paths; the result was negative.
+    OSError, with the paths, if the result was negative.
     """
     result = function(*arguments)
     if result < 0:
@@ -46,11 +44,7 @@ def call(
 
 
 def c_string(text: str | None) -> Any:  # noqa: ANN401 - bytes or C's NULL
-    """Return a path or another string as C takes it, NULL for None.
-
-    Raises:
-        ValueError: it contains a NUL, where C would end it.
-    """
+    """Return a string as C takes it, NULL for None; ValueError for a NUL, where C would end it."""
     if text is None:
         return ffi.NULL
     if "\0" in text:

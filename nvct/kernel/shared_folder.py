@@ -31,8 +31,7 @@ from nvct.linux.walk import names_in
 
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_MAY_WRITE = 0o022
-NAMES = 10_000
-"""More names are not listed."""
+NAMES = 10_000  # More names are not listed
 ABANDONED_S = 60.0
 
 
@@ -49,9 +48,8 @@ class SharedFolder:
     def open(cls, path: str, *, create: int | None = None) -> SharedFolder:
         """Open a folder; with `create` make a missing one, with that mode, and those above it.
 
-        Raises:
-            UnsafePathError: the path is a link or a file.
-            OSError: it is missing, or cannot be opened or made.
+        UnsafePathError if the path is a link or a file; OSError if it is missing, or cannot be
+        opened or made.
         """
         path = path.rstrip("/") or path[:1] or "."
         if create is not None:
@@ -82,11 +80,7 @@ class SharedFolder:
         return f"{self.path}/{name}"
 
     def names(self) -> list[str]:
-        """Return the sorted names in the folder.
-
-        Raises:
-            UnsafePathError: they are more than NAMES.
-        """
+        """Return the sorted names in the folder; UnsafePathError for more than NAMES."""
         names = names_in(self.fd, NAMES)
         if names is None:
             raise UnsafePathError(f"{self.path} has more than {NAMES} files")
@@ -95,10 +89,8 @@ class SharedFolder:
     def open_file(self, name: str) -> int:
         """Open a file for reading; return its descriptor.
 
-        Raises:
-            UnsafePathError: it is no regular file, has a second name, or others could have
-                written it.
-            OSError: it is missing, or cannot be opened.
+        UnsafePathError if it is no regular file, has a second name, or others could have written
+        it; OSError if it is missing, or cannot be opened.
         """
         fd = self._open(name, os.O_RDONLY)
         if why := _not_ours(os.fstat(fd)):
@@ -109,9 +101,7 @@ class SharedFolder:
     def read(self, name: str, limit: int = files.MIB) -> bytes:
         """Return the content of a file.
 
-        Raises:
-            UnsafePathError: it is larger than `limit`, or as `open_file`.
-            OSError: as `open_file`.
+        UnsafePathError if it is larger than `limit`, and as `open_file`; OSError as `open_file`.
         """
         fd = self.open_file(name)
         try:
@@ -125,8 +115,7 @@ class SharedFolder:
     def write(self, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
         """Replace what has a name by a file; `sync` waits for the disk.
 
-        Raises:
-            OSError: with the path; it is a folder, or cannot be written.
+        OSError, with the path, if it is a folder, or cannot be written.
         """
         with self._told(name):
             self.put(self.write_temporary(data, mode=mode, sync=sync), name)
@@ -136,17 +125,12 @@ class SharedFolder:
     def write_temporary(self, data: bytes, *, mode: int = 0o600, sync: bool = False) -> str:
         """Write a file with an unpredictable name, for `put`; return the name.
 
-        Raises:
-            OSError: it cannot be written, and is removed.
+        OSError if it cannot be written: it is removed then.
         """
         return files.write_temporary(self.fd, data, mode, sync=sync)
 
     def put(self, temporary: str, name: str) -> None:
-        """Rename a temporary file; what had the name is replaced.
-
-        Raises:
-            OSError: that failed, and the temporary file is removed.
-        """
+        """Rename a temporary file over what has the name; OSError if not, and it is removed."""
         with self._told(name):
             try:
                 os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
@@ -158,8 +142,7 @@ class SharedFolder:
     def try_lock(self, name: str, *, create: bool = True) -> int:
         """Return the descriptor of a lock file with its lock; -1 if another process has it.
 
-        Raises:
-            OSError: as `files.try_lock`.
+        OSError as `files.try_lock`.
         """
         return files.try_lock(self.at(name), self.fd, create=create)
 
@@ -168,11 +151,7 @@ class SharedFolder:
         return files.Lock(self.at(name), timeout_s, self.fd)
 
     def unlink(self, name: str) -> None:
-        """Remove a name, if there is one.
-
-        Raises:
-            OSError: with the path; it is a folder, or cannot be removed.
-        """
+        """Remove a name, if there is one; OSError, with the path, for a folder or a failure."""
         with self._told(name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 
@@ -189,11 +168,7 @@ class SharedFolder:
                         os.unlink(name, dir_fd=self.fd)
 
     def listen(self, name: str) -> socket.socket:
-        """Return a socket that listens, for this user alone, in place of what had its name.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Return this user's listening socket, in place of a former one; OSError if it fails."""
         listener = socket.socket(socket.AF_UNIX)
         temporary = files.temporary_name()
         try:
@@ -211,9 +186,7 @@ class SharedFolder:
     def socket_path(self, name: str) -> Iterator[str]:
         """Yield a path by which to connect to a socket of the folder: of the file, not its name.
 
-        Raises:
-            UnsafePathError: it is no socket.
-            OSError: it is missing.
+        UnsafePathError if it is no socket; OSError if it is missing.
         """
         fd = self._open(name, os.O_PATH)
         try:

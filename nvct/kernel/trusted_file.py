@@ -24,20 +24,12 @@ class _Location(Location):
     """A walk that enters no folder that others can change."""
 
     def down(self, name: str, fd: int) -> None:
-        """Continue in an open directory.
-
-        Raises:
-            UnsafePathError: others can change it.
-        """
+        """Continue in an open directory; UnsafePathError if others can change it."""
         super().down(name, fd)
         self.check(fd, self.shown())
 
     def check(self, fd: int, shown: str, *, is_file: bool = False) -> None:
-        """Refuse what others than root and this user can change, and what is no regular file.
-
-        Raises:
-            UnsafePathError: it is such.
-        """
+        """Refuse, by UnsafePathError, what is no regular file, or what others can change."""
         status = os.fstat(fd)
         if is_file and not stat.S_ISREG(status.st_mode):
             raise self.unsafe("is no regular file")
@@ -77,8 +69,7 @@ def open_trusted(root: str, path: str) -> int:
 def find_program(root: str, folders: Iterable[str], name: str) -> str | None:
     """Return the path below a root of the first such program in folders; None if there is none.
 
-    Raises:
-        UnsafePathError: others can change each that there is.
+    UnsafePathError if others can change each that there is.
     """
     refusal = None
     for folder in folders:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 ENTRIES = ("nvct.container.shim", "nvct.container.cdi_hook", "nvct.container.prestart")
 """All modules of these packages and their imports are hot."""
 FINDER = "nvct.launcher.finder"
-LENGTH_SIZE = 4
-"""Bytes of the head's length; also in the boot code of the launchers."""
+LENGTH_SIZE = 4  # Bytes of the head's length; also in the boot code of the launchers
 
 
 class _Strip(ast.NodeTransformer):

@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-BESIDE = "cold"
-"""Its name in packages (packaging/files/cold), beside the package nvct."""
+BESIDE = "cold"  # Its name in packages (packaging/files/cold), beside the package nvct
 
 
 def interpreter() -> str:

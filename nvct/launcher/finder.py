@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Finder and loader in one, for sys.meta_path.
-
-    Attributes:
-        start: offset of the modules' code.
-        modules: by name: size and mtime in ns of the source; whether it is a package; offset of
-            its code, relative to `start`, and its length; the modules that it imports.
-        extensions: paths of extension modules. A search of sys.path costs 0.2 ms for `_json`.
-    """
+    """Finder and loader in one, for sys.meta_path."""
 
     __slots__ = ("extensions", "fd", "modules", "packages", "start")
 
@@ -42,9 +35,12 @@ class Finder:
         extensions: dict[str, str],
     ) -> None:
         self.fd = fd
-        self.start = start
+        self.start = start  # offset of the modules' code
         self.packages = packages
+        # by name: size and mtime in ns of the source; whether it is a package; offset of its code,
+        # relative to `start`, and its length; the modules that it imports
         self.modules = modules
+        # paths of extension modules. A search of sys.path costs 0.2 ms for `_json`
         self.extensions = extensions
 
     def find_spec(

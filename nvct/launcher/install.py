@@ -46,17 +46,14 @@ FLAGS = (
     "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now,-z,noexecstack",
 )  # fmt: skip
 """Flags for launchers, programs of the bundle, and wrappers."""
-HOOK_MARK = b"nvct.container.cdi_hook.launch"
-"""A string in each launcher for hooks."""
+HOOK_MARK = b"nvct.container.cdi_hook.launch"  # A string in each launcher for hooks
 FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
 """Precedes the space for the cold side's path in nvct-hot (packaging/static/main.c)."""
 COLD_ROOM = 1024
-PT_INTERP = 3
-"""elf(5): the program header that names the dynamic loader."""
+PT_INTERP = 3  # elf(5): the program header that names the dynamic loader
 HOT_HINT = "make static builds it; --hot names it"
-DIGEST_SIZE = 16
-"""nvct-hot ends with the digest of its sources (`nvct.launcher.archive.digest`)."""
+DIGEST_SIZE = 16  # nvct-hot ends with the digest of its sources (`nvct.launcher.archive.digest`)
 BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')
@@ -76,19 +73,14 @@ contain double quotes or backslashes, because it is quoted in C and in sh."""
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The paths that are built into a launcher.
+    """The paths that are built into a launcher."""
 
-    Attributes:
-        python: interpreter of the hot side, which needs only the standard library.
-        cold: interpreter of the cold side, with the dependencies of nvct.
-        hot: nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With
-            form "static" it is installed with the names of the programs.
-    """
-
-    python: str
+    python: str  # interpreter of the hot side, which needs only the standard library
     packages: str
-    cold: str
+    cold: str  # interpreter of the cold side, with the dependencies of nvct
     archive: str = ""
+    # nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With form
+    # "static" it is installed with the names of the programs
     hot: str = ""
 
     def check(self) -> None:
@@ -128,6 +120,10 @@ def install(
 ) -> tuple[str, list[Path]]:
     """Install the launchers into a folder, and the archive of the hot side.
 
+    UsageError if a path is not allowed; HostError if there is no compiler for form "c", compiling
+    or making the archive fails, nvct-hot is damaged or of other sources, or a program cannot be
+    written.
+
     Args:
         form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
             `built` has it, else sh.
@@ -137,11 +133,6 @@ def install(
 
     It returns the form, and the paths of the programs and the archive. If no static program can be
     made, HOOKS are not installed, and launchers of hooks that are not static are removed.
-
-    Raises:
-        UsageError: a path is not allowed.
-        HostError: there is no compiler for form "c"; compiling or making the archive failed;
-            nvct-hot is damaged or of other sources; or a program cannot be written.
     """
     built = built or default_built()
     built.check()
@@ -195,8 +186,7 @@ def _remove_unsafe_hooks(bin_dir: Path) -> None:
 def check_hot(path: str) -> None:
     """Refuse an nvct-hot that was not built from the sources of this nvct.
 
-    Raises:
-        HostError: it was built from other sources, or cannot be read.
+    HostError if it was built from other sources, or cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -233,8 +223,7 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
 def make_archive(built: Built) -> str:
     """Make the archive with the interpreter that will read it; return its path.
 
-    Raises:
-        HostError: making or writing it failed.
+    HostError if making or writing it failed.
     """
     code = (
         "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
@@ -256,11 +245,7 @@ def make_archive(built: Built) -> str:
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
-    """Return the compiled launcher, static if the C library supports it.
-
-    Raises:
-        HostError: there is no compiler, or it failed.
-    """
+    """Return the compiled launcher, static if possible; HostError if no compiler does it."""
     if compiler is None:
         raise HostError(
             "no C compiler on PATH", hint="install gcc and libc6-dev, or use --form sh"
@@ -298,10 +283,7 @@ def fill_script(built: Built) -> bytes:
 
 
 def static_pie(compiler: str) -> list[str]:
-    """Return how a compiler links a static program that can be loaded at any address.
-
-    musl-gcc takes -static-pie for -pie.
-    """
+    """Return how a compiler links a static program for any address: musl-gcc by -static-pie."""
     if os.path.basename(compiler) != "musl-gcc":
         return ["-static-pie"]
     folder = f"/usr/lib/{platform.machine()}-linux-musl"
@@ -313,9 +295,7 @@ def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
     """Return a static program with a value in its slot.
 
     A slot is a mark and the bytes after it (`room`), which the program reads when it starts.
-
-    Raises:
-        ValueError: the program has no such slot.
+    ValueError if the program has no such slot.
     """
     at = program.find(mark) + len(mark)
     if program.count(mark) != 1 or len(program) < at + room or program[:4] != b"\x7fELF":
@@ -326,8 +306,7 @@ def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
 def fill_static(built: Built) -> bytes:
     """Return nvct-hot with the path of the cold side.
 
-    Raises:
-        HostError: the file cannot be read or is not nvct-hot, or the path is too long.
+    HostError if the file cannot be read or is not nvct-hot, or the path is too long.
     """
     path = built.hot or "nvct-hot"
     try:

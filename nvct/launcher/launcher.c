@@ -622,7 +622,7 @@ static int add_source(const char *text, const char *end, char **paths, int *coun
 }
 
 /* Whether a control group above the container's, or its own, may be another user's than root's, who can then take
- * its processes out of it (version 2). */
+ * its processes out of it (version 2), or no control group at all: crun follows `..` to any folder. */
 static int has_users_group(const char *text, const char *end)
 {
 	char path[4096] = "/sys/fs/cgroup/";
@@ -630,7 +630,7 @@ static int has_users_group(const char *text, const char *end)
 	struct stat s;
 	text = after(text, end, GROUP);
 	if (!read_string(text, end, "", &text, &size) || !copy_string(text, size, path + root, sizeof path - root) ||
-	    after(text, end, GROUP))
+	    after(text, end, GROUP) || strstr(path, ".."))
 		return 1;
 	for (char *p = path + root, *stop = p + size; p < stop; *p++ = '/') {
 		p += strcspn(p, "/");

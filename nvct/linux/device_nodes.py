@@ -30,10 +30,8 @@ def parse_proc_devices(text: str) -> dict[str, int]:
 def node(path: str) -> tuple[int, int, int, int, int] | None:
     """Return (major, minor, permissions, uid, gid) of a character device, else None.
 
-    Symbolic links are not followed: a container gets the node itself.
-
-    Raises:
-        OSError: lstat(2) failed, for instance by EACCES.
+    Symbolic links are not followed: a container gets the node itself. OSError if lstat(2) failed,
+    for instance by EACCES.
     """
     try:
         status = posix.lstat(path)

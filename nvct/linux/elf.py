@@ -47,13 +47,7 @@ NOTE_LIMIT = 1 << 20
 class Elf:
     """The parsed headers of an ELF file; a descriptor stays open for the methods.
 
-    Attributes:
-        bits: 32 or 64.
-        machine: the name that uname(1) prints, or "machine-N".
-        soname: DT_SONAME, or None.
-
-    Raises:
-        ElfError: the file is not an ELF file, or damaged.
+    ElfError if the file is not an ELF file, or damaged.
     """
 
     __slots__ = (
@@ -67,16 +61,17 @@ class Elf:
         head = self._window[:64]
         if len(head) < 52 or head[:4] != MAGIC or not 0 < head[4] < 3 or not 0 < head[5] < 3:
             raise ElfError("file is no ELF file")
-        self.bits = 32 * head[4]
+        self.bits = 32 * head[4]  # 32 or 64
         if self.bits == 64 and len(head) < 64:
             raise ElfError("ELF file ends within its header")
         self._order = "<" if head[5] == 1 else ">"
         layout = "HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"
         fields = self._unpack(layout, head, 16)
         machine, phoff, shoff = fields[1], fields[4], fields[5]
+        # the name that uname(1) prints, or "machine-N"
         self.machine = MACHINES.get(machine, f"machine-{machine}")
         self._sections = (shoff, fields[10], fields[11], fields[12])
-        self.soname: str | None = None
+        self.soname: str | None = None  # DT_SONAME, or None
         self._needed: list[int] = []
         self._read_dynamic(self._segments(phoff, fields[8], fields[9]))
 
@@ -138,11 +133,7 @@ class Elf:
 
     @property
     def needed(self) -> list[str]:
-        """DT_NEEDED in the order of the file; each access reads up to a thousand strings.
-
-        Raises:
-            ElfError: a name is damaged.
-        """
+        """DT_NEEDED in order; each access reads up to a thousand strings. ElfError if damaged."""
         return [self._string(offset) for offset in self._needed]
 
     def _string(self, offset: int) -> str:
@@ -173,10 +164,8 @@ class Elf:
         """Return (name, type, description) of each note in the first section with a name.
 
         The end of the section truncates a description: libcuda of CUDA 13.2.1 for Orin has such a
-        note, and nvidia-container-toolkit v1.20 accepts it.
-
-        Raises:
-            ElfError: the section headers or the notes are damaged.
+        note, and nvidia-container-toolkit v1.20 accepts it. ElfError if the section headers or the
+        notes are damaged.
         """
         offset, size, count, names = self._sections
         layout, least = ("IIQQQQIIQQ", 64) if self.bits == 64 else ("IIIIIIIIII", 40)

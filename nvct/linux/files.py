@@ -141,11 +141,7 @@ def write_temporary(
     sync: bool = False,
     kernel: Kernel = KERNEL,
 ) -> str:
-    """Write a new file with an unpredictable name; return the name.
-
-    Raises:
-        OSError: writing failed; the file is removed.
-    """
+    """Write a new file of an unpredictable name, which is returned; OSError leaves no file."""
     name = temporary_name()
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
     fd = kernel.open(name, flags, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
@@ -187,12 +183,9 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
 
-    `check` may refuse the opened file because of its status.
-
-    Raises:
-        DocumentError: larger than `limit`, not a regular file (FIFOs do not block), or the path
-            is not valid.
-        OSError: absent or not readable.
+    `check` may refuse the opened file because of its status. DocumentError if it is larger than
+    `limit`, not a regular file (FIFOs do not block), or the path is not valid; OSError if it is
+    absent or not readable.
     """
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
@@ -216,10 +209,7 @@ def open_log(path: str) -> int:
     """Open a log of the host for appending, create it if missing; return its descriptor.
 
     Other users may be able to replace a log: links are not followed, and a FIFO does not block.
-
-    Raises:
-        DocumentError: the path is a link, or not a regular file.
-        OSError: it cannot be written.
+    DocumentError if the path is a link, or not a regular file; OSError if it cannot be written.
     """
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
     flags |= posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
@@ -255,8 +245,7 @@ def read_all(fd: int, size: int, limit: int) -> bytes | None:
 def signature(path: str) -> Signature | None:
     """Return (device, inode, size, mtime in ns, uid) of a path, links followed; None if absent.
 
-    Raises:
-        OSError: stat(2) failed, for instance by EACCES.
+    OSError if stat(2) failed, for instance by EACCES.
     """
     try:
         status = posix.stat(path)
@@ -284,16 +273,13 @@ def split(path: str) -> tuple[str, str]:
 def try_lock(path: str, dir_fd: int | None = None, *, create: bool = True) -> int:
     """Return the descriptor of a lock file with its lock (flock); -1 if another process has it.
 
-    -1 also if the file lost its name meanwhile: the next try takes the new one.
+    -1 also if the file lost its name meanwhile: the next try takes the new one. OSError if it
+    cannot be opened, is no regular file of one name, or is missing and `create` is False.
 
     Args:
         path: the lock file; a symbolic link is refused.
         dir_fd: of its folder, where that must not be looked up again; the path is for messages.
         create: make a missing file.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file of one name; it is missing, and
-            `create` is False.
     """
     name = path if dir_fd is None else split(path)[1]
     flags = posix.O_RDWR | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY

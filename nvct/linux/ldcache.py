@@ -46,28 +46,22 @@ NAME_LIMIT = 255  # NAME_MAX; an order key takes 30 times the memory, and 80 ns 
 SAME_LIMIT = 1024
 """Entries that the sort order takes for one name, such as `libx.so.1` and `libx.so.0001`."""
 DIGITS = frozenset(b"0123456789")
-NUMBER = 1 << 40
-"""Precedes a number in an order key; greater than every character."""
+NUMBER = 1 << 40  # Precedes a number in an order key; greater than every character
 
 
 class Cache:
-    """A parsed cache.
-
-    Attributes:
-        records: (flags, offset of the name, offset of the path, osversion, hwcap) of each library,
-            in the order of the file.
-        base: the offset of the first byte of `strings`.
-        hwcaps: offsets of the names of glibc-hwcaps subdirectories.
-    """
+    """A parsed cache."""
 
     __slots__ = ("base", "extended", "generator", "hwcaps", "records", "strings")
 
     def __init__(self, base: int, records: list[Record], strings: bytes) -> None:
-        self.base = base
+        self.base = base  # the offset of the first byte of `strings`
+        # (flags, offset of the name, offset of the path, osversion, hwcap) of each library, in the
+        # order of the file
         self.records = records
         self.strings = strings
         self.generator: bytes | None = None
-        self.hwcaps: tuple[int, ...] = ()
+        self.hwcaps: tuple[int, ...] = ()  # offsets of the names of glibc-hwcaps subdirectories
         self.extended = False
 
     @property
@@ -101,11 +95,7 @@ class Cache:
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a name or path.
-
-    Raises:
-        LdCacheError: the text contains a NUL.
-    """
+    """Return the bytes of a name or path; LdCacheError if the text contains a NUL."""
     data = text.encode("utf-8", "surrogateescape")
     if 0 in data:
         raise LdCacheError(f"{text!r} is not valid in ld.so.cache: it contains a NUL")
@@ -113,11 +103,7 @@ def encode(text: str) -> bytes:
 
 
 def parse(data: bytes) -> Cache:
-    """Parse the content of an ld.so.cache.
-
-    Raises:
-        LdCacheError: it is damaged, or its format, byte order or extension is unknown.
-    """
+    """Parse an ld.so.cache; LdCacheError: damaged, or unknown format, byte order or extension."""
     from _struct import iter_unpack, unpack_from
 
     start = _find_header(data)
@@ -194,10 +180,8 @@ def order_key(name: bytes, *, signed: bool = True) -> tuple[int, ...]:
     """Return a sort key with the order of the dynamic linker's binary search.
 
     Numbers compare by value and are greater than every character (glibc, _dl_cache_libcmp). As in
-    glibc, they wrap at 32 bits.
-
-    Args:
-        signed: whether char is signed on the machine (x86: yes, Arm: no).
+    glibc, they wrap at 32 bits. `signed`: whether char is signed on the machine (x86: yes, Arm:
+    no).
     """
     key = []
     number = -1
@@ -220,22 +204,16 @@ def _wrap(number: int) -> int:
 
 
 def merge(
-    data: bytes | None,
-    add: Iterable[tuple[str, str]],
+    data: bytes | None,  # the current cache; None to make a new one
+    add: Iterable[tuple[str, str]],  # (name, path) of each library
     *,
     machine: str,
     drop_dirs: Sequence[str] = (),
 ) -> bytes:
     """Return a cache with added libraries before all others of the same name.
 
-    Added libraries of the same name keep their order. The function is idempotent.
-
-    Args:
-        data: the current cache; None to make a new one.
-        add: (name, path) of each library.
-
-    Raises:
-        LdCacheError: the cache is damaged or of an unknown format, or the machine is unknown.
+    Added libraries of the same name keep their order. The function is idempotent. LdCacheError if
+    the cache is damaged or of an unknown format, or the machine is unknown.
     """
     if machine not in FLAGS:
         raise LdCacheError(f"no ld.so.cache is known for machine {machine!r}")
@@ -296,11 +274,7 @@ class _Merger:
                 self._dropped.add(index)
 
     def add(self, name: bytes, path: bytes) -> None:
-        """Add a library; an identical entry is moved.
-
-        Raises:
-            LdCacheError: the cache has names that no ldconfig writes.
-        """
+        """Add a library, or move an identical entry; LdCacheError for names no ldconfig writes."""
         cache = self._cache
         key = order_key(name, signed=self._signed)
         position = index = self._bisect(key)

@@ -51,20 +51,12 @@ class Mount:
 
 
 def parse(text: str) -> list[Mount]:
-    """Return the mounts in mount order; later ones cover earlier ones.
-
-    Raises:
-        DocumentError: the text is not mountinfo.
-    """
+    """Return the mounts in order: later ones cover earlier ones; DocumentError for other texts."""
     return [Mount(line) for line in text.split("\n") if line]
 
 
 def targets(text: str) -> list[str]:
-    """Return only the mount points, in 1 us per line instead of 8.
-
-    Raises:
-        DocumentError: the text is not mountinfo.
-    """
+    """Return only the mount points, in 1 us a line, not 8; DocumentError if it is no mountinfo."""
     try:
         return [unescape(line.split(" ", 5)[4]) for line in text.split("\n") if line]
     except IndexError:
@@ -72,10 +64,7 @@ def targets(text: str) -> list[str]:
 
 
 def unescape(text: str) -> str:
-    r"""Decode the octal escapes of space, tab, newline and backslash.
-
-    The kernel does not escape any other bytes.
-    """
+    r"""Decode the kernel's octal escapes: of space, tab, newline and backslash, and no others."""
     if "\\" not in text:
         return text
     first, *parts = text.split("\\")

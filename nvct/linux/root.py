@@ -61,26 +61,19 @@ class Root:
 
     A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
     to create and replace files; its links do not lead out of that directory.
-
-    Attributes:
-        fd: an O_PATH or readable descriptor of the directory, which the object closes.
-        budget: limits the steps of all walks together; None for no limit.
     """
 
     __slots__ = ("budget", "fd", "label")
 
     def __init__(self, fd: int, label: str = "the container") -> None:
-        self.fd = fd
+        self.fd = fd  # an O_PATH or readable descriptor of the directory, which the object closes
         self.label = label
+        # limits the steps of all walks together; None for no limit
         self.budget: Budget | None = None
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open a directory of the host; links in `path` are followed.
-
-        Raises:
-            HostError: the directory does not exist.
-        """
+        """Open a host's directory, following links in `path`; HostError if there is none."""
         try:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
@@ -151,8 +144,7 @@ class Root:
     def real(self, path: str) -> str:
         """Return a path without links; its last components need not exist.
 
-        Raises:
-            UnsafePathError: it leads through a file, a dangling link, or too many links.
+        UnsafePathError if it leads through a file, a dangling link, or too many links.
         """
         try:
             with self._walk(path, EXISTING) as location:
@@ -169,11 +161,7 @@ class Root:
             return None
 
     def listdir(self, path: str, limit: int = LIST_LIMIT) -> list[str] | None:
-        """Return the sorted names in a directory; None if absent.
-
-        Raises:
-            UnsafePathError: the directory has more than `limit` names.
-        """
+        """Return a directory's sorted names, None if absent; UnsafePathError above `limit`."""
         try:
             with self._walk(path, DIRECTORY) as location:
                 names = names_in(location.dir_fd, limit)
@@ -192,10 +180,8 @@ class Root:
         """Return an O_PATH descriptor of a directory to write to; the caller closes it.
 
         With `create`, missing directories are created with `mode`, independent of the umask.
-
-        Raises:
-            FileNotFoundError: the path does not exist.
-            NotADirectoryError: the path is not a directory.
+        FileNotFoundError if the path does not exist; NotADirectoryError if the path is not a
+        directory.
         """
         with self._walk(path, DIRECTORY, mode if create else None, kernel, write=True) as location:
             return location.take()
@@ -220,10 +206,8 @@ class Root:
     def file_fd(self, path: str, *, follow: bool = True) -> int | None:
         """Open a regular file for reading; None if absent or empty; the caller closes it.
 
-        If `follow` is False, a link counts as not regular.
-
-        Raises:
-            UnsafePathError: the path is not a regular file.
+        If `follow` is False, a link counts as not regular. UnsafePathError if the path is not a
+        regular file.
         """
         fd = self.path_fd(path, follow=follow)
         if fd is None:
@@ -242,8 +226,7 @@ class Root:
     def read_file(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
         """Return the content of a regular file; None if absent.
 
-        Raises:
-            UnsafePathError: larger than `limit`, or not a regular file.
+        UnsafePathError if it is larger than `limit`, or not a regular file.
         """
         path_fd = self.path_fd(path)
         if path_fd is None:
@@ -270,9 +253,7 @@ class Root:
         """Create or replace a file by rename; missing parent directories are created.
 
         An existing regular file keeps its permission bits, but not its set-id bits.
-
-        Raises:
-            UnsafePathError: the path is a directory.
+        UnsafePathError if the path is a directory.
         """
         with self._walk(path, NOFOLLOW, 0o755, kernel) as location:
             status = _replaceable(location)
@@ -284,10 +265,7 @@ class Root:
         """Create or replace a link with the text `target`, unless it exists.
 
         Missing parent directories are created. The text is not resolved: only the container
-        follows the link.
-
-        Raises:
-            UnsafePathError: the path is a directory, or the text is not valid.
+        follows the link. UnsafePathError if the path is a directory, or the text is not valid.
         """
         if not target or "\0" in target:
             raise UnsafePathError(f"{path} in {self.label} cannot be a link to {target!r}")
@@ -318,11 +296,7 @@ class Root:
                 posix.close(fd)
 
     def unlink(self, path: str, *, kernel: Kernel = KERNEL) -> None:
-        """Remove a file or link, if it exists.
-
-        Raises:
-            UnsafePathError: the path is a directory.
-        """
+        """Remove a file or link, if it exists; UnsafePathError if the path is a directory."""
         try:
             with self._walk(path, NOFOLLOW, write=True) as location:
                 if _replaceable(location) is not None:
@@ -333,8 +307,7 @@ class Root:
     def chmod(self, path: str, mode: int, *, kernel: Kernel = KERNEL) -> bool:
         """Set the mode of a regular file or directory, links followed; False if absent.
 
-        Raises:
-            UnsafePathError: the path is neither.
+        UnsafePathError if the path is neither.
         """
         fd = self.path_fd(path, write=True)
         if fd is None:

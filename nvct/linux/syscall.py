@@ -42,11 +42,7 @@ _backends: list[Backend] = []
 
 
 def number(name: str, machine: str = "") -> int:
-    """Return the number of a system call on a machine; default is this one.
-
-    Raises:
-        HostError: the call or the machine is unknown.
-    """
+    """Return a system call's number, by default of this machine; HostError if it is unknown."""
     machine = machine or posix.uname().machine
     table = _BY_MACHINE.get(machine)
     if table is None:
@@ -63,8 +59,7 @@ def number(name: str, machine: str = "") -> int:
 def syscall(nr: int, *args: Argument) -> int:
     """Make system call `nr`; bytes are passed by address, with a final NUL; None is NULL.
 
-    Raises:
-        OSError: with errno and its text; the caller adds the path.
+    OSError with errno and its text; the caller adds the path.
     """
     if not _backends:
         _backends.append(_choose())

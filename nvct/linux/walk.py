@@ -103,10 +103,8 @@ class Location:
         """Refuse a write if a link led from one mount into another.
 
         A volume at the path itself is allowed. A volume behind a link of the image is not: the
-        container's own user may have no right to write to it.
-
-        Raises:
-            UnsafePathError: a link led into another mount.
+        container's own user may have no right to write to it. UnsafePathError if a link led into
+        another mount.
         """
         if self.mounts and self.mounts != {KERNEL.mount_id(self.dir_fd)}:
             raise self.unsafe("leads by a symbolic link into another mount")
@@ -126,11 +124,7 @@ class Location:
         return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
-        """Take steps off the budget.
-
-        Raises:
-            HostError: none is left. Not UnsafePathError: this path is not the cause.
-        """
+        """Take steps off the budget; HostError if none is left, as the path is not the cause."""
         budget.steps_left -= steps
         if budget.steps_left < 0:
             raise HostError(

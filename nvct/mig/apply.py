@@ -70,23 +70,19 @@ AGENT = "nvct-nvml"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a change works on.
-
-    Attributes:
-        pause: keeps devices from being given to containers while a change lasts.
-        skip_reset: leave a mode pending that needs a reset.
-        may_be_held: do not look for processes that hold what changes; NVML may still refuse.
-        find_holders: as `nvct.mig.holders.holders`, of roots that this process cannot read itself.
-    """
+    """What a change works on."""
 
     session: Session
     roots: Roots
     journal: Journal
     reset: Callable[[Sequence[str]], None]
     hook: Callable[[str], None] = lambda _: None
+    # keeps devices from being given to containers while a change lasts
     pause: Callable[[Paused], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
-    skip_reset: bool = False
+    skip_reset: bool = False  # leave a mode pending that needs a reset
+    # do not look for processes that hold what changes; NVML may still refuse
     may_be_held: bool = False
+    # as `nvct.mig.holders.holders`, of roots that this process cannot read itself
     find_holders: Callable[[Sequence[MigGpu], Instances], list[Holder]] | None = None
 
     def holders(self, gpus: Sequence[MigGpu], instances: Instances = None) -> list[Holder]:
@@ -100,10 +96,9 @@ class Machine:
 def apply(machine: Machine, resolve: Resolve) -> bool:
     """Make a plan of the machine's state and carry it out; return whether anything changed.
 
-    Raises:
-        UsageError: the plan is not possible; nothing was changed.
-        HostError: a process holds what changes, or a change failed; the former layout is restored,
-            or the message says what is not.
+    UsageError if the plan is not possible, and nothing was changed; HostError if a process holds
+    what changes, or a change failed; the former layout is restored, or the message says what is
+    not.
     """
     with machine.journal.lock():
         recover(machine)
@@ -122,8 +117,7 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
 def renew(machine: Machine, uuid: str, gi: int) -> bool:
     """Destroy a GPU instance and make it again at its place; return whether it was there.
 
-    Raises:
-        HostError: as `apply`; also if neither the old nor the new instance is there.
+    HostError as `apply`; also if neither the old nor the new instance is there.
     """
     with machine.journal.lock():
         recover(machine)
@@ -145,9 +139,8 @@ def renew(machine: Machine, uuid: str, gi: int) -> bool:
 def recover(machine: Machine) -> bool:
     """End an interrupted change with the former or the new layout; return whether there was one.
 
-    Raises:
-        HostError: neither layout can be had; the journal stays.
-        DocumentError: the journal is damaged.
+    HostError if neither layout can be had; the journal stays; DocumentError if the journal is
+    damaged.
     """
     interrupted = machine.journal.read()
     if interrupted is None:

@@ -23,15 +23,10 @@ FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceId:
-    """A filter for GPUs.
+    """A filter for GPUs."""
 
-    Attributes:
-        device: the PCI id, the device in the upper 16 bits and the vendor in the lower.
-        subsystem: the same of the board; None if every board matches.
-    """
-
-    device: int
-    subsystem: int | None = None
+    device: int  # the PCI id, the device in the upper 16 bits and the vendor in the lower
+    subsystem: int | None = None  # the same of the board; None if every board matches
 
     def matches(self, device: int, subsystem: int) -> bool:
         """Return whether a GPU with these PCI ids matches."""
@@ -40,26 +35,18 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One entry of a configuration.
-
-    Attributes:
-        filters: the GPU matches one of them; empty for all.
-        fault: a filter that is no id; the other configurations of the file can be used.
-    """
+    """One entry of a configuration."""
 
     devices: tuple[int, ...] | None
     enabled: bool
     wish: Mapping[str, int] = field(default_factory=dict)
-    filters: tuple[DeviceId, ...] = ()
+    filters: tuple[DeviceId, ...] = ()  # the GPU matches one of them; empty for all
+    # a filter that is no id; the other configurations of the file can be used
     fault: DocumentError | None = None
 
 
 def parse(text: str) -> Configs:
-    """Return the configurations of a file by their names.
-
-    Raises:
-        DocumentError: the file is malformed. The message says where.
-    """
+    """Return a file's configurations by name; DocumentError, which says where, if malformed."""
     return of_document(_load(text, "error converting YAML to JSON"))
 
 
@@ -77,11 +64,7 @@ def _load(text: str, failure: str) -> Any:  # noqa: ANN401  any YAML
 
 
 def of_document(document: object) -> Configs:
-    """Return the configurations of a file's content by their names.
-
-    Raises:
-        DocumentError: as `parse`.
-    """
+    """Return the configurations of a file's content by their names; DocumentError as `parse`."""
     try:
         return _configs(_mapping(document or {}, "the file"))
     except DocumentError as error:
@@ -92,8 +75,7 @@ def of_document(document: object) -> Configs:
 def select(configs: Configs, name: str) -> tuple[Spec, ...]:
     """Return a configuration by its name; "" selects the only one.
 
-    Raises:
-        UsageError: there is none of this name, or none is named and there are several.
+    UsageError if there is none of this name, or none is named and there are several.
     """
     hint = f"there are {', '.join(configs) or 'none'}"
     if not name and len(configs) > 1:
@@ -110,8 +92,7 @@ def select(configs: Configs, name: str) -> tuple[Spec, ...]:
 def device_id(text: str) -> DeviceId:
     """Return a filter: `0x<device><vendor>`, with `:0x<subdevice><subvendor>` for one board.
 
-    Raises:
-        DocumentError: the text is not one.
+    DocumentError if the text is not one.
     """
     parts = text.split(":")
     try:
@@ -263,8 +244,7 @@ class Hook:
 def parse_hooks(text: str) -> Hooks:
     """Return the hooks of a file by their names.
 
-    Raises:
-        DocumentError: the file is malformed, or has an unknown word: its command would never run.
+    DocumentError if the file is malformed, or has an unknown word: its command would never run.
     """
     document = _load(text, "it is not YAML")
     if document is None:
@@ -287,8 +267,7 @@ def run_hooks(
 ) -> None:
     """Run the hooks of a name in their order; each gets only its own variables and those of `env`.
 
-    Raises:
-        HostError: a command fails or cannot be started; the others are not run.
+    HostError if a command fails or cannot be started; the others are not run.
     """
     for hook in hooks.get(name, ()):
         try:

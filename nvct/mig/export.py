@@ -56,8 +56,7 @@ def current(state: MigState, label: str = "current") -> Document:
 def generated(state: MigState) -> Document:
     """Return a configuration for each profile of the GPUs, all off, all on, and balanced ones.
 
-    Raises:
-        HostError: no GPU has a MIG mode.
+    HostError if no GPU has a MIG mode.
     """
     capable = [gpu for gpu in state.gpus if gpu.capable]
     if not capable:
@@ -155,8 +154,7 @@ def _balanced(gpu: MigGpu) -> dict[str, int]:
 Layer: TypeAlias = Literal["table", "hardware", "file"]
 
 
-LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
-"""The first one that has a name counts."""
+LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")  # The first one that has a name counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +166,7 @@ class Named:
 
 
 def configs(state: MigState, text: str = "") -> dict[str, Named]:
-    """Return all configurations by their names, sorted.
-
-    Raises:
-        DocumentError: the file is malformed.
-    """
+    """Return all configurations by their names, sorted; DocumentError if the file is malformed."""
     found: dict[str, Named] = {}
     for layer in reversed(LAYERS):
         parsed = _layer(layer, state, text)
@@ -183,9 +177,7 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
 def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
     """Return the configuration of a name; the arguments as in `configs`.
 
-    Raises:
-        UsageError: there is none.
-        DocumentError: the file is malformed.
+    UsageError if there is none; DocumentError if the file is malformed.
     """
     for layer in LAYERS:  # most names need no look at the tables
         parsed = _layer(layer, state, text)

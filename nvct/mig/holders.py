@@ -25,19 +25,15 @@ POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process that has a device open.
-
-    Attributes:
-        device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
-        instance: UUID of the GPU, ids of GPU and compute instance; None for the GPU itself.
-    """
+    """A process that has a device open."""
 
     pid: int
     command: str
     container: str
     pod: str
     unit: str
-    device: str
+    device: str  # what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0"
+    # UUID of the GPU, ids of GPU and compute instance; None for the GPU itself
     instance: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:
@@ -60,9 +56,8 @@ def holders(
 ) -> list[Holder]:
     """Return the processes that have these GPUs open.
 
-    Args:
-        instances: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
-            the GPUs themselves and all their MIG devices.
+    `instances`: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
+    the GPUs themselves and all their MIG devices.
     """
     wanted = device_numbers(roots, gpus, instances)
     return [

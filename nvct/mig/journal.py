@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState, Placement
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, Part, layout_of
@@ -24,8 +24,7 @@ from nvct.mig.tables import with_placements
 VERSION = "v1"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 """What a document of another form raises."""
-TEXT_LIMIT = 1 << 16
-"""Of numbers of profiles and slices; those of all GPUs are much smaller."""
+TEXT_LIMIT = 1 << 16  # Of numbers of profiles and slices; those of all GPUs are much smaller
 
 
 def of_state(state: MigState) -> dict[str, Any]:
@@ -52,11 +51,7 @@ def text_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def parse(text: str) -> Plan:
-    """Return the plan that restores a checkpoint.
-
-    Raises:
-        DocumentError: the text is not a checkpoint.
-    """
+    """Return the plan that restores a checkpoint; DocumentError if the text is none."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,11 +76,7 @@ def plan_of(state: Mapping[str, Any]) -> Plan:
 
 
 def check(plan: Plan, state: MigState) -> None:
-    """Check that this machine can have what a checkpoint says.
-
-    Raises:
-        UsageError: a GPU is not there, or cannot have such instances.
-    """
+    """Check that this machine can have what a checkpoint says; UsageError if it cannot."""
     gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
     for uuid, layout in plan.layouts.items():
         if uuid not in gpus:
@@ -147,11 +138,9 @@ def _number(value: object) -> int:
 
 FILE, LOCK = "mig-journal.json", "mig.lock"
 FOLDER_MODE = 0o700
-LIMIT = 1 << 20
-"""Bytes; that of 16 GPUs with 7 instances each has 30 KB."""
+LIMIT = 1 << 20  # Bytes; that of 16 GPUs with 7 instances each has 30 KB
 TARGET = "Target"
-LOCK_S = 60.0
-"""How long to wait for another program that changes MIG."""
+LOCK_S = 60.0  # How long to wait for another program that changes MIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +158,8 @@ class Journal:
     def lock(self) -> Iterator[None]:
         """Hold the lock that every change takes.
 
-        Raises:
-            HostError: another program holds it for too long, or the folder cannot be written.
-            UnsafePathError: the folder is a link or a file.
+        HostError if another program holds it for too long, or the folder cannot be written;
+        UnsafePathError if the folder is a link or a file.
         """
         with contextlib.ExitStack() as held:
             with self._writing():
@@ -182,9 +170,7 @@ class Journal:
     def open(self, before: Plan, after: Plan) -> None:
         """Write the journal; it is on disk when this returns.
 
-        Raises:
-            HostError: it cannot be written.
-            UnsafePathError: the folder is a link or a file.
+        HostError if it cannot be written; UnsafePathError if the folder is a link or a file.
         """
         document = of_layouts(before.layouts)
         document[TARGET] = of_layouts(after.layouts)["MigState"]
@@ -193,11 +179,7 @@ class Journal:
             folder.write(FILE, text.encode(), sync=True)
 
     def close(self) -> None:
-        """Remove the journal: the change has ended, with success or failure.
-
-        Raises:
-            HostError: it cannot be removed.
-        """
+        """Remove the journal of a change that ended, well or not; HostError if it cannot be."""
         with self._writing(), self._open() as folder:
             folder.unlink(FILE)
 
@@ -231,10 +213,9 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
+        with OSErrorsAs(
+            HostError,
+            f"a change of MIG cannot be recorded in {self.folder}",
+            hint="it needs root, and a folder that can be written",
+        ):
             yield
-        except OSError as error:
-            raise HostError(
-                f"a change of MIG cannot be recorded in {self.folder}: {error.strerror}",
-                hint="it needs root, and a folder that can be written",
-            ) from error

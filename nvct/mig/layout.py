@@ -15,17 +15,12 @@ from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
-    """A MIG profile's name, parsed.
+    """A MIG profile's name, parsed."""
 
-    Attributes:
-        compute: compute slices of the compute instance.
-        slices: compute slices of the GPU instance.
-        attributes: `me`, `me.all`, `gfx`, with + or - before the first of them; "" without any.
-    """
-
-    compute: int
-    slices: int
+    compute: int  # compute slices of the compute instance
+    slices: int  # compute slices of the GPU instance
     gigabytes: int
+    # `me`, `me.all`, `gfx`, with + or - before the first of them; "" without any
     attributes: str = ""
 
     def __str__(self) -> str:
@@ -40,11 +35,7 @@ class ProfileName:
 
 
 def parse_profile(text: str) -> ProfileName:
-    """Return a profile's name.
-
-    Raises:
-        DocumentError: the text is not one; the messages are those of NVIDIA's library.
-    """
+    """Return a profile's name; DocumentError, in words of NVIDIA's library, if it is none."""
     if not text:
         raise DocumentError("profile is the empty string")
     if "+" in text and "-" in text:
@@ -117,26 +108,17 @@ COMPUTE_KINDS = {slices: kind for kind, slices in reversed(COMPUTE_SLICES.items(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputePart:
-    """A compute instance.
+    """A compute instance."""
 
-    Attributes:
-        kind: NVML_COMPUTE_INSTANCE_PROFILE_*.
-        engine: NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*.
-        id: of an existing compute instance that this one is; None if any of that kind will do.
-    """
-
-    kind: int
-    engine: int = 0
+    kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
+    engine: int = 0  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
+    # of an existing compute instance that this one is; None if any of that kind will do
     id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A GPU instance.
-
-    Attributes:
-        kind: NVML_GPU_INSTANCE_PROFILE_*.
-    """
+    """A GPU instance; `kind` is one of NVML_GPU_INSTANCE_PROFILE_*."""
 
     kind: int
     placement: Placement

@@ -16,17 +16,15 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
-from nvct.errors import HostError, UnsafePathError
+from nvct.errors import HostError, OSErrorsAs, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
 
 Instance: TypeAlias = tuple[int, int]
 Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
-LIMIT = 1 << 20
-"""Bytes of an announcement that are read."""
-PAUSE_S = 1.0
-"""How long a device plugin may take to notice, and to tell the kubelet."""
+LIMIT = 1 << 20  # Bytes of an announcement that are read
+PAUSE_S = 1.0  # How long a device plugin may take to notice, and to tell the kubelet
 _own: set[str] = set()
 """Files of this process's own announcements: a file that is replaced has another inode."""
 FOLDER_MODE = 0o700
@@ -36,22 +34,14 @@ FOLDER_MODE = 0o700
 def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]:
     """Announce a change while the context lasts.
 
-    Args:
-        paused: for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of
-            GPU instance and compute instance. All other devices of these GPUs are paused.
-
-    Raises:
-        HostError: it cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    HostError if it cannot be written; UnsafePathError if the folder is a link or a file. `paused`:
+    for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of GPU instance
+    and compute instance. All other devices of these GPUs are paused.
     """
     with contextlib.ExitStack() as announced:
-        try:
+        with OSErrorsAs(HostError, f"a change of MIG cannot be announced in {folder}/{FILE}"):
             shared = announced.enter_context(SharedFolder.open(folder, create=FOLDER_MODE))
             fd = _write(shared, paused)
-        except OSError as error:
-            raise HostError(
-                f"a change of MIG cannot be announced in {folder}/{FILE}: {error.strerror}"
-            ) from error
         announced.callback(_withdraw, shared, fd)
         time.sleep(wait_s)
         yield

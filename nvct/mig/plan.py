@@ -21,12 +21,9 @@ from nvct.mig.tables import with_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The layouts of GPUs.
+    """The layouts of GPUs."""
 
-    Attributes:
-        layouts: by the UUID of each GPU that the configuration names; others stay as they are.
-    """
-
+    # by the UUID of each GPU that the configuration names; others stay as they are
     layouts: Mapping[str, Layout]
 
     def changed(self, state: MigState) -> tuple[MigGpu, ...]:
@@ -55,13 +52,9 @@ def make(
     """Return the plan of a configuration.
 
     GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
-
-    Args:
-        mode_only: MIG devices are not asked for; a mode that changes removes them.
-        held: MIG devices in use: GPU's UUID, GPU instance, compute instance.
-
-    Raises:
-        UsageError: a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
+    UsageError if a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
+    `mode_only`: MIG devices are not asked for; a mode that changes removes them. `held`: MIG
+    devices in use: GPU's UUID, GPU instance, compute instance.
     """
     _check_devices(state, specs)
     layouts = {}
@@ -94,11 +87,7 @@ def make(
 
 
 def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, Spec]]:
-    """Yield each GPU that an entry names, with the last such entry.
-
-    Raises:
-        UsageError: a filter of an entry is no id.
-    """
+    """Yield each GPU that an entry names, with its last entry; UsageError if a filter is no id."""
     if fault := next((spec.fault for spec in specs if spec.fault), None):
         raise UsageError(fault.message, hint=fault.hint)
     for gpu in state.gpus:

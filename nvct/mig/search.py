@@ -27,15 +27,11 @@ Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
 
 @dataclass(slots=True)
 class _Bin:
-    """A GPU instance while compute instances are put into it.
-
-    Attributes:
-        used: a bit for each compute slice.
-    """
+    """A GPU instance while compute instances are put into it."""
 
     profile: MigProfile
     existing: GpuInstance | None = None
-    used: int = 0
+    used: int = 0  # a bit for each compute slice
     compute: list[ComputePart] = field(default_factory=list)
 
     def fit(self, slices: int) -> int:
@@ -52,11 +48,8 @@ def layout_for(
 ) -> Layout:
     """Return the layout with exactly these MIG devices.
 
-    Args:
-        held: ids of GPU and compute instances in use; they are kept before others.
-
-    Raises:
-        UsageError: the GPU has no such profile, or no layout exists.
+    UsageError if the GPU has no such profile, or no layout exists. `held`: ids of GPU and compute
+    instances in use; they are kept before others.
     """
     wanted = _wanted(gpu, wish)
     if not wanted:

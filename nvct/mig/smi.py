@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.kernel import trusted_file
-from nvct.mig.apply import Machine
+from nvct.mig.apply import HARMLESS, Machine
 from nvct.mig.holders import Holder
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
-FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")
-"""Below the driver's root."""
+IN_USE = "a GPU is in use: "
+FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")  # Below the driver's root
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 
@@ -33,10 +33,7 @@ def find(root: str, library: str) -> Smi:
     """Return nvidia-smi of a driver's root.
 
     A root that is a whole system runs it with its own C library, which may be another one than
-    that of this container.
-
-    Raises:
-        UnsafePathError: others than root can change it.
+    that of this container. UnsafePathError if others than root can change it.
     """
     root = root.rstrip("/")
     path = trusted_file.find_program(root or "/", FOLDERS, PROGRAM)
@@ -48,11 +45,7 @@ def find(root: str, library: str) -> Smi:
 
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
-    """Reset GPUs.
-
-    Raises:
-        HostError: it fails.
-    """
+    """Reset GPUs; HostError if it fails."""
     import subprocess
 
     smi = smi or Smi()
@@ -77,12 +70,7 @@ LOOK_S = 0.2
 
 
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
-    """Reset GPUs, and return them.
-
-    Raises:
-        UsageError: there is no such GPU.
-        HostError: a process has a GPU open, or nvidia-smi fails.
-    """
+    """Reset GPUs, and return them; UsageError if one is missing, HostError if that fails."""
     every = machine.session.mig().gpus
     gpus = find_gpus(every, names)
     with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
@@ -102,9 +90,18 @@ def find_gpus(gpus: Sequence[MigGpu], names: Sequence[str]) -> list[MigGpu]:
     return [found[name] for name in dict.fromkeys(names)]
 
 
+def blocking(found: Iterable[Holder]) -> list[Holder]:
+    """Return the processes that a reset waits for.
+
+    nvidia-smi has nvidia-persistenced close a GPU and open it again, by its socket in the driver's
+    root (github.com/NVIDIA/gpu-operator/issues/118).
+    """
+    return [holder for holder in found if holder.command not in HARMLESS]
+
+
 def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
     end = time.monotonic() + wait_s
-    while found := machine.holders(gpus):
+    while found := blocking(machine.holders(gpus)):
         if time.monotonic() >= end:
             raise in_use(found)
         time.sleep(LOOK_S)
@@ -113,6 +110,6 @@ def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -
 def in_use(found: Sequence[Holder]) -> HostError:
     """Return the error of a reset while processes have the GPU open."""
     return HostError(
-        f"a GPU is in use: {found[0]}",
+        f"{IN_USE}{found[0]}",
         hint="end the processes that `nvct mig holders` prints, then reset the GPU",
     )

@@ -40,11 +40,7 @@ def of_device(device: int) -> Table | None:
 
 
 def of_name(name: str) -> Table:
-    """Return a table by its name, without regard to case; spaces may be left out or be hyphens.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return a table by name, whatever its case, spaces and hyphens; UsageError without one."""
 
     def plain(text: str) -> str:
         return text.lower().replace(" ", "").replace("-", "")

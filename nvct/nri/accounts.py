@@ -24,6 +24,8 @@ from nvct.nri.container import name_of
 TASK = "nvct-nri"
 CLAIM = "creating-"
 """Begins the name of a lock: a plugin gives devices to this container."""
+CREATED = 1
+"""The state of a container that has not been started."""
 CREATING = 256
 """Creates whose end has not been told; an engine makes fewer at a time."""
 
@@ -44,7 +46,6 @@ class Accounts:
         self._holdings = {each.id: each for each in former.holdings}
         self._counts = dict.fromkeys(("given", "refused", "audited"), 0)
         self._creating: dict[str, dict[str, str]] = {}
-        self._made: dict[str, Holding] = {}
         self._claims: dict[str, int] = {}
         self._lock = -1
         self._problem = ""
@@ -106,7 +107,7 @@ class Accounts:
         self._write()
 
     def add(self, pod: api.PodSandbox, container: api.Container) -> None:
-        """Log a container that has been made, if it has a GPU; it has that once it has started.
+        """Log a container that has been made, if it has a GPU; it holds that once it has started.
 
         Of two plugins, the one that has the claim logs it, until it has started.
         """
@@ -115,18 +116,15 @@ class Accounts:
         if holding is None:
             self._drop(container.id)
             return
-        self._made[holding.id] = holding
-        if len(self._made) > CREATING:
-            del self._made[next(iter(self._made))]
         if self.claim(container):
             texts["result"] = ", ".join(holding.devices)
             self._record("given", pod, container, texts)
             self._write()
 
-    def start(self, container: api.Container) -> None:
+    def start(self, pod: api.PodSandbox, container: api.Container) -> None:
         """Record that a container has started; one whose start fails holds nothing."""
         self._drop(container.id)
-        holding = self._made.pop(container.id, None)
+        holding = self._holding(pod, container, time.time())
         if holding is not None:
             self._holdings[holding.id] = holding
             self._write()
@@ -135,14 +133,23 @@ class Accounts:
         """Record that a container has ended."""
         self._drop(container.id)
         self._creating.pop(container.id, None)
-        self._made.pop(container.id, None)
         if self._holdings.pop(container.id, None):
             self._write()
 
     def replace(self, containers: Iterable[tuple[api.PodSandbox, api.Container]]) -> None:
-        """Record all containers of the engine; one that is known keeps its time."""
-        found = [self._holding(pod, container, 0.0) for pod, container in containers]
-        self._holdings = {each.id: each for each in found if each}
+        """Record all containers of the engine; one that is known keeps its time.
+
+        One that has not been started holds nothing. What ended meanwhile is not among them.
+        """
+        made, holdings = set(), {}
+        for pod, container in containers:
+            if container.state == CREATED:
+                made.add(container.id)
+            elif holding := self._holding(pod, container, 0.0):
+                holdings[holding.id] = holding
+        for id_ in self._claims.keys() - made:
+            self._drop(id_)
+        self._holdings = holdings
         self._write()
 
     def _holding(

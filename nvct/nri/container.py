@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container as NRI shows it, in the form of runtime-spec: so the rules for config.json hold."""
+"""A container between NRI's form and that of runtime-spec, for which the rules are written."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from nvct.container.request.case import (
 )
 from nvct.container.request.resolve import CAP_SYS_ADMIN, VOLUME_MOUNT_NAME
 from nvct.container.request.volume_mounts import MOUNT_SOURCE
-from nvct.nri import adjustments
+from nvct.errors import HostError
 from nvct.nri import nri_pb2 as api
 from nvct.nri.mounts import REMOVED, Judged
 from nvct.oci.bundle import Bundle
@@ -64,24 +65,20 @@ def bundle(
         judged: the mounts; None if only a request counts.
         has_env: every variable counts, not only those of NVIDIA: a pod can have millions.
     """
-    linux = container.linux
-    added = adjust or api.ContainerAdjustment()
-    changed = added.linux
-    given = (*linux.resources.devices, *changed.resources.devices)
-    rules = [REST, *(_rule(rule) for rule in given)]
+    linux, added = container.linux, adjust or api.ContainerAdjustment()
+    given = (*linux.resources.devices, *added.linux.resources.devices)
+    rules = [REST, *map(_rule, given)]
     is_privileged = any(rule["allow"] and rule["type"] == "a" for rule in rules)
-    devices = [_device(device) for device in (*linux.devices, *changed.devices)]
-    mounts = [*container.mounts, *added.mounts]
     sources, way = judged or ([], "")
     if way:
         rules.append(EVERYTHING)
-    kinds = _own_namespaces(pod, linux, changed)
     env = [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)]
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
         CONTAINERD_NAME: container.name,
         CRIO_TYPE: KIND, CRIO_NAMESPACE: pod.namespace, CRIO_NAME: container.name,
     }  # fmt: skip
+    devices = (*linux.devices, *added.linux.devices)
     document = {
         "process": {
             "env": [text for text in env if has_env or text.startswith(VARIABLES)],
@@ -91,13 +88,17 @@ def bundle(
             **container.annotations, **added.annotations, **(names if pod.namespace else {}),
         },
         "mounts": [
-            _mount(mount) for mount in mounts
+            {**_members(mount, "destination", "type", "source"), "options": [*mount.options]}
+            for mount in (*container.mounts, *added.mounts)
             if (mount.type in SHOWN_TYPES if judged else _may_ask(mount))
         ],
         "linux": {
-            "devices": [*devices, *adjustments.nodes(edits), *_mounted(sources)],
+            "devices": [
+                *(_members(device, "path", "type", "major", "minor") for device in devices),
+                *nodes(edits), *_mounted(sources),
+            ],
             "resources": {"devices": rules},
-            "namespaces": [{"type": kind} for kind in sorted(kinds)],
+            "namespaces": [{"type": t} for t in sorted(_own_namespaces(pod, linux, added.linux))],
             "cgroupsPath": linux.cgroups_path,
             "readonlyPaths": ["/proc/sys", "/proc/bus"],
         },
@@ -127,11 +128,6 @@ def _may_ask(mount: api.Mount) -> bool:
     return mount.source == MOUNT_SOURCE and VOLUME_MOUNT_NAME in mount.destination
 
 
-def _mount(mount: api.Mount) -> dict[str, Any]:
-    texts = {member: getattr(mount, member) for member in ("destination", "type", "source")}
-    return {**texts, "options": list(mount.options)}
-
-
 def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the nodes in mounts of folders below the host's /dev, which here is the plugin's own.
 
@@ -145,13 +141,53 @@ def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield {"path": path, "type": kind, "major": major, "minor": minor}
 
 
-def _device(device: api.LinuxDevice) -> dict[str, Any]:
-    return {member: getattr(device, member) for member in ("path", "type", "major", "minor")}
+def _members(message: api.Mount | api.LinuxDevice, *names: str) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
 
 
 def _rule(rule: api.LinuxDeviceCgroup) -> dict[str, Any]:
-    found: dict[str, Any] = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
-    for member in ("major", "minor"):
-        if rule.HasField(member):
-            found[member] = getattr(rule, member).value
-    return found
+    numbers = {n: getattr(rule, n).value for n in ("major", "minor") if rule.HasField(n)}
+    return {"allow": rule.allow, "type": rule.type or "a", "access": rule.access, **numbers}
+
+
+def nodes(edits: Iterable[Edits]) -> list[dict[str, Any]]:
+    """Return the device nodes of edits, as members of linux.devices."""
+    return [json.loads(node["node"]) for edit in edits for node in edit["nodes"]]
+
+
+def mounts(edits: Iterable[Edits]) -> list[api.Mount]:
+    """Return the mounts of edits."""
+    found = [json.loads(text) for edit in edits for _, text in edit["mounts"]]
+    members = ("destination", "type", "source", "options")
+    return [api.Mount(**{m: mount[m] for m in members if m in mount}) for mount in found]
+
+
+def adjustment(edits: Sequence[Edits]) -> api.ContainerAdjustment:
+    """Return edits in NRI's form, for engines that take no CDI names from plugins.
+
+    Raises:
+        HostError: NRI has no field for a part of them.
+    """
+    adjust = api.ContainerAdjustment(mounts=mounts(edits))
+    for node in nodes(edits):
+        members = {name: node[name] for name in ("path", "type", "major", "minor") if name in node}
+        device = adjust.linux.devices.add(**members)
+        for member, field in (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid")):
+            if member in node:
+                getattr(device, field).value = node[member]
+    for edit in edits:
+        if edit["net"] or edit["rdt"]:
+            raise HostError(
+                "a CDI device has network devices or an RDT class, which this engine's NRI lacks",
+                hint="use containerd 2.1 or CRI-O 1.34, or newer",
+            )
+        for text in edit["env"]:
+            key, _, value = text.partition("=")
+            adjust.env.add(key=key, value=value)
+        for point, texts in edit["hooks"].items():
+            added = getattr(adjust.hooks, re.sub("([A-Z])", r"_\1", point).lower())
+            for hook in map(json.loads, texts):
+                known = {name: hook[name] for name in ("path", "args", "env") if name in hook}
+                timeout = {"timeout": {"value": hook["timeout"]}} if "timeout" in hook else {}
+                added.add(**known, **timeout)
+    return adjust

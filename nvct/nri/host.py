@@ -10,9 +10,9 @@ the plugin does not see the host's files but those of CDI, nodes and procfs; the
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection
-from threading import Thread
 
 from nvct.cdi.read import load, registry
 from nvct.cdi.types import Spec
@@ -24,7 +24,7 @@ from nvct.container.plan.store import Store
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, Device, devices_of
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.gpu import pci
+from nvct.nri.waiting import Reading
 from nvct.paths import CONFIG_ENV, GPU_KIND
 
 TYPE_CHECKING = False
@@ -45,11 +45,15 @@ UUIDS = ("GPU-", "MIG-")
 
 
 class KnownHost(Host):
-    """Access to the plans of this host."""
+    """Access to the plans of this host.
+
+    Attributes:
+        sources: what specifications of GPUs mount, such as the driver's files.
+    """
 
     __slots__ = (
-        "_files", "_known", "_late", "_of_gpus", "_plans", "_problem", "_reading", "_settings",
-        "_until", "awaits_driver",
+        "_files", "_has_gpu", "_known", "_of_gpus", "_plans", "_reading", "_settings", "_until",
+        "sources",
     )  # fmt: skip
 
     def __init__(self, settings: Config, config_path: str) -> None:
@@ -60,15 +64,20 @@ class KnownHost(Host):
         self._files: dict[str, tuple[fingerprints.Fingerprint, Spec]] = {}
         self._known = plans.Known()
         self._of_gpus: set[str] = set()
-        self._reading = Thread()
-        self._problem: Exception | None = None
-        self._until = self._late = 0.0
-        self.awaits_driver = pci.count(live_host.roots_of(settings)) > 0
+        self.sources: set[str] = set()
+        self._reading: Reading[model.Plan] | None = None
+        self._until = 0.0
+        self._has_gpu = super().has_gpu(settings.sys_root)
+
+    def has_gpu(self, sys_root: str) -> bool:  # noqa: ARG002  it is that of config.toml
+        """Report whether there was a GPU when config.toml was read; see `Host.has_gpu`."""
+        return self._has_gpu
 
     def prepare(self) -> None:
         """Compile the plans before somebody waits for them."""
         if self.stored("registry") is None:
-            self._read(FIRST_S)
+            self._reading = Reading(self._registry, FIRST_S)
+            self._reading.join(FIRST_S)
 
     def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan; see `Host.plan`."""
@@ -126,34 +135,10 @@ class KnownHost(Host):
         Raises:
             HostError: it takes longer to read, and goes on.
         """
-        self._read(READ_S)
-        if self._reading.is_alive():
-            raise HostError(
-                f"the CDI specifications take longer than {READ_S:.0f} s to read",
-                hint="nvct goes on with it: try again",
-            )
-        if self._problem is not None:
-            raise self._problem
-        return self._plans["registry"]
-
-    def _read(self, wait_s: float) -> None:
-        """Have the CDI folders read; wait for it, if it has just begun."""
-        if not self._reading.is_alive():
-            self._problem, self._late = None, time.monotonic() + wait_s
-            self._reading = Thread(target=self._compile, daemon=True)
-            self._reading.start()
-        self._reading.join(max(0.0, self._late - time.monotonic()))
-
-    def _compile(self) -> None:
-        try:
-            plan = self._registry()
-            devices = [Device(plan, name) for name in plan["devices"] if CLAIM not in name]
-            self._of_gpus = {
-                device.names[0] for device in devices if device.kind == GPU_KIND or device.gpus
-            }
-            self._plans["registry"], self._until = plan, 0.0
-        except Exception as error:  # for who waits
-            self._problem = error
+        if self._reading is None or not self._reading.is_alive():
+            self._reading = Reading(self._registry, READ_S)
+        late = f"the CDI specifications take longer than {READ_S:.0f} s to read"
+        return self._reading.result(HostError(late, hint="nvct goes on with it: try again"))
 
     def _registry(self) -> model.Plan:
         """Return what the CDI folders have; a file that has not changed is not read again."""
@@ -176,8 +161,12 @@ class KnownHost(Host):
         plan = plans.compile_registry(
             found, self.config_path, roots, sees_files=False, known=self._known
         )
-        self._files = files
-        return {**plan, "facts": [*facts, *of_files, *plans.version_fingerprints(roots)]}
+        plan = {**plan, "facts": [*facts, *of_files, *plans.version_fingerprints(roots)]}
+        devices = [Device(plan, name) for name in plan["devices"] if CLAIM not in name]
+        self._of_gpus = {d.names[0] for d in devices if d.kind == GPU_KIND or d.gpus}
+        self.sources = _sources(plan, self._of_gpus)
+        self._files, self._plans["registry"], self._until = files, plan, 0.0
+        return plan
 
     def _own(self) -> model.Plan:
         """Return what the specifications have of GPUs; without them, the GPUs of procfs."""
@@ -186,10 +175,10 @@ class KnownHost(Host):
             gpu for gpu in procfs.gpus(live_host.roots_of(self._settings))
             if gpu.minor is not None and gpu.uuid
         ]  # fmt: skip
-        plan: model.Plan = {**named, "devices": {
-            name: device for name, device in named["devices"].items()
-            if name in self._of_gpus
-        }}  # fmt: skip
+        of_gpus = self._of_gpus
+        plan: model.Plan = {
+            **named, "devices": {n: d for n, d in named["devices"].items() if n in of_gpus},
+        }  # fmt: skip
         if GPU_KIND not in named["kinds"]:
             spec: Spec = {"cdiVersion": "0.5.0", "kind": GPU_KIND, "devices": []}
             for index, gpu in enumerate(gpus):
@@ -206,3 +195,12 @@ class KnownHost(Host):
             for name in (gpu.uuid, str(index), gpu.bus_id)
         }
         return {**plan, "facts": named["facts"], "parents": parents}  # type: ignore[typeddict-item]
+
+
+def _sources(plan: model.Plan, names: Collection[str]) -> set[str]:
+    devices = [plan["devices"][name] for name in names]
+    edits = [plan["edits"][index] for index in {device["edits"] for device in devices}]
+    edits += [plan["specs"][index]["edits"] for index in {device["spec"] for device in devices}]
+    edits += [part for each in edits for part in each.get("parts", {}).values()]
+    texts = {text for each in edits for _, text in each["mounts"]}
+    return {str(json.loads(text).get("source", "")) for text in texts}

@@ -26,13 +26,12 @@ from nvct.container.request.kubelet_record import FOLDER
 from nvct.container.settings import default_for
 from nvct.errors import HostError, NvctError, UsageError, line, printable, shortened
 from nvct.kernel.calls import give_up_capabilities
-from nvct.nri import nri_pb2 as api
 from nvct.nri.plugin import KUBELET, Options, Plugin
 from nvct.nri.ttrpc import TEXT_LIMIT, Connection
 from nvct.paths import NRI_DIR
 from nvct.version import __version__
 
-NAME = "nvct"
+NAME, PROGRAM = "nvct", "nvct-nri"
 SOCKET = "/var/run/nri/nri.sock"
 SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
 """Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
@@ -46,6 +45,8 @@ enforce  such a pod is refused, by a sentence in its events"""
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
 LONGEST_S = 300.0
+PRIORITY = -10
+"""As of nice(1), where the plugin may have one: 100 pods that start leave no CPU."""
 LOST = (
     "the engine ended the connection while it told its containers, {} in a row: has it stopped"
     " itself? Its log says why; containerd does if a pod's variables are too large for a message"
@@ -72,16 +73,15 @@ class Settings:
     def __call__(self) -> tuple[Config, NvctError | None]:
         """Return the configuration in force, the last valid one; else the defaults, and why."""
         fact = fingerprints.take_file(self._path, time.time_ns())
-        if fact != self._fact:
-            self._fact = fact
-            try:
-                self._config = load.load(self._path), None
-            except NvctError as error:
-                say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
-                if not self._is_valid:
-                    self._config = default_for(self._path), error
-            else:
-                self._is_valid = True
+        if fact == self._fact:
+            return self._config
+        self._fact = fact
+        try:
+            self._config, self._is_valid = (load.load(self._path), None), True
+        except NvctError as error:
+            say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
+            if not self._is_valid:
+                self._config = default_for(self._path), error
         return self._config
 
 
@@ -94,9 +94,8 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
     plugin.prepare()
     with connect() as sock:
         connection = Connection(sock, plugin.methods, plugin.answered)
-        request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
         try:
-            connection.call("RegisterPlugin", request.SerializeToString())
+            connection.register(name, index)
             connection.serve()
         finally:
             plugin.lost()
@@ -108,10 +107,8 @@ def _connect(path: str) -> socket.socket:
         sock.connect(path)
     except OSError as error:
         sock.close()
-        raise HostError(
-            f"no engine answers at {path}: {error.strerror or error}",
-            hint="is NRI enabled in its configuration?",
-        ) from error
+        why, hint = error.strerror or error, "is NRI enabled in its configuration?"
+        raise HostError(f"no engine answers at {path}: {why}", hint=hint) from error
     return sock
 
 
@@ -160,6 +157,8 @@ def program(*, nri_socket: str, nri_plugin_index: int, **more: object) -> None:
     signal.signal(signal.SIGTERM, _end)  # PID 1 of a container has no default
     config_path = path_from(dict(os.environ))
     plugin = Plugin(Settings(config_path), config_path, options, say)
+    with contextlib.suppress(OSError):  # an engine ends a plugin that takes two seconds
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     give_up_capabilities()
     index = os.environ.get(INDEX_ENV) or f"{nri_plugin_index:02}"
     name = os.environ.get(NAME_ENV) or NAME
@@ -177,9 +176,9 @@ def check(options: Sequence[str]) -> None:
         NvctError: the program would end with it.
     """
     try:
-        values = program.make_context(f"{NAME}-nri", [*options]).params
+        values = program.make_context(PROGRAM, [*options]).params
     except click.ClickException as error:
-        raise UsageError(f"{NAME}-nri: {error.format_message()}") from error
+        raise UsageError(f"{PROGRAM}: {error.format_message()}") from error
     _check_kubelet(values["rule"], values["kubelet"])
 
 
@@ -189,9 +188,7 @@ def _check_kubelet(rule: str, folder: str) -> None:
 
 
 def serve_always(
-    serve_once: Callable[[], None],
-    plugin: Plugin,
-    sleep: Callable[[float], None] = time.sleep,
+    serve_once: Callable[[], None], plugin: Plugin, sleep: Callable[[float], None] = time.sleep
 ) -> NoReturn:
     """Serve one connection after the other.
 
@@ -205,7 +202,7 @@ def serve_always(
             serve_once()
             problem = "the engine closed the connection"
         except NvctError as error:
-            problem = line(f"{NAME}-nri", error)
+            problem = line(PROGRAM, error)
         if plugin.is_refused():
             continue
         was_known, plugin.is_known = plugin.is_known, False
@@ -229,34 +226,25 @@ def _end(*_: object) -> NoReturn:
 
 
 def _socket_of_engine(text: str) -> int:
-    """Return the number of the socket that an engine has left to this process.
-
-    Raises:
-        UsageError: it is none.
-    """
-    try:
-        fd = int(text)
-        if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return fd
-    except (ValueError, OSError, OverflowError):
-        pass
+    with contextlib.suppress(ValueError, OSError, OverflowError):
+        if stat.S_ISSOCK(os.fstat(int(text)).st_mode):
+            return int(text)
     raise UsageError(f"{SOCKET_FD_ENV}={text!r} is no socket", hint="engines set it")
 
 
 def main() -> NoReturn:
     """Run the program."""
+    problem: NvctError
     try:
-        program(standalone_mode=False, prog_name=f"{NAME}-nri")
+        program(standalone_mode=False, prog_name=PROGRAM)
+        sys.exit(0)
     except click.ClickException as error:
-        refused = UsageError(
-            error.format_message().rstrip(".?"), hint=f"{NAME}-nri --help shows the options"
-        )
-        sys.stderr.write(f"{line(f'{NAME}-nri', refused)}\n")
-        sys.exit(2)
+        told = error.format_message().rstrip(".?")
+        problem, status = UsageError(told, hint=f"{PROGRAM} --help shows the options"), 2
     except NvctError as error:
-        sys.stderr.write(f"{line(f'{NAME}-nri', error)}\n")
-        sys.exit(1)
-    sys.exit(0)
+        problem, status = error, 1
+    sys.stderr.write(f"{line(PROGRAM, problem)}\n")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

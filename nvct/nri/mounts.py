@@ -17,6 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from io import StringIO
 from math import inf
 from typing import NamedTuple
 
@@ -25,11 +26,13 @@ from nvct.container.host_view import CGROUP_TYPES, KERNEL_TYPES, Source
 from nvct.errors import HostError
 from nvct.linux.mountinfo import Mount, unescape
 from nvct.nri import nri_pb2 as api
+from nvct.nri.waiting import Reading
 from nvct.oci.bundle import clean
 from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR
 
 JUDGED_S = 0.5
-"""The longest time for a container's mounts: an engine ends a plugin that takes two seconds."""
+"""The longest time for a container's mounts."""
+LATE = f"it takes longer than {JUDGED_S} s"
 PATH_MAX = 4096
 MOUNTS = "/proc/self/mountinfo"
 DEV, RUN, VAR_RUN = "/dev", "/run", "/var/run"
@@ -90,11 +93,8 @@ class Place(NamedTuple):
     path: str
 
 
-class Judged(NamedTuple):
-    """Sources on the host that show single devices, or what gives every device, in words."""
-
-    sources: list[str]
-    way: str
+Judged = tuple[list[str], str]
+"""Sources on the host that show single devices; or what gives every device, in words."""
 
 
 class Node:
@@ -134,7 +134,6 @@ class Node:
         return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
 
     def _seen(self, path: str) -> str:
-        """Return a path, which may be below the kubelet's folder, without a link to that."""
         path = self._named(path)
         if path.startswith(f"{self._kubelet}/"):
             return self._real[self._kubelet] + path.removeprefix(self._kubelet)
@@ -154,15 +153,20 @@ class Node:
         with contextlib.suppress(HostError):  # then nothing is judged later
             found = view.place(names[0])
             names += view.names(found) if found else ()
-        for name in map(self._named, names):
-            if name != place:
-                yield name
+        yield from (name for name in map(self._named, names) if name != place)
 
     def _named(self, path: str) -> str:
         """Return a path by the name under which the plugin knows it."""
         for alias, name in self._aliases:
             if path == alias or path.startswith(f"{alias}/"):
                 path = name + path.removeprefix(alias) or "/"
+        return path
+
+    def _on_host(self, path: str) -> str:
+        """Return a path's name on the host, if it is in a root that has the host's files."""
+        path = self._named(path)
+        while root := next((root for root in self._roots if path.startswith(f"{root}/")), ""):
+            path = self._named(path.removeprefix(root))  # it may be in itself
         return path
 
     def gives(self, path: str) -> bool:
@@ -177,6 +181,9 @@ class Node:
         folder = f"{path.rstrip('/')}/"
         return folder in self._holders or folder.startswith(self._closed)
 
+    def _matters(self, name: str) -> bool:
+        return self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/"))
+
     def source(self, path: str, view: View) -> str:
         """Return what a source is on the host, if that gives devices or is the kernel's.
 
@@ -189,21 +196,23 @@ class Node:
             return "/" if mounted or path.startswith(self._pods) else path
         if found.kind in OF_KERNEL:
             return clean(OF_KERNEL[found.kind] + found.path)
-        inner = path
-        while root := next((root for root in self._roots if inner.startswith(f"{root}/")), ""):
-            inner = self._named(inner.removeprefix(root))  # it may be in itself
-        for name in (inner, *view.names(found), *view.held(found)):
-            if self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/")):
-                return name
-        return path
+        names = (self._on_host(path), *view.names(found), *view.held(found))
+        return next(filter(self._matters, names), path)
 
-    def judge(self, pod: api.PodSandbox, mounts: Iterable[api.Mount]) -> Judged:
-        """Return what mounts show; what cannot be judged, or not in time, gives every device."""
+    def judge(
+        self, pod: api.PodSandbox, mounts: Iterable[api.Mount], known: Collection[str] = ()
+    ) -> Judged:
+        """Return what mounts show; what cannot be judged, or not in time, gives every device.
+
+        Args:
+            known: sources of GPUs' specifications. They count by their names: root writes these.
+        """
         until = time.monotonic() + JUDGED_S
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
         for mount in mounts:
             path = _source(mount)
-            if path and not self._is_own(path, pod):
+            is_known = path in known and not self._matters(self._on_host(path))
+            if path and not is_known and not self._is_own(path, pod):
                 key = path, tuple(word for word in HELD if word in mount.options)
                 sought.setdefault(key, mount.source)
         view = self.view((path for path, _ in sought), until)
@@ -213,11 +222,11 @@ class Node:
                 view.check_time()
                 source = self.source(path, view)
                 if self.gives(source) or _has_settings(source, held):
-                    return Judged([], f"the mount of {shown}")
+                    return [], f"the mount of {shown}"
                 sources.append(source)
         except HostError as error:
-            return Judged([], f"mounts that nvct cannot judge ({error.message})")
-        return Judged(sources, "")
+            return [], f"mounts that nvct cannot judge ({error.message})"
+        return sources, ""
 
 
 class View:
@@ -241,39 +250,46 @@ class View:
         self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
 
     def check_time(self) -> None:
-        """Check that it is not too late.
-
-        Raises:
-            HostError: it is.
-        """
+        """Raise HostError if it is too late."""
         if time.monotonic() > self._until:
-            raise HostError(f"it takes longer than {JUDGED_S} s")
+            raise HostError(LATE)
 
     @cached_property
     def _mounts(self) -> dict[str, str]:
-        """The mounts in which the paths are, by targets; a later one covers an earlier one."""
+        """The mounts in which the paths are, by targets; a later one covers an earlier one.
+
+        A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
+        """
+        if self._mountinfo is not None or self._until == inf:
+            return self._read()
+        reading = Reading(self._read, self._until - time.monotonic())
+        return reading.result(HostError(LATE))
+
+    def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
-        for line in self._lines() if self._mountinfo is None else self._mountinfo.split("\n"):
-            target = unescape((*line.split(" ", 5), *[""] * 5)[4])
-            folder = f"{target.rstrip('/')}/"
-            at = bisect_left(self._sought, folder)
-            if at < len(self._sought) and self._sought[at].startswith(folder):
-                mounts[target] = line
+        try:
+            with (
+                StringIO(self._mountinfo)
+                if self._mountinfo is not None
+                else open(
+                    MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
+                ) as lines
+            ):
+                for number, line in enumerate(lines):
+                    if number % 32 == 0:
+                        self.check_time()
+                    target = unescape((*line.split(" ", 5), *[""] * 5)[4])
+                    folder = f"{target.rstrip('/')}/"
+                    at = bisect_left(self._sought, folder)
+                    if at < len(self._sought) and self._sought[at].startswith(folder):
+                        mounts[target] = line.rstrip("\n")
+        except OSError as error:
+            raise HostError(f"{MOUNTS} cannot be read: {error}") from error
         return mounts
 
     @cached_property
     def _depth(self) -> int:
         return max((target.count("/") for target in self._mounts), default=0) + 1
-
-    def _lines(self) -> Iterator[str]:
-        try:
-            with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-                for number, line in enumerate(file):
-                    if number % 512 == 0:
-                        self.check_time()
-                    yield line.rstrip("\n")
-        except OSError as error:
-            raise HostError(f"{MOUNTS} cannot be read: {error}") from error
 
     def place(self, path: str) -> Place | None:
         """Return where a path is, None if no mount is seen.
@@ -294,15 +310,15 @@ class View:
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
         """File systems, each with a folder in it and the path that this has on the host."""
-        roots = []
+        roots: dict[tuple[tuple[int, int], str, str], None] = {}
         for folder in self._folders:
             place = self.place(folder)
             if place is not None:
                 on_host, within = folder.split("/"), place.path.rstrip("/").split("/")
                 while len(within) > 1 and len(on_host) > 1 and on_host[-1] == within[-1]:
                     del on_host[-1], within[-1]
-                roots.append((place.system, "/".join(within), "/".join(on_host)))
-        return list(dict.fromkeys(roots))
+                roots[place.system, "/".join(within), "/".join(on_host)] = None
+        return [*roots]
 
     def names(self, place: Place) -> Iterator[str]:
         """Yield the paths of the host that a place may have."""
@@ -334,6 +350,5 @@ def _source(mount: api.Mount) -> str:
 
 def _has_settings(source: str, options: Iterable[object]) -> bool:
     """Report whether a source has control groups or settings of the kernel that can be written."""
-    is_kernel_s = f"{source}/".startswith("/sys/")
     shown = [Source(source, [*options])]
-    return is_kernel_s and bool(host_view.way_to_settings(shown, SHOWN))
+    return f"{source}/".startswith("/sys/") and bool(host_view.way_to_settings(shown, SHOWN))

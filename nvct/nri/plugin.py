@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
 from nvct.container import engine_devices, plan_devices
 from nvct.container.request.conditions import matches
 from nvct.errors import NotPermittedError, NvctError
-from nvct.nri import adjustments, container, requests
+from nvct.nri import container, requests
 from nvct.nri import nri_pb2 as api
 from nvct.nri.accounts import Accounts
 from nvct.nri.host import KnownHost
@@ -39,7 +39,14 @@ its NRI has the field (server/nri-api.go), so it gets devices and mounts."""
 KUBELET = "/var/lib/kubelet"
 SOCKETS = "/var/run/nri"
 
+GIVEN = {"name": "given by the kubelet", "then": "allow"}
+OTHERS = {
+    "name": "pods have what the kubelet gives", "then": "deny",
+    "reason": "ask for the GPU in the pod's resources",
+}  # fmt: skip
+
 Rule = Literal["off", "audit", "enforce"]
+Refusal = tuple[api.PodSandbox, api.Container, NvctError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +95,11 @@ class Plugin:
     _rules: tuple[str, ...] = field(init=False)
     _pods: dict[str, api.PodSandbox] = field(default_factory=dict, init=False)
     _running: list[api.Container] = field(default_factory=list, init=False)
-    _refused: list[tuple[api.PodSandbox, api.Container, NvctError]] = field(
-        default_factory=list, init=False
-    )
+    _refused: list[Refusal] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        rules = (
-            {"name": "given by the kubelet", "given-by-kubelet": self.options.kubelet,
-             "then": "allow"},
-            {"name": "pods have what the kubelet gives", "then": "deny",
-             "reason": "ask for the GPU in the pod's resources"},
-        )  # fmt: skip
-        self._rules = tuple(map(json.dumps, rules))
+        given = {**GIVEN, "given-by-kubelet": self.options.kubelet}
+        self._rules = json.dumps(given), json.dumps(OTHERS)
         self._accounts = Accounts(self.options.record, self._names, self.say)
 
     @property
@@ -125,10 +125,13 @@ class Plugin:
     def configure(self, payload: bytes) -> bytes:
         """Answer Configure: the events that this engine knows and the plugin wants."""
         request = api.ConfigureRequest.FromString(payload)
-        self._engine = request.runtime_name, request.runtime_version
+        name, version = self._engine = request.runtime_name, request.runtime_version
+        numbers = _version(version)
+        self.resolves = name == "containerd" and (
+            numbers >= CONTAINERD_2 or CONTAINERD_1 <= numbers < (2,)
+        )
         self.validates = self._engine not in self.unasked
         self.is_configured, self.is_known = True, False
-        self.resolves = _resolves(request.runtime_name, _version(request.runtime_version))
         self._pods, self._running = {}, []
         events = [CREATED, POST_CREATED, POST_STARTED, STOPPED, REMOVED]
         events += [VALIDATE] if self.validates else []
@@ -139,22 +142,21 @@ class Plugin:
     def synchronize(self, payload: bytes) -> bytes:
         """Answer Synchronize, which may come in pieces: containers that run are left alone."""
         request = api.SynchronizeRequest.FromString(payload)
-        more = request.more
         self._pods |= {pod.id: pod for pod in request.pods}
         self._running += [
             each for each in request.containers if each.linux.devices and each.state != ENDED
         ]
-        if not more:
+        if not request.more:
             pods, running = self._pods, self._running
             self._pods, self._running = {}, []
             known = (each for each in running if each.pod_sandbox_id in pods)
             self._accounts.replace((pods[each.pod_sandbox_id], each) for each in known)
-        if not more and not self.is_known:
+            if not self.is_known:
+                verdict = "asks for a verdict" if self.validates else "asks for no verdict"
+                cdi = "takes CDI names" if self.resolves else "takes no CDI names"
+                self.say(f"connected: {' '.join(self._engine)} {verdict}, and {cdi}")
             self.is_known = True
-            verdict = "asks for a verdict" if self.validates else "asks for no verdict"
-            cdi = "takes CDI names" if self.resolves else "takes no CDI names"
-            self.say(f"connected: {' '.join(self._engine)} {verdict}, and {cdi}")
-        return api.SynchronizeResponse(more=more).SerializeToString()
+        return api.SynchronizeResponse(more=request.more).SerializeToString()
 
     def is_refused(self) -> bool:
         """Report whether the engine has refused the wish for verdicts; then it is not repeated."""
@@ -198,16 +200,13 @@ class Plugin:
 
         An engine tells STOPPED also of a container that has ended by itself.
         """
-        change: api.CreateContainerRequest | api.StateChangeEvent
-        if event is None:
-            change = api.StateChangeEvent.FromString(payload)
-            event = change.event
-        else:
-            change = api.CreateContainerRequest.FromString(payload)
+        kind: Any = api.StateChangeEvent if event is None else api.CreateContainerRequest
+        change = kind.FromString(payload)
+        event = change.event if event is None else event
         if event == POST_CREATED:
             self._accounts.add(change.pod, change.container)
         elif event == POST_STARTED:
-            self._accounts.start(change.container)
+            self._accounts.start(change.pod, change.container)
         elif event in (STOPPED, REMOVED):
             self._accounts.remove(change.container)
         return b""
@@ -235,33 +234,32 @@ class Plugin:
 
     def _adjust(self, pod: api.PodSandbox, made: api.Container) -> api.ContainerAdjustment:
         settings, trouble, host = self._in_force()
-        key, words = requests.annotated(pod.annotations, made.name)
-        allowed = [self.options.namespace, *self.options.management]
-        requests.check_management(words, pod.namespace, [*filter(None, allowed)])
+        allowed = [*filter(None, (self.options.namespace, *self.options.management))]
+        key, words = requests.annotated(pod, made.name, allowed)
         takes_variable = self.options.takes_variable
         bundle = container.bundle(pod, made, has_env=takes_variable)
         request, notes = requests.wanted(
             bundle, key, words, settings, host, takes_variable=takes_variable
         )
+        about, told = container.name_of(pod, made), "; ".join(notes)
         if request is None:
             if key:
-                self.say(f"ignores: {container.name_of(pod, made)}: {'; '.join(notes)}")
+                self.say(f"ignores: {about}: {told}")
             return api.ContainerAdjustment()
         if trouble is not None:
             raise trouble
         edits = requests.edits_of(request, settings, host)
         if not self._accounts.claim(made):
             return api.ContainerAdjustment()
-        why = f": {'; '.join(notes)}" if notes else ""
-        self.say(f"adds: {container.name_of(pod, made)}: {', '.join(request.ids)}{why}")
-        asked = f"{request.source}: {', '.join(request.ids)}"
-        self._accounts.begin(made, asked=asked, notes="; ".join(notes))
+        devices = ", ".join(request.ids)
+        self.say(f"adds: {about}: {devices}{told and f': {told}'}")
+        self._accounts.begin(made, asked=f"{request.source}: {devices}", notes=told)
         if self.resolves:
-            devices = [api.CDIDevice(name=name) for name in request.ids]
-            return api.ContainerAdjustment(CDI_devices=devices)
+            named = [api.CDIDevice(name=name) for name in request.ids]
+            return api.ContainerAdjustment(CDI_devices=named)
         if any(edit["gids"] for edit in edits):
-            self.say(f"warning: {container.name_of(pod, made)} gets no supplementary groups")
-        return adjustments.of(edits)
+            self.say(f"warning: {about} gets no supplementary groups")
+        return container.adjustment(edits)
 
     def _judge(
         self, pod: api.PodSandbox, made: api.Container, adjust: api.ContainerAdjustment
@@ -277,80 +275,68 @@ class Plugin:
         exempt = [self.options.namespace, *self.options.exempt]
         is_exempt = any(matches(pod.namespace, pattern) for pattern in exempt if pattern)
         rule = "off" if is_exempt else self.options.rule
-        if not is_checked and rule == "off":
-            return
         names = dict.fromkeys(device.name for device in (*made.CDI_devices, *adjust.CDI_devices))
 
         @cache
         def judged() -> tuple[Bundle, str]:
             request = requests.named([*names], "CDI names")
             edits = requests.edits_of(request, settings, host) if names else []
-            mounts = *made.mounts, *adjust.mounts, *adjustments.mounts(edits)
-            result = self._node.judge(pod, mounts)
-            return container.bundle(pod, made, adjust, edits, result), result.way
-
-        def check(policy: Config, trouble: NvctError | None) -> None:
-            bundle, way = judged()
-            try:
-                _check(bundle, policy, host, trouble, self.options.kubelet)
-            except NotPermittedError as error:
-                error.message = error.message.replace(
-                    container.IN_WORDS, way or container.IN_WORDS
-                )
-                raise
+            mounts = *made.mounts, *adjust.mounts, *container.mounts(edits)
+            found = self._node.judge(pod, mounts, host.sources)
+            return container.bundle(pod, made, adjust, edits, found), found[1]
 
         if is_checked:
-            check(settings, trouble)
-        if rule == "off":
-            return
+            self._check(*judged(), settings, host, trouble)
         try:
-            check(settings.replaced(policy=self._rules), None)
+            if rule != "off":
+                self._check(*judged(), settings.replaced(policy=self._rules), host)
         except NvctError as error:  # also a name of a device that is not known
             if rule == "enforce":
                 raise
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
             self._accounts.audit(made, error)
 
+    def _check(
+        self, bundle: Bundle, way: str, policy: Config, host: KnownHost,
+        trouble: NvctError | None = None,
+    ) -> None:  # fmt: skip
+        """Apply a policy to the devices of a container; a plugin cannot take them out.
+
+        A refusal names the mount that gives every device, and a record of the kubelet that cannot
+        be read.
+
+        Raises:
+            NotPermittedError: it denies or ignores them.
+            NvctError: they are not known.
+        """
+        notes: list[str] = []
+        origin = plan_devices.origin_of(bundle, policy, host)
+        try:
+            removal = engine_devices.check(
+                bundle, policy, host, origin, None, devices=[], notes=notes, trouble=trouble
+            )
+            problem = NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
+        except NotPermittedError as error:
+            problem = error
+        else:
+            if removal is None:
+                return
+        folder = f"{self.options.kubelet}/"
+        why = next((each.why for each in origin.results if folder in each.why), "")
+        message = problem.message + (f"; {why}" if why else "")
+        problem.message = message.replace(container.IN_WORDS, way or container.IN_WORDS)
+        raise problem
+
     def _in_force(self) -> tuple[Config, NvctError | None, KnownHost]:
         settings, trouble = self.settings()
         if self._host is None or settings is not self._config:
             self._config, self._host = settings, KnownHost(settings, self.config_path)
             further = [self.options.sockets, self.options.record, self.config_path]
-            further += settings.spec_dirs
             roots = settings.driver_root, settings.dev_root or "/"
-            self._node = Node(self.options.kubelet, further, roots)
+            self._node = Node(self.options.kubelet, [*further, *settings.spec_dirs], roots)
         return settings, trouble, self._host
-
-
-def _check(
-    bundle: Bundle, settings: Config, host: KnownHost, trouble: NvctError | None, kubelet: str
-) -> None:
-    """Apply the policy of `settings` to the devices of a container.
-
-    A refusal names a record of the kubelet that cannot be read.
-
-    Raises:
-        NotPermittedError: it denies or ignores them; a plugin cannot take them out.
-        NvctError: they are not known.
-    """
-    notes: list[str] = []
-    origin = plan_devices.origin_of(bundle, settings, host)
-    try:
-        removal = engine_devices.check(
-            bundle, settings, host, origin, None, devices=[], notes=notes, trouble=trouble
-        )
-    except NotPermittedError as error:
-        why = next((each.why for each in origin.results if f"{kubelet}/" in each.why), "")
-        error.message += f"; {why}" if why else ""
-        raise
-    if removal is not None:
-        raise NotPermittedError(notes[-1] if notes else "the policy ignores its devices")
 
 
 def _version(text: str) -> tuple[int, ...]:
     match = VERSION.match(text)
     return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-
-
-def _resolves(engine: str, version: tuple[int, ...]) -> bool:
-    return engine == "containerd" and (version >= CONTAINERD_2 or CONTAINERD_1 <= version < (2,))

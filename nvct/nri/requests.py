@@ -8,7 +8,7 @@ names and commas. Contract: a name that cannot be had fails the create, and noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nvct.cdi import names
 from nvct.config.model import Config
@@ -19,6 +19,7 @@ from nvct.container.request.case import Case, extras_of
 from nvct.container.request.model import BY_ANNOTATION, Request
 from nvct.container.request.policy import admits
 from nvct.errors import NotPermittedError, RequestError, UnknownDeviceError
+from nvct.nri import nri_pb2 as api
 from nvct.nri.host import KnownHost
 from nvct.oci.bundle import Bundle
 from nvct.paths import GPU_KIND
@@ -31,38 +32,34 @@ DOMAIN = "nvidia.cdi.k8s.io"
 MANAGEMENT = "management.nvidia.com/gpu"
 
 
-def annotated(annotations: Mapping[str, str], container: str) -> tuple[str, list[str]]:
+def annotated(
+    pod: api.PodSandbox, container: str, allowed: Sequence[str]
+) -> tuple[str, list[str]]:
     """Return the key of a pod's annotation for a container, and the names in it; "" for none.
+
+    Args:
+        allowed: the namespaces whose pods may name management devices.
 
     Raises:
         RequestError: a word is no CDI name.
+        NotPermittedError: it is a management device, and not for this pod.
     """
     for key in (f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN):
-        if key in annotations:
-            words = [word.strip() for word in annotations[key].split(",")]
+        if key in pod.annotations:
+            words = [word.strip() for word in pod.annotations[key].split(",")]
             for word in words:
                 try:
                     names.parse(word)
                 except RequestError as error:
-                    raise RequestError(
-                        f"annotation {key}: {error.message}", hint=error.hint
-                    ) from error
+                    error.message = f"annotation {key}: {error.message}"
+                    raise
+                if word.partition("=")[0] == MANAGEMENT and pod.namespace not in allowed:
+                    raise NotPermittedError(
+                        f"{word} is not for pods of namespace {pod.namespace!r}",
+                        hint=f"it is for {', '.join(allowed) or 'none'}",
+                    )
             return key, list(dict.fromkeys(words))
     return "", []
-
-
-def check_management(words: Sequence[str], namespace: str, allowed: Sequence[str]) -> None:
-    """Check that a pod's namespace may name management devices.
-
-    Raises:
-        NotPermittedError: it may not.
-    """
-    for word in words:
-        if word.partition("=")[0] == MANAGEMENT and namespace not in allowed:
-            raise NotPermittedError(
-                f"{word} is not for pods of namespace {namespace!r}",
-                hint=f"it is for {', '.join(allowed) or 'none'}",
-            )
 
 
 def wanted(
@@ -76,9 +73,7 @@ def wanted(
 ) -> tuple[Request | None, list[str]]:
     """Return the request for CDI names of a container, None if there is none; and notes.
 
-    Args:
-        key: of the annotation with `words`, "" if there is none.
-        takes_variable: whether NVIDIA_VISIBLE_DEVICES counts.
+    `key` is that of the annotation with `words`, "" if there is none.
 
     Raises:
         NvctError: the request is malformed, or the policy denies it.
@@ -87,10 +82,8 @@ def wanted(
     notes: list[str] = []
     request: Request | None
     if key:
-        request = named(words, BY_ANNOTATION + key)
-        case = Case(
-            request, request.source, {}, settings, origin, privileged=bool(bundle.bounding)
-        )
+        request = named(words, source := BY_ANNOTATION + key)
+        case = Case(request, source, {}, settings, origin, privileged=bool(bundle.bounding))
         if settings.policy and not admits(case, notes):
             request = case.given
     else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from socket import socket
 
@@ -21,7 +21,7 @@ from nvct.errors import DocumentError, HostError, NvctError, shortened, unexpect
 from nvct.nri import nri_pb2 as api
 
 PLUGIN, RUNTIME = 1, 2
-PACKAGE = "nri.pkg.api.v1alpha1"
+PACKAGE, REGISTER = "nri.pkg.api.v1alpha1", "RegisterPlugin"
 REQUEST, RESPONSE = 1, 2
 MESSAGE_LIMIT = 4 << 20
 """Bytes of a message, as in ttrpc."""
@@ -33,7 +33,7 @@ BUFFER = 4096
 ends the connection (conn.Read of multiplex/mux.go, ENOMEM)."""
 TEXT_LIMIT = 1000
 """Characters of a message in an event or a line of the log; a pod writes names of any length."""
-OK, UNKNOWN, INVALID, UNIMPLEMENTED = 0, 2, 3, 12
+UNKNOWN, INVALID, UNIMPLEMENTED = 2, 3, 12
 """Codes of gRPC's status."""
 
 Methods = Mapping[str, Callable[[bytes], bytes]]
@@ -47,111 +47,84 @@ def sentence(error: NvctError) -> str:
 
 
 class Connection:
-    """The connection to an engine.
-
-    Args:
-        methods: of the service Plugin.
-        answered: is called once an answer has been sent.
-    """
+    """The connection to an engine; `answered` is called once an answer has been sent."""
 
     def __init__(
         self, sock: socket, methods: Methods, answered: Callable[[], None] = lambda: None
     ) -> None:
-        self._sock, self._answered = sock, answered
-        self._methods = methods
-        self._received = {PLUGIN: bytearray(), RUNTIME: bytearray()}
-        self._stream = -1
-        self._answers: dict[int, api.Answer] = {}
+        self._sock, self._methods, self._answered = sock, methods, answered
+        self._registers = False
 
-    def call(self, method: str, payload: bytes) -> bytes:
-        """Call a method of the service Runtime; meanwhile, the engine's requests are answered.
-
-        Raises:
-            HostError: the engine refuses, or has closed the connection.
-            DocumentError: it does not speak the protocol.
-        """
-        self._stream += 2  # a client's streams have odd numbers
-        stream = self._stream
-        call = api.Call(service=f"{PACKAGE}.Runtime", method=method, payload=payload)
-        self._send(RUNTIME, stream, REQUEST, call.SerializeToString())
-        while stream not in self._answers:
-            if not self._receive():
-                raise HostError(f"the engine closed the connection during {method}")
-        answer = self._answers.pop(stream)
-        if answer.status.code != OK:
-            raise HostError(f"the engine refuses {method}: {answer.status.message}")
-        return answer.payload
+    def register(self, name: str, index: str) -> None:
+        """Ask the engine for the plugin's registration; `serve` gets the answer."""
+        request = api.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
+        payload = request.SerializeToString()
+        call = api.Call(service=f"{PACKAGE}.Runtime", method=REGISTER, payload=payload)
+        self._registers = True
+        self._send(RUNTIME, 1, REQUEST, call)
 
     def serve(self) -> None:
         """Answer requests until the engine closes the connection.
 
         Raises:
-            HostError: the connection broke.
+            HostError: the connection broke, or the engine refuses the plugin.
             DocumentError: the engine does not speak the protocol.
         """
-        while self._receive():
-            pass
+        for connection, stream, kind, content in self._messages():
+            try:
+                if connection == PLUGIN and kind == REQUEST:
+                    self._send(PLUGIN, stream, RESPONSE, self._answer(content))
+                    self._answered()
+                elif connection == RUNTIME and kind == RESPONSE and self._registers:
+                    self._registers = False
+                    status = api.Answer.FromString(content).status
+                    if status.code:
+                        raise HostError(f"the engine refuses {REGISTER}: {status.message}")
+                else:
+                    raise DocumentError(f"a message of type {kind} on connection {connection}")
+            except DecodeError as error:
+                raise DocumentError(f"a message cannot be decoded: {error}") from error
+        if self._registers:
+            raise HostError(f"the engine closed the connection during {REGISTER}")
 
-    def _receive(self) -> bool:
-        """Receive a frame and handle what is complete; return False at the end."""
-        head = self._read(FRAME.size)
-        if len(head) < FRAME.size:
-            return False
-        connection, length = FRAME.unpack(head)
-        if length > FRAME_LIMIT:
-            raise DocumentError(f"a frame of {length} bytes is longer than NRI allows")
-        content = self._read(length)
-        if len(content) < length:
-            return False
-        received = self._received.get(connection)
-        if received is not None:  # no other connection has a meaning; Go's mux drops it, too
-            received += content
-            while self._take(connection, received):
-                pass
-        return True
+    def _messages(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield connection, stream, type and content of each message until the end."""
+        received = {PLUGIN: bytearray(), RUNTIME: bytearray()}
+        while len(head := self._read(FRAME.size)) == FRAME.size:
+            connection, length = FRAME.unpack(head)
+            if length > FRAME_LIMIT:
+                raise DocumentError(f"a frame of {length} bytes is longer than NRI allows")
+            content = self._read(length)
+            if connection not in received:  # it has no meaning; Go's mux drops it, too
+                continue
+            buffer = received[connection]
+            buffer += content
+            while len(buffer) >= HEADER.size:
+                length, stream, kind, _ = HEADER.unpack_from(buffer)
+                if length > MESSAGE_LIMIT:
+                    raise DocumentError(f"a message of {length} bytes: longer than ttrpc allows")
+                if len(buffer) < HEADER.size + length:
+                    break
+                message = bytes(buffer[HEADER.size : HEADER.size + length])
+                del buffer[: HEADER.size + length]
+                yield connection, stream, kind, message
 
-    def _take(self, connection: int, received: bytearray) -> bool:
-        """Handle the first message if it is complete; return whether it was."""
-        if len(received) < HEADER.size:
-            return False
-        length, stream, kind, _ = HEADER.unpack_from(received)
-        if length > MESSAGE_LIMIT:
-            raise DocumentError(f"a message of {length} bytes is longer than ttrpc allows")
-        end = HEADER.size + length
-        if len(received) < end:
-            return False
-        content = bytes(received[HEADER.size : end])
-        del received[:end]
-        try:
-            if connection == PLUGIN and kind == REQUEST:
-                answer = self._answer(api.Call.FromString(content))
-                self._send(PLUGIN, stream, RESPONSE, answer.SerializeToString())
-                self._answered()
-            elif connection == RUNTIME and kind == RESPONSE and stream == self._stream:
-                self._answers[stream] = api.Answer.FromString(content)
-            else:
-                raise DocumentError(f"a message of type {kind} on connection {connection}")
-        except DecodeError as error:
-            raise DocumentError(f"a message cannot be decoded: {error}") from error
-        return True
-
-    def _answer(self, call: api.Call) -> api.Answer:
+    def _answer(self, content: bytes) -> api.Answer:
+        call = api.Call.FromString(content)
         method = self._methods.get(call.method) if call.service == f"{PACKAGE}.Plugin" else None
-        if method is None:
-            text = f"{call.service}/{call.method} is not implemented"
-            return api.Answer(status=api.Status(code=UNIMPLEMENTED, message=text))
         try:
-            return api.Answer(payload=method(call.payload))
+            if method is not None:
+                return api.Answer(payload=method(call.payload))
+            code, text = UNIMPLEMENTED, f"{call.service}/{call.method} is not implemented"
         except DecodeError as error:
-            text = f"{call.method}: the request cannot be decoded: {error}"
-            return api.Answer(status=api.Status(code=INVALID, message=text))
+            code, text = INVALID, f"{call.method}: the request cannot be decoded: {error}"
         except NvctError as error:
-            return api.Answer(status=api.Status(code=UNKNOWN, message=sentence(error)))
+            code, text = UNKNOWN, sentence(error)
         except Exception as error:  # a bug fails one create, and not all by an end of the plugin
             with suppress(OSError):
                 traceback.print_exc()
-            told = sentence(unexpected(error))
-            return api.Answer(status=api.Status(code=UNKNOWN, message=told))
+            code, text = UNKNOWN, sentence(unexpected(error))
+        return api.Answer(status=api.Status(code=code, message=text))
 
     def _read(self, length: int) -> bytes:
         """Read bytes; fewer only at the end."""
@@ -163,10 +136,13 @@ class Connection:
             raise HostError(f"the connection to the engine broke: {error.strerror}") from error
         return bytes(content)
 
-    def _send(self, connection: int, stream: int, kind: int, content: bytes) -> None:
-        if len(content) > MESSAGE_LIMIT:
-            raise DocumentError(f"an answer of {len(content)} bytes is longer than ttrpc allows")
-        message = HEADER.pack(len(content), stream, kind, 0) + content
+    def _send(
+        self, connection: int, stream: int, kind: int, content: api.Call | api.Answer
+    ) -> None:
+        payload = content.SerializeToString()
+        if len(payload) > MESSAGE_LIMIT:
+            raise DocumentError(f"an answer of {len(payload)} bytes is longer than ttrpc allows")
+        message = HEADER.pack(len(payload), stream, kind, 0) + payload
         parts = [message[:BUFFER], *filter(None, [message[BUFFER:]])]
         try:
             self._sock.sendall(b"".join(FRAME.pack(connection, len(p)) + p for p in parts))

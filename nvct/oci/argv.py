@@ -12,8 +12,7 @@ from nvct.paths import FALSE
 
 GLOBAL_VALUE = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
-CREATES = ("create", "run", "restore")
-"""Commands that make a container of a bundle."""
+CREATES = ("create", "run", "restore")  # Commands that make a container of a bundle
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
     "image-path", "work-path", "manage-cgroups-mode", "empty-ns", "lsm-profile",

@@ -22,8 +22,7 @@ HOOK_POINTS = (
 )  # fmt: skip
 MAPPINGS = (("linux", "uidMappings"), ("linux", "gidMappings"))
 WRITER = "the container engine writes this file"
-STEP_BUDGET = 20_000
-"""Path components in a container's root: 7 us each. A usual create takes 500."""
+STEP_BUDGET = 20_000  # Path components in a container's root: 7 us each. A usual create takes 500
 
 
 def _array(*members: str) -> Schema:
@@ -61,19 +60,13 @@ def _schema() -> Schema:
 
 
 class Bundle:
-    """The config.json of a bundle, ready for edits.
-
-    Attributes:
-        steps_left: remaining budget for path components in the container's root.
-
-    Raises:
-        BundleError: it is not a JSON object, or ambiguous.
-    """
+    """A bundle's config.json, ready for edits; BundleError if it is no object, or ambiguous."""
 
     __slots__ = ("document", "path", "steps_left")
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
+        # remaining budget for path components in the container's root
         self.steps_left = STEP_BUDGET
         try:
             self.document = Document(text, _schema(), path)
@@ -100,10 +93,7 @@ class Bundle:
 
     @property
     def bounding(self) -> list[str]:
-        """The bounding set, empty if its capabilities are those of a user namespace.
-
-        A mapping of ids implies one.
-        """
+        """The bounding set; empty if capabilities are a user namespace's: mapped ids imply one."""
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
         return self.capabilities
@@ -171,9 +161,8 @@ class Bundle:
     def save(self, kernel: Kernel) -> bool:
         """Replace config.json atomically if it has changed; return whether it has.
 
-        Raises:
-            BundleError: it cannot be written.
-            UnsafePathError: the path is no longer a regular file.
+        BundleError if it cannot be written; UnsafePathError if the path is no longer a regular
+        file.
         """
         if not self.document.changed:
             return False
@@ -230,11 +219,7 @@ def config_path(bundle: str, config: str = "") -> str:
 
 
 def load(path: str) -> Bundle:
-    """Read the config.json of a bundle.
-
-    Raises:
-        BundleError: it cannot be read, is too large, or is not a JSON object.
-    """
+    """Read a bundle's config.json; BundleError: unreadable, too large, or no JSON object."""
     from nvct.linux.files import read_bytes
 
     hint = "--bundle must name an OCI bundle"

@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     Cut: TypeAlias = tuple[int, int, str]
     Path: TypeAlias = tuple[str, ...]
 
-EACH = "[]"
-"""The key, in a schema, of an array whose elements are parsed with positions."""
+EACH = "[]"  # The key, in a schema, of an array whose elements are parsed with positions
 ELEMENTS: Schema = {EACH: None}
-SKIPPED: Schema = {"": None}
-"""The schema of all other members."""
+SKIPPED: Schema = {"": None}  # The schema of all other members
 
 
 class Element:
@@ -68,10 +66,8 @@ class Document:
 
     Reads return original values; `render` applies edits. Edits of a path are combined: the last
     `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
-
-    Raises:
-        DocumentError: the text is not a JSON object, or a member of the schema, or of an
-            object in it, occurs twice.
+    DocumentError if the text is not a JSON object, or a member of the schema, or of an object in
+    it, occurs twice.
     """
 
     __slots__ = (
@@ -177,11 +173,7 @@ class Document:
         return None if element is None else element.value
 
     def elements(self, path: Path) -> list[Element]:
-        """Return the elements of the array at path, empty if there is none.
-
-        Raises:
-            DocumentError: the value is not an array.
-        """
+        """Return the elements of the array at path, none if absent; DocumentError if no array."""
         element = self.find(path)
         if element is None:
             return []
@@ -192,19 +184,14 @@ class Document:
     def append(self, path: Path, fragments: list[str]) -> None:
         """Append elements, as JSON text, to the array at path; missing parents are created.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         if fragments:
             self.elements(path)
             self._added.setdefault(path, []).extend(fragments)
 
     def rewrite(self, path: Path, fragments: list[str]) -> None:
-        """Replace the elements of the array at path by JSON texts.
-
-        Raises:
-            DocumentError: the value is not an array.
-        """
+        """Replace the elements of the array at path by JSON texts; DocumentError if no array."""
         self.elements(path)
         self._rewritten[path] = fragments
 
@@ -213,8 +200,7 @@ class Document:
     ) -> bool:
         """Put texts at the end of an array, in place of some elements; return whether any went.
 
-        Raises:
-            DocumentError: the value is not an array.
+        DocumentError if the value is not an array.
         """
         elements = self.elements(path)
         kept = [self.fragment(element) for element in elements if not is_replaced(element.value)]
@@ -238,11 +224,7 @@ class Document:
         return bool(self._puts or self._rewritten or self._added)
 
     def render(self) -> str:
-        """Return the text with all edits.
-
-        Raises:
-            DocumentError: a parent of a new member is not an object.
-        """
+        """Return the text with all edits; DocumentError if a new member's parent is no object."""
         cuts: list[Cut] = []
         new_members: dict[Path, str] = {}
         for path in {**self._rewritten, **self._added}:

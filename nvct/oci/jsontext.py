@@ -75,8 +75,7 @@ def scanner(
 def check_depth(text: str, source: str) -> None:
     """Refuse a text with more than DEPTH_LIMIT levels; the syntax is not checked.
 
-    Raises:
-        DocumentError: the text has more levels, before its first syntax error.
+    DocumentError if the text has more levels, before its first syntax error.
     """
     if text.count("[") + text.count("{") <= DEPTH_LIMIT:
         return
@@ -93,8 +92,7 @@ def check_depth(text: str, source: str) -> None:
 def parse(text: str, source: str) -> Json:
     """Parse a JSON document; `source` is its name in errors.
 
-    Raises:
-        DocumentError: the text is not JSON, or has characters after its end.
+    DocumentError if the text is not JSON, or has characters after its end.
     """
     check_depth(text, source)
     return parse_trusted(text, source)
@@ -104,9 +102,7 @@ def parse_trusted(text: str, source: str) -> Json:
     """Parse a JSON document that nvct wrote, without the check of its depth.
 
     The formats of nvct's files have less than ten levels, whatever they were compiled from.
-
-    Raises:
-        DocumentError: the text is not JSON, or has characters after its end.
+    DocumentError if the text is not JSON, or has characters after its end.
     """
     try:
         value, end = scanner()(text, skip(text, 0))
@@ -140,8 +136,7 @@ def quote(value: str) -> str:
 def dumps(value: object) -> str:
     """Return plain data (dicts, lists, strings, numbers, booleans, None) as JSON.
 
-    Raises:
-        TypeError: it contains another type, or a number that is not finite.
+    TypeError if it contains another type, or a number that is not finite.
     """
     if isinstance(value, str):
         return quote(value)

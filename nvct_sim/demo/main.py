@@ -92,11 +92,7 @@ def folder() -> Iterator[Path]:
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process that `inner` runs; return its status. An interrupt terminates it.
-
-    Raises:
-        KeyboardInterrupt: a signal stopped this process or the other one.
-    """
+    """Wait for a process that `inner` runs; return its status. An interrupt terminates it."""
     stopped = False
     while True:
         try:
@@ -143,11 +139,7 @@ def program(name: str) -> Path:
 
 
 def generate(out: Console, path: str) -> Spec:
-    """Run `nvidia-ctk cdi generate` as a user does; show the CDI spec and return it.
-
-    Raises:
-        HostError: the command fails; the message has the last line of its errors.
-    """
+    """Run `nvidia-ctk cdi generate` as a user does; show and return the spec. HostError."""
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))
     done = subprocess.run(
@@ -169,12 +161,7 @@ RUNTIMES = ("runc", "crun")
 
 
 def demonstrate() -> int:
-    """Run the demonstration; return 0 if every container was as expected.
-
-    Raises:
-        NvctError: this machine cannot run containers, or the node cannot be created on it.
-        KeyboardInterrupt: a signal stops the demonstration; everything is removed then too.
-    """
+    """Run the demonstration; return 0 if every container was as expected. NvctError."""
     with folder() as work:
         with show.working("building a simulated node"):
             runtime = _runtime()
@@ -185,7 +172,6 @@ def demonstrate() -> int:
 
 
 def _runtime() -> Path | None:
-    """Return a low-level runtime that can run containers here."""
     installed = [name for name in RUNTIMES if rootfs.find_program(name)] or RUNTIMES[:1]
     reasons = []
     for name in installed:

@@ -26,21 +26,17 @@ DEVICE_LIST = "/var/run/nvidia-container-devices"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One container.
-
-    Attributes:
-        expected: UUIDs that nvidia-smi -L must list, None if there must be no driver.
-        by_name: whether the request is a CDI name, resolved from spec files and not the host.
-        error: a word of the expected error message, "" if the create must succeed.
-    """
+    """One container."""
 
     title: str
     request: str
     env: Sequence[str] = ()
     mounts: Sequence[Mapping[str, Any]] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    # UUIDs that nvidia-smi -L must list, None if there must be no driver
     expected: Sequence[str] | None = ()
-    error: str = ""
+    error: str = ""  # a word of the expected error message, "" if the create must succeed
+    # whether the request is a CDI name, resolved from spec files and not the host
     by_name: bool = False
 
 
@@ -173,7 +169,6 @@ class Runner:
         )
 
     def _start(self, program: Path, folder: Path) -> tuple[int, float, list[str]]:
-        """Run a bundle until it ends; return exit status, seconds and lines of output."""
         name = f"nvct-demo-{os.getpid()}-{folder.name}"
         root = str(self.work / "runc")
         command = [str(program), "--root", root, "run", "--bundle", str(folder), name]

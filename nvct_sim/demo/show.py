@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
@@ -145,17 +145,13 @@ def spec(out: Console, found: Spec) -> None:
         out,
         f"{found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have a second name:"
         " their UUID.",
-        f"In every GPU container: {_counted(counted)}.",
+        f"In every GPU container: {', '.join(several(n, word) for word, n in counted.items())}.",
     )
 
 
 def _lines(out: Console, *texts: str) -> None:
     for text in texts:
         out.print(Padding(Text(text), (0, 0, 0, 3), expand=False))
-
-
-def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(several(number, word) for word, number in numbers.items())
 
 
 def several(number: int, word: str) -> str:
@@ -167,15 +163,11 @@ def _mark(*, right: bool) -> tuple[str, str]:
     return ("ok", "bold green") if right else ("WRONG", "bold red")
 
 
-def _title(number: int, case: Case, *, right: bool) -> Text:
-    return Text.assemble(
-        f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=right)
-    )
-
-
 def outcome(out: Console, number: int, done: Outcome) -> None:
     """Show one container: its request and its output."""
-    out.print(_title(number, done.case, right=done.right), soft_wrap=True)
+    case = done.case
+    title = f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=done.right)
+    out.print(Text.assemble(*title), soft_wrap=True)
     for text in done.lines:
         if done.case.error:
             out.print(Padding(Text(text, "red"), (0, 0, 0, 3), expand=False))

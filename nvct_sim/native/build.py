@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from nvct.errors import ContainerNotPossibleError, HostError
+from nvct.errors import ContainerNotPossibleError, HostError, OSErrorsAs
 
 FOLDER = Path(__file__).parent
 NVML = ("nvml/*.c",)
@@ -75,13 +75,8 @@ def find_compiler(search_path: str | None = None) -> str:
 def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
     """Build the files that are missing below out_dir, and return their paths.
 
-    Args:
-        strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
-            than ours and have more warnings.
-
-    Raises:
-        ContainerNotPossibleError: there is no compiler, or the machine is not in MACHINES.
-        HostError: the compiler fails, or out_dir cannot be written.
+    For our tests, `strict` treats compiler warnings as errors. Raises ContainerNotPossibleError
+    without a compiler for this machine, and HostError if it fails.
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(
@@ -97,17 +92,16 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     built = _in(folder)
     if all((folder / name).exists() for name in NAMES):
         return built
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"cannot build the simulated NVML library in {out_dir}",
+        hint="choose a folder that can be written",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
         _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
         _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
         _compile([compiler, *common, *SMI_FLAGS], MPS, (), built.mps_control)
-    except OSError as error:
-        raise HostError(
-            f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
-            hint="choose a folder that can be written",
-        ) from error
     return built
 
 
@@ -141,7 +135,7 @@ def _is_shipped(digest: str) -> bool:
 
 def _extracted(folder: Path) -> Built:
     """Extract SHIPPED into a folder and return the paths of its files."""
-    try:
+    with OSErrorsAs(HostError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
             for name in NAMES:
@@ -149,8 +143,6 @@ def _extracted(folder: Path) -> Built:
                     file.write(archive.read(name))
                 os.chmod(file.name, MODE)
                 os.rename(file.name, folder / name)
-    except OSError as error:
-        raise HostError(f"cannot write to {folder}: {error.strerror}") from error
     return _in(folder)
 
 
@@ -177,10 +169,7 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
 def _compile(
     command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
 ) -> None:
-    """Compile sources, patterns below FOLDER, into a file beside the target, and rename it.
-
-    Two builds may run at the same time.
-    """
+    """Compile sources below FOLDER beside the target, then rename: two builds may run at once."""
     handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     files = sorted(str(path) for pattern in sources for path in FOLDER.glob(pattern))
@@ -190,7 +179,8 @@ def _compile(
             capture_output=True, check=False, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         if compiler.returncode:
-            reason = _first_error(compiler.stderr)
+            lines = compiler.stderr.splitlines()
+            reason = next((line for line in lines if "error" in line), [*lines, "no message"][0])
             raise HostError(
                 f"building {target.name} with {command[0]} failed: {reason}",
                 hint="install the C library's headers (libc6-dev, glibc-devel)",
@@ -204,9 +194,3 @@ def _compile(
     finally:
         if os.path.exists(output):
             os.unlink(output)
-
-
-def _first_error(output: str) -> str:
-    """Return the compiler's first line that names an error."""
-    lines = [line for line in output.splitlines() if "error" in line] or output.splitlines()
-    return lines[0] if lines else "no message"

@@ -18,7 +18,6 @@ Contract: the folder appears when it is complete, and nothing that exists is rep
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import lzma
 import os
@@ -36,6 +35,8 @@ sys.path[1:1] = [str(HERE.parent / "bundle"), str(HERE.parent / "image")]
 
 import archive  # noqa: E402
 import sbom  # noqa: E402
+
+from nvct.version import __version__ as version  # noqa: E402
 
 PACKAGES = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
 FILES = {
@@ -55,7 +56,7 @@ UNPACK = {
 }
 SUITE = "apt/dists/stable"
 SUMS = "SHA256SUMS"
-SIGNATURES = ("InRelease", "Release.gpg", "repomd.xml.asc", f"{SUMS}.asc")
+SIGNATURES = re.compile(rf"InRelease|Release\.gpg|(repomd\.xml|{SUMS})\.asc|.*\.prov")
 APT_SOURCE = """\
 # To be /etc/apt/sources.list.d/nvct.sources
 Types: deb
@@ -91,19 +92,19 @@ def main() -> None:
     if given.out.exists():
         raise SystemExit(f"release: {given.out} exists: move it away, or name another by OUT=")
     key = fingerprint(given.key)
-    if given.check:
-        return
-    if not given.helm:
-        raise SystemExit("release: name the program helm by --helm")
-    version = version_of(SOURCES / "nvct/version.py")
-    built = {**files_of(given.dist, version), "helm": []}
     former = former_files(given.former, key) if given.former else []
-    notes = notes_of(version)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".release-", dir=given.out.parent) as work:
+    notes = notes_of()
+    if given.check and not given.dirty:
+        check_committed()
+    os.umask(0o022)  # a web server reads it
+    with work_folder(given.out) as work:
+        (trial := Path(work, "trial")).touch()
+        sign(trial, key, trial.with_suffix(".asc"))
+        if given.check:
+            return
         root = Path(work, "release")
         when = archive.epoch(SOURCES)
-        for folder, paths in built.items():
+        for folder, paths in {**files_of(given.dist), "helm": []}.items():
             names = {path.name for path in paths}
             stay = [p for p in former if p.parent == given.former / folder and p.name not in names]
             put(root / folder, paths + stay, when)
@@ -112,9 +113,8 @@ def main() -> None:
         (root / "nvct.repo").write_text(RPM_SOURCE.format(url=url), "utf-8")
         make_apt(root, url, key, when)
         make_rpm(root / "rpm", key, when)
-        make_helm(root / "helm", given.helm, version, when)
-        make_bills(root, version, when)
-        make_python(root / "python")
+        make_helm(root / "helm", given.helm, key, when)
+        make_bills(root, when)
         make_sums(root, key)
         root.rename(given.out)
     print(given.out)
@@ -125,22 +125,40 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Assemble a release.")
     parser.add_argument("--key", required=True, help="gpg's name of the secret key that signs")
     parser.add_argument("--url", required=True, help="where the folder will be served")
-    parser.add_argument("--helm", help="the program")
+    parser.add_argument("--helm", default="helm", help="the program")
     parser.add_argument("--dist", type=Path, default=SOURCES / "dist", help="folder to read")
     parser.add_argument("--former", type=Path, help="the release before, whose files stay")
     parser.add_argument("--out", type=Path, default=Path("build/release"), help="the folder")
     parser.add_argument("--check", action="store_true", help="end before dist is read")
+    parser.add_argument("--dirty", action="store_true", help="check no commit")
     given = parser.parse_args()
     given.out = given.out.resolve()  # programs run elsewhere
     return given
 
 
-def version_of(module: Path) -> str:
-    """Return the version that nvct/version.py names."""
-    found = re.search(r'^__version__ = "(.*)"', module.read_text("utf-8"), re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"release: {module} names no version")
-    return found[1]
+def check_committed() -> None:
+    """Look at the checkout, if it is one of git.
+
+    Raises:
+        SystemExit: it has files that are in no commit: packages would have them in.
+    """
+    asks = ("sh", "-c", 'git -C "$0" status --porcelain', str(SOURCES))
+    if named := run(*asks, may_fail=True).splitlines():
+        path = named[0][3:]
+        raise SystemExit(f"release: {path} is not as committed: commit or remove it, or DIRTY=1")
+
+
+def work_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder beside the one to make.
+
+    Raises:
+        SystemExit: none can be made there.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=".release-", dir=out.parent)
+    except OSError as error:
+        raise SystemExit(f"release: {out} cannot be made: {error.strerror}") from error
 
 
 def fingerprint(name: str) -> str:
@@ -158,7 +176,7 @@ def fingerprint(name: str) -> str:
     return str(keys[0])
 
 
-def files_of(dist: Path, version: str) -> dict[str, list[Path]]:
+def files_of(dist: Path) -> dict[str, list[Path]]:
     """Return the files of the version, by the folder that they belong in.
 
     Raises:
@@ -191,7 +209,7 @@ def former_files(former: Path, key: str) -> list[Path]:
     return [path for path in paths if path.suffix in UNPACK or path.parent.name == "images"]
 
 
-def notes_of(version: str) -> str:
+def notes_of() -> str:
     """Return what CHANGELOG.md says of the version; a heading may leave out its last ".0".
 
     Raises:
@@ -226,7 +244,6 @@ def make_apt(root: Path, url: str, key: str, when: int) -> None:
             "dpkg-scanpackages", "--multiversion", "--arch", architecture, "pool", at=root / "apt"
         ).encode()
         (folder / "Packages").write_bytes(text)
-        (folder / "Packages.gz").write_bytes(gzip.compress(text, mtime=0))
         (folder / "Packages.xz").write_bytes(lzma.compress(text))
     lines = [
         "Origin: nvct", "Label: nvct", "Suite: stable", "Codename: stable",
@@ -258,8 +275,8 @@ def make_rpm(folder: Path, key: str, when: int) -> None:
     sign(folder / "repodata/repomd.xml", key, folder / "repodata/repomd.xml.asc")
 
 
-def make_helm(folder: Path, helm: str, version: str, when: int) -> None:
-    """Pack the chart, and write the index with the time of the sources."""
+def make_helm(folder: Path, helm: str, key: str, when: int) -> None:
+    """Pack the chart; write the index with the time of the sources, and what --verify reads."""
     archive.pack(HERE.parent / "helm/nvct", folder / f"nvct-{version}.tgz", when)
     run(helm, "repo", "index", str(folder))
     index = folder / "index.yaml"
@@ -269,19 +286,16 @@ def make_helm(folder: Path, helm: str, version: str, when: int) -> None:
         flags=re.MULTILINE,
     )  # fmt: skip
     index.write_text(text, "utf-8")
+    for chart in sorted(folder.glob("*.tgz")):
+        about = run("tar", "-xzOf", str(chart), "nvct/Chart.yaml")
+        unsigned = folder / "unsigned"
+        sums = f"files:\n  {chart.name}: sha256:{sha256(chart)}\n"
+        unsigned.write_text(f"{about}\n...\n{sums}", "utf-8")
+        sign(unsigned, key, folder / f"{chart.name}.prov", how="--clearsign")
+        unsigned.unlink()
 
 
-def make_python(folder: Path) -> None:
-    """Write the page that pip's --find-links reads."""
-    links = [
-        f'<a href="{path.name}#sha256={sha256(path)}">{path.name}</a><br>'
-        for path in sorted(folder.iterdir())
-    ]
-    text = "<!DOCTYPE html><title>nvct</title>\n" + "\n".join(links) + "\n"
-    (folder / "index.html").write_text(text, "utf-8")
-
-
-def make_bills(root: Path, version: str, when: int) -> None:
+def make_bills(root: Path, when: int) -> None:
     """Write what is in each file that is installed."""
     (root / "sbom").mkdir()
     for folder in ("apt/pool", "rpm", "bundle", "python", "helm"):
@@ -300,7 +314,7 @@ def make_sums(root: Path, key: str) -> None:
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     lines = [
         f"{sha256(path)}  {path.relative_to(root)}\n"
-        for path in paths if path.name not in SIGNATURES
+        for path in paths if not SIGNATURES.fullmatch(path.name)
     ]  # fmt: skip
     (root / SUMS).write_text("".join(lines), "utf-8")
     sign(root / SUMS, key, root / f"{SUMS}.asc")
@@ -316,11 +330,7 @@ def sign(path: Path, key: str, out: Path, how: str = "--detach-sign") -> None:
 
 def sha256(path: Path) -> str:
     """Return a file's checksum."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(*command: str, at: Path | None = None, may_fail: bool = False) -> str:

@@ -244,6 +244,27 @@ def test_who_sees_the_host_is_refused(way: str, podman: Podman) -> None:
 
 
 UP = "../../../../../../../../../.."
+
+
+def test_a_folder_that_is_no_control_group_gives_no_gpu(podman: Podman) -> None:
+    """crun takes `..` in it at its word, and writes into files that another container made."""
+    create = (
+        f"--runtime={SHIM}", "create", "--network=none", "--cap-add=MKNOD",
+        f"--cgroup-parent={UP}/run/fake", IMAGE, "/bin/sh", "-c", USABLE,
+    )  # fmt: skip
+    for policy in ("", POLICY):
+        configuration(podman, policy, "crun")
+        name = podman.podman(*create).stdout.strip()
+        for file in ("devices.allow", "devices.deny", "cpuset.cpus", "cpuset.mems"):
+            podman.box.write(f"/run/fake/libpod-{name}/{file}", "0\n")
+        done = podman.podman("start", "--attach", name)
+        podman.podman("rm", "--force", name)
+        if policy:
+            is_refused(done)
+        else:
+            assert "usable /n1" in done.stdout, done
+
+
 BY_API: dict[str, dict[str, Any]] = {
     "a relative source": {"type": "none", "source": f"{UP}/sys/fs/cgroup", "options": ["rbind"]},
     "of no type": {"type": "", "source": f"{UP}/sys/fs/cgroup", "options": ["rbind"]},

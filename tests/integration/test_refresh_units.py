@@ -30,11 +30,13 @@ dpkg -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb > /lab/dpkg.log 2>&1 || ca
 spec=/run/cdi/nvidia.yaml
 driver() { sed -n 's/.*libcuda.so.\([0-9.]*\).*/\1/p' $spec 2> /dev/null | sort -u | grep -m 1 '[0-9]\.'; }
 until_() { for _ in $(seq 1500); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
+# What changes until the service looks for the last time is published: a unit test has that.
+published() { until_ "[ \"\$(driver)\" = $1 ]"; until_ '[ "$(systemctl is-active nvidia-cdi-refresh.service)" = inactive ]'; }
 layout() { v=$(sed -n 's/.*hostPath: \(.*farm.*\)/\1/p' $spec 2> /dev/null); [ -d "$v/lib64" ] && echo "farm ${v##*/}" || echo classic; }
 say() { echo "layout $1: $(layout)"; echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
 
 systemctl is-enabled nvidia-cdi-refresh.path nvidia-cdi-refresh.service
-until_ '[ -n "$(driver)" ]'
+published OLD
 say installed
 nvct status --format json > /lab/status.json
 systemd-analyze security --no-pager nvidia-cdi-refresh.service | tail -n 1
@@ -44,7 +46,7 @@ systemd-analyze verify --man=no nvidia-cdi-refresh.service nvidia-cdi-refresh.pa
 echo upgrade > /lab/ask
 until_ '[ -e /lab/upgraded ]'
 ldconfig
-until_ '[ "$(driver)" = NEW ]'
+published NEW
 say upgraded
 
 mv /lab/node/driver/usr /lab/node/driver/gone
@@ -65,7 +67,7 @@ systemctl start nvidia-cdi-refresh.service
 dpkg -P nvct nvct-operator-extensions nvct-base > /lab/purge.log 2>&1 || cat /lab/purge.log
 [ -e $spec ] || [ -e /etc/cdi ] || echo "purged: no spec"
 systemctl list-units --all --no-legend 'nvidia-cdi*' | wc -l
-""".replace("NEW", NEW)
+""".replace("NEW", NEW).replace("OLD", OLD)
 
 
 ENGINE = r"""

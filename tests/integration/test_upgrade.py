@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the former version to this one and back, by apt, while Docker runs containers with GPUs.
 
-The former version is the last tag `v*`, if git has one: then the first of the two is built from it.
+The former is built from the checkout that NVCT_TESTS_FORMER names; without it, it is this one.
 """
 
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,24 +78,15 @@ echo "== end"
 
 
 def former(folder: Path, debs: Path) -> Path:
-    """Write the packages of the last tagged version into the folder; without a tag, these."""
-    named = captured(
-        ["git", "describe", "--tags", "--abbrev=0", "--match=v*"], cwd=released.REPOSITORY
-    )
-    if named.returncode:
+    """Write the packages of the former version into the folder."""
+    if not released.FORMER:
         return shutil.copytree(debs, folder)
-    source = folder.with_name("source")
-    source.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", named.stdout.strip()], cwd=released.REPOSITORY, check=True, capture_output=True
-    )  # fmt: skip
-    subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
     env = {
         **os.environ,
         "DPKG_DEB_COMPRESSOR_LEVEL": "0",
         "VENV": str(released.REPOSITORY / ".venv"),
     }
-    captured(["sh", source / "packaging/deb/build.sh", folder], env=env, check=True)
+    captured(["sh", f"{released.FORMER}/packaging/deb/build.sh", folder], env=env, check=True)
     return folder
 
 

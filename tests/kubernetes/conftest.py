@@ -15,7 +15,8 @@ from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
 
-collect_ignore = [] if FULL else ["test_dra_two_nodes.py", "test_nri_claims.py"]
+IN_FULL = ("crio_policy", "dra_two_nodes", "nri_claims")
+collect_ignore = [] if FULL else [f"test_{name}.py" for name in IN_FULL]
 CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
     "trixie": ("trixie", lambda box: SupervisedContainerd(box, 2)),
     "forky": ("forky", lambda box: SupervisedContainerd(box, 3)),

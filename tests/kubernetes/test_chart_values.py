@@ -584,6 +584,8 @@ def test_events_of_pods_need_the_right_to_get_pods() -> None:
 
     assert may_get_pods({"podEvents": True})
     assert not may_get_pods({})
+    assert "NVCT_POD_EVENTS" in manifest({})  # an account may get pods for evictions
+    assert "NVCT_POD_EVENTS" not in manifest({"condition": {"podEvents": True}})
     assert not may_get_pods({"podEvents": True, "enabled": False})
 
 

@@ -172,6 +172,95 @@ def test_mixed_sizes_are_advisory(node: Cluster, kubeconfig: str) -> None:
             assert device["attributes"]["uuid"] == {"string": uuid}
 
 
+def test_shares_are_alternatives_and_a_limit_is_a_whole_gpu(
+    node: Cluster, kubeconfig: str
+) -> None:
+    """A claim can have two shares of a GPU; the kubelet gets the id of each."""
+    with driver(node, kubeconfig, "uniform") as made, contextlib.ExitStack() as stack:
+        uuid = UUID.findall(smi(node, "-L"))[0]
+        on_first = [{"cel": {"expression": f"{ATTRIBUTES}.uuid == '{uuid}'"}}]
+        options = [
+            {
+                "name": f"of-{mib}", "deviceClassName": "gpu.nvidia.com", "selectors": on_first,
+                "capacity": {"requests": {"memory": f"{mib}Mi"}},
+            }
+            for mib in (90000, 20000)
+        ]  # fmt: skip
+        requests = [{"name": name, "firstAvailable": options} for name in ("a", "b")]
+        spec = {"devices": {"requests": requests}}
+        node.api.create(CLAIMS, {"metadata": {"name": "options"}, "spec": spec})
+        script = f"{LIST}; {ALLOCATE.format('20001M')}; sleep 600"
+        stack.enter_context(pod(node, "options", asks_for_claims("options", script=script)))
+        assert wait(lambda: "limit" in log_of(node, "options"), TIMEOUT_S), made.log()
+        told = log_of(node, "options")
+        assert (UUID.findall(told), "out of memory: limit 20000M" in told) == ([uuid], True)
+        found = node.api.find(f"{CLAIMS}/options")
+        assert found is not None
+        results = found["status"]["allocation"]["devices"]["results"]
+        assert [one["request"] for one in results] == ["a/of-20000", "b/of-20000"]
+        (known,) = made.claims()
+        (entry,) = known["entries"]
+        assert entry["shares"] == [["a", results[0]["shareID"]], ["b", results[1]["shareID"]]]
+        # Both count.
+        share(node, "third-part", "20000Mi", uuid)
+        third = asks_for_claims("third-part", script=f"{ALLOCATE.format('20001M')}; sleep 600")
+        stack.enter_context(pod(node, "third-part", third))
+        share(node, "fourth-part", "20000Mi", uuid)
+        fourth = asks_for_claims("fourth-part", script=f"{ALLOCATE.format('20001M')}; sleep 600")
+        stack.enter_context(pod(node, "fourth-part", fourth))
+        assert wait(lambda: "limit" in log_of(node, "fourth-part"), TIMEOUT_S), made.log()
+        share(node, "fifth-part", "20000Mi", uuid)
+        stack.enter_context(pod(node, "fifth-part", asks_for_claims("fifth-part")))
+        assert wait(lambda: node.api.events("fifth-part"), TIMEOUT_S)
+        assert scheduled_to(node, "fifth-part") == ""
+        # Who asks for a GPU as before gets all of another one.
+        plain = Pod(script=LIST, container={"resources": {"limits": {"nvidia.com/gpu": "1"}}})
+        seen = UUID.findall(run(node.api, "plain", plain).log)
+        assert len(seen) == 1
+        assert seen != [uuid]
+
+
+def test_a_hostile_pod_leaves_others_their_limit(node: Cluster, kubeconfig: str) -> None:
+    """It is root, writes where it can, ends the daemon and raises the limits of the next one."""
+    hostile = (
+        f"{LIST}; P=$CUDA_MPS_PIPE_DIRECTORY; "
+        "touch $P/new && echo made; rm -f $P/control && echo removed; "
+        "mv $P /moved && echo moved; ln -s /etc $P/etc && echo linked; "
+        "ln -s /etc /dev/shm/etc; mkdir -p /dev/shm/a/b/c; ln -s ../../../.. /dev/shm/up; "
+        "echo quit | nvidia-cuda-mps-control; echo tried; sleep 600"
+    )
+    raises = (
+        "while :; do echo set_default_device_pinned_mem_limit 0 70G | nvidia-cuda-mps-control; "
+        "sleep 3; done"
+    )
+    with driver(node, kubeconfig, "uniform") as made, contextlib.ExitStack() as stack:
+        uuid = UUID.findall(smi(node, "-L"))[0]
+        for name in ("victim", "hostile", "raises", "user"):
+            share(node, name, "10000Mi", uuid)
+        loop = f"while :; do {ALLOCATE.format('10001M')}; sleep 1; done"
+        stack.enter_context(pod(node, "victim", asks_for_claims("victim", script=loop)))
+        assert wait(lambda: "limit" in log_of(node, "victim"), TIMEOUT_S), made.log()
+        stack.enter_context(pod(node, "hostile", asks_for_claims("hostile", script=hostile)))
+        assert wait(lambda: "tried" in log_of(node, "hostile"), TIMEOUT_S), made.log()
+        told = log_of(node, "hostile")
+        assert not {"made", "removed", "moved", "linked"} & {*told.split()}, told
+        before = log_of(node, "victim").count("limit 10000M")
+        assert wait(
+            lambda: log_of(node, "victim").count("limit 10000M") > before + 2, TIMEOUT_S
+        ), made.log()
+        with pod(node, "raises", asks_for_claims("raises", script=raises)):
+            time.sleep(8)
+        # Somebody who is not root, when nobody raises it any more.
+        time.sleep(15)
+        user = asks_for_claims(
+            "user", script=f"id -u; {ALLOCATE.format('10001M')}; sleep 600",
+            securityContext={"runAsUser": 1000},
+        )  # fmt: skip
+        stack.enter_context(pod(node, "user", user))
+        assert wait(lambda: log_of(node, "user").count("\n") > 1, TIMEOUT_S), made.log()
+        assert log_of(node, "user").split("\n", 1) == ["1000", "out of memory: limit 10000M\n"]
+
+
 @pytest.mark.timeout(3600)
 def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> None:
     """Pods with shares of all sizes come and go, and the driver is killed now and then.

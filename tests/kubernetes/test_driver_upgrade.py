@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver manager replaces the driver of a node that nvct's agent serves, on a real kubelet."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from nvct.agent.core.resources_mode import CLASSIC, DEFAULT_ENV
 from nvct_sim import node_changes
-from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
-from tests.engines.releases import of_release
-from tests.kubernetes import device_plugin
+from tests.engines.releases import FULL, of_release
+from tests.kubernetes import beside, device_plugin
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
+from tests.kubernetes.beside import log
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
@@ -37,27 +34,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def agent(node: Cluster) -> Iterator[Cluster]:
     """Run an agent beside the node's daemons; it follows the Node by the task `dra`."""
-    tasks = "device-plugin", "dra"
-    words = [f"{PROGRAMS}/python", "-I", "-m", "nvct.agent", *tasks]
-    env = {
-        DEFAULT_ENV: CLASSIC, "NODE_NAME": NODE, "KUBECONFIG": KUBECONFIG,
-        "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
-        "FAIL_ON_INIT_ERROR": "false",
-    }  # fmt: skip
     node.kubectl("label", "node", NODE, *(f"{key}={value}" for key, value in DEPLOY.items()))
-    process = node.box.start(["env", *(f"{key}={env[key]}" for key in env), *words], "agent.log")
-    try:
+    with beside.agent(node):
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
         yield node
-    finally:
-        node.box.call("pkill", "-f", "nvct.agent device-plugin dra")
-        process.wait(TIMEOUT_S)
-
-
-def log(cluster: Cluster) -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return (Path(cluster.box.work) / "agent.log").read_text(errors="replace")
-    return ""
 
 
 def offers(cluster: Cluster) -> bool:
@@ -72,7 +52,7 @@ def state(cluster: Cluster) -> str:
     return f"{cluster.box.call('nvct', 'agent', '--status').stdout}\n{log(cluster)}"
 
 
-@pytest.mark.parametrize("killed_before", range(-1, 8))
+@pytest.mark.parametrize("killed_before", range(-1, 8) if FULL else (-1, 2, 6))
 def test_the_driver_is_replaced(killed_before: int, agent: Cluster) -> None:
     (newer,) = set(VERSIONS) - {simulated(agent).state().driver}
     before = run(agent.api, "before", asks(1))

@@ -5,20 +5,26 @@ One agent runs for all tests, with NVML in a process of its own; each test uses 
 The seconds until something holds are printed.
 """
 
+import contextlib
 import json
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nvct.agent.heal.brakes import RESETS
+from nvct.agent.heal.machine import HEALING
 from nvct.agent.heal.node import REQUEST
-from nvct.agent.heal.task import PROTECTED
-from nvct_sim import node_changes, tree
+from nvct.agent.heal.task import FILE
+from nvct.agent.kubernetes.node_pods import PROTECTED
+from nvct.paths import AGENT_DIR
+from nvct_sim import node_changes, state, tree
 from tests.engines.box import PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes import test_health
-from tests.kubernetes.api import PODS
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import TIMEOUT_S, asks, log
 from tests.kubernetes.test_condition import RIGHTS, kubeconfig_of
@@ -31,6 +37,14 @@ GPUS = 8
 RELEASED_S = 150.0
 """Until processes had a minute to let go, after an eviction of half a minute."""
 SCRIPT = "echo $NVIDIA_VISIBLE_DEVICES; sleep 600"
+HOLDS = """
+import os, time
+open('/proc/self/comm', 'w').write('{command}')
+os.open('/dev/nvidia{gpu}', os.O_PATH)
+time.sleep(600)
+"""
+MISSED = {"checking": ("probation", ""), "probation": ("",)}
+"""What follows steps that may be over before they are seen."""
 NEEDS = (
     *RIGHTS, ("heal-nodes", "patch", "nodes"), ("heal-pods", "get", "pods"),
     ("heal-evictions", "create", "pods/eviction"),
@@ -54,11 +68,51 @@ class Lab(test_health.Lab):
     def step(self, gpu: int) -> str:
         return str(self.healing().get(gpu, {}).get("step", ""))
 
-    def run(self, name: str, **labels: str) -> int:
-        """Start a pod with one GPU, and return the GPU's index."""
+    def saved(self, gpu: int) -> str:
+        """Return the last step of a GPU that the agent has written to its file, "" for none."""
+        uuid = tree.gpu_uuid(self.machine.name, gpu)
+        gpus = json.loads(self.file(FILE).read_text(encoding="utf-8"))["gpus"]
+        return next((str(each["record"]["step"]) for each in gpus if each["gpu"] == uuid), "")
+
+    def resets(self) -> dict[str, int]:
+        """Return how often GPUs were reset, by UUID."""
+        known = json.loads(self.file(RESETS).read_text(encoding="utf-8"))["resets"]
+        return {uuid: len(ats) for uuid, ats in known.items()}
+
+    def wait_an_hour(self) -> None:
+        """Have the agent forget what GPUs have been through."""
+        self.file(RESETS).unlink()
+        self.kill("-HUP")
+
+    def file(self, name: str) -> Path:
+        return self.cluster.box.root / AGENT_DIR.lstrip("/") / name
+
+    def well(self) -> list[int]:
+        """Return the GPUs that nothing is done about."""
+        return [index for index in range(GPUS) if index not in self.healing()]
+
+    def heals(self, *gpus: int) -> None:
+        """Start the agent, and wait until the kubelet has one of these numbers of GPUs."""
+        self.start(
+            *gpus, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20",
+            NVCT_REMEDIATION_NODES="0", NVCT_REMEDIATION_GROUP="true",
+        )  # fmt: skip
+
+    def uid(self, name: str) -> str:
+        """Return the uid of a pod that runs, "" of one that is gone or about to go."""
+        pod = self.cluster.api.find(f"{PODS}/{name}")
+        if pod is None or pod["status"]["phase"] != "Running":
+            return ""
+        return "" if "deletionTimestamp" in pod["metadata"] else str(pod["metadata"]["uid"])
+
+    def run(self, name: str, labels: Mapping[str, str] | None = None, grace_s: int = 1) -> int:
+        """Start a pod with one GPU, and return the GPU's index; it ends after its grace period."""
         manifest = asks(1, SCRIPT, runtime_class="").manifest(name)
-        manifest["metadata"]["labels"] = {**manifest["metadata"].get("labels", {}), **labels}
-        manifest["spec"]["terminationGracePeriodSeconds"] = 1
+        manifest["metadata"]["labels"] = {
+            **manifest["metadata"].get("labels", {}),
+            **(labels or {}),
+        }
+        manifest["spec"]["terminationGracePeriodSeconds"] = grace_s
         self.cluster.api.create(PODS, manifest)
         self.until(lambda: log(self.cluster, name).startswith("GPU-"), f"{name} has a GPU")
         uuid = log(self.cluster, name).strip()
@@ -68,6 +122,27 @@ class Lab(test_health.Lab):
         """Let a GPU have a double-bit error."""
         node_changes.set_gpu(self.machine, gpu, ecc_uncorrected=1, recovery="reset")
         node_changes.apply(self.machine, "xid", [str(gpu), "48"])
+
+    def holds(self, gpu: int, command: str) -> subprocess.Popen[bytes]:
+        """Start a process of the node that has a GPU open."""
+        script = HOLDS.format(command=command, gpu=gpu)
+        return self.cluster.box.start([f"{PROGRAMS}/python", "-I", "-c", script], "holder.log")
+
+    @contextlib.contextmanager
+    def connected(self, groups: Collection[Collection[int]]) -> Iterator[None]:
+        """Make GPUs Voltas for a while, with NVLinks between those of a group."""
+        peers = {gpu: [peer for peer in group if peer != gpu] for group in groups for gpu in group}
+        with state.change(self.machine.state_file) as now:
+            before = {gpu: dict(now.gpu(gpu).fields) for gpu in peers}
+            for gpu, links in peers.items():
+                fields = {"cc": "7.0", "nvlink": "2", "links": ",".join(map(str, links))}
+                now.gpu(gpu).fields.update(fields)
+        try:
+            yield
+        finally:
+            with state.change(self.machine.state_file) as now:
+                for gpu, fields in before.items():
+                    now.gpu(gpu).fields.update({"cc": fields["cc"], "links": ""})
 
     def request(self) -> str:
         node = self.cluster.api.find(f"/api/v1/nodes/{NODE}")
@@ -83,8 +158,7 @@ def lab(cluster: Cluster) -> Iterator[Lab]:
         bound = (f"--clusterrole={name}", "--serviceaccount=default:heal")
         cluster.kubectl("create", "clusterrolebinding", name, *bound)
     made = Lab(cluster, path)
-    made.start(GPUS, NVCT_REMEDIATION="reset", NVCT_REMEDIATION_EVICT_S="20",
-               NVCT_REMEDIATION_NODES="0")  # fmt: skip
+    made.heals(GPUS)
     try:
         yield made
     finally:
@@ -94,20 +168,18 @@ def lab(cluster: Cluster) -> Iterator[Lab]:
 def test_from_an_xid_to_healthy_with_only_the_pod_of_that_gpu_evicted(lab: Lab) -> None:
     gpu = lab.run("victim")
     lab.run("bystander")
-    before = lab.cluster.api.find(f"{PODS}/bystander")
+    before = lab.uid("bystander")
     gpus, request = lab.listed(), lab.request()
     assert gpus is not None
+    daemon = lab.holds(gpu, "nvidia-persiste")
     lab.fail(gpu)
     lab.until(lambda: lab.listed() == gpus - 1, "the kubelet's list falls")
     lab.until(lambda: lab.cluster.api.find(f"{PODS}/victim") is None, "its pod is evicted")
     lab.until(lambda: lab.listed() == gpus, "the kubelet's list rises")
     lab.until(lambda: lab.step(gpu) == "", "it is healthy")
-    after = lab.cluster.api.find(f"{PODS}/bystander")
-    assert before is not None
-    assert after is not None
-    assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert after["status"]["phase"] == "Running"
-    assert "deletionTimestamp" not in after["metadata"]
+    assert daemon.poll() is None
+    daemon.kill()
+    assert before == lab.uid("bystander") != ""
     lab.until(lambda: "GPUHealed" in lab.events(NODE), "Events of the Node")
     wanted = {"GPUQuarantined", "GPUEvicting", "GPUReleasing", "GPUResetting", "GPUChecking"}
     assert wanted <= lab.events(NODE).keys()
@@ -117,31 +189,83 @@ def test_from_an_xid_to_healthy_with_only_the_pod_of_that_gpu_evicted(lab: Lab) 
     lab.cluster.api.delete(f"{PODS}/bystander")
 
 
+def test_gpus_that_nvlinks_connect_are_emptied_and_reset_together_and_others_are_left_alone(
+    lab: Lab,
+) -> None:
+    well, gpus = lab.well(), lab.listed()
+    assert gpus == len(well) == GPUS
+    lab.wait_an_hour()
+    names = {lab.run(f"pod-{number}"): f"pod-{number}" for number in range(gpus)}
+    group, others = well[:2], well[2:]
+    kept = {names[index]: lab.uid(names[index]) for index in others}
+    with lab.connected([group, others]):
+        lab.fail(group[0])
+        lab.until(lambda: lab.listed() == gpus - 2, "both are withheld", RELEASED_S)
+        lab.until(lambda: not any(lab.uid(names[index]) for index in group), "pods are evicted")
+        lab.until(lambda: lab.listed() == gpus, "both come back", RELEASED_S)
+    assert {name: lab.uid(name) for name in kept} == kept
+    assert "" not in kept.values()
+    uuids = [tree.gpu_uuid(lab.machine.name, index) for index in group]
+    assert lab.resets() == dict.fromkeys(uuids, 1)
+    for name in kept:
+        lab.cluster.api.delete(f"{PODS}/{name}")
+
+
+def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in_a_request(
+    lab: Lab,
+) -> None:
+    lab.wait_an_hour()
+    gpu = lab.run("killed", grace_s=8)
+    lab.run("neighbor")
+    before, gpus = lab.uid("neighbor"), lab.listed()
+    assert gpus is not None
+    lab.fail(gpu)
+    seen = []
+    for step in ("quarantined", *HEALING, "probation"):
+        known = (step, *MISSED.get(step, ()))
+        assert wait(lambda: lab.saved(gpu) in known, RELEASED_S), step  # noqa: B023
+        seen.append(lab.saved(gpu))
+        lab.kill("-KILL")
+        lab.process.wait(TIMEOUT_S)
+        lab.heals(gpus - 1, gpus)
+    print(seen)
+    assert seen[:4] == ["quarantined", "evicting", "releasing", "resetting"]
+    lab.until(lambda: lab.step(gpu) == "" and lab.listed() == gpus, "it is healthy")
+    assert lab.cluster.api.find(f"{PODS}/killed") is None
+    assert before == lab.uid("neighbor") != ""
+
+    for _ in range(2):  # the kill at `resetting` came before nvidia-smi or after
+        lab.fail(gpu)
+        lab.until(lambda: lab.step(gpu) != "", "it fails again")
+        lab.until(lambda: lab.step(gpu) in ("", "requested"), "it is reset or not", RELEASED_S)
+    assert lab.healing()[gpu]["action"] == "reboot"
+    assert "times within an hour" in lab.healing()[gpu]["reason"]
+    assert before == lab.uid("neighbor") != ""
+    lab.cluster.api.delete(f"{PODS}/neighbor")
+
+
 def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
     lab: Lab, tmp_path: Path
 ) -> None:
-    protected = lab.run("protected", **{PROTECTED: "never"})
-    held, lost = [index for index in range(GPUS) if index != protected][:2]
-    holds = f"import os, time; os.open('/dev/nvidia{held}', os.O_PATH); time.sleep(600)"
-    python = f"{PROGRAMS}/python"
-    holder = lab.cluster.box.start([python, "-I", "-c", holds], "holder.log")
+    protected = lab.run("protected", {PROTECTED: "never"})
+    held, lost = [index for index in lab.well() if index != protected][:2]
+    holder = lab.holds(held, "cuda")
     try:
         lab.fail(protected)
         lab.fail(held)
         lab.play(f'[[step]]\nat = 0\ndo = "lose {lost}"\n', tmp_path)
-        lab.until(lambda: lab.request() == "reboot", "the lost GPU")
-        assert lab.step(lost) == "requested"
+        lab.until(lambda: lab.step(lost) == "requested", "the lost GPU")
+        lab.until(lambda: lab.request() == "reboot", "the label")
         lab.until(
-            lambda: lab.step(protected) == "failed", "the pod that may not be evicted", RELEASED_S
-        )
-        assert f"label {PROTECTED} forbids" in lab.healing()[protected]["reason"]
+            lambda: f"label {PROTECTED} forbids" in lab.healing()[protected]["reason"],
+            "the pod that may not be evicted", RELEASED_S,
+        )  # fmt: skip
+        assert lab.step(protected) == "quarantined"
         lab.until(
             lambda: lab.step(held) == "failed", "the process that does not let go", RELEASED_S
         )
         assert "holds GPU" in lab.healing()[held]["reason"]
-        found = lab.cluster.api.find(f"{PODS}/protected")
-        assert found is not None
-        assert found["status"]["phase"] == "Running"
+        assert lab.uid("protected")
         assert lab.states(protected, held) == {
             protected: "unhealthy reset", held: "unhealthy reset"
         }  # fmt: skip
@@ -154,8 +278,7 @@ def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
 
 
 def test_a_hang_and_a_reset_that_fails_end_in_a_request_and_recover(lab: Lab) -> None:
-    well = [index for index in range(GPUS) if index not in lab.healing()]
-    hung, used = well[:2]
+    hung, used = lab.well()[:2]
     # nvidia-smi refuses, though no process of this machine has the GPU open.
     node_changes.set_process(lab.machine, used, 4194303, {"memory": "1"})
     lab.fail(used)

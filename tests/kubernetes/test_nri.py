@@ -15,8 +15,9 @@ from nvct.agent.device_plugin.resources import GPU
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import in_full
+from tests.kubernetes import pods
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import FOLDER, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable
 from tests.kubernetes.pods import Pod, run_all
 from tests.kubernetes.test_farm_pods import plugin_on_host
@@ -29,6 +30,7 @@ LOG = "nri.log"
 HOOK = f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk"
 DENIED = "pods have what the kubelet gives"
 SMI = f"{LIST}; sleep 3"
+SHARING, SHARES = f"{FOLDER}/sharing.yaml", 10
 
 
 def with_gpus(count: int, **more: Any) -> Pod:
@@ -67,6 +69,33 @@ def smuggled(uuid: str) -> dict[str, Pod]:
             script="ls /dev", container={"securityContext": {"privileged": True}}
         ),
     }  # fmt: skip
+
+
+def test_of_a_hundred_pods_at_once_each_has_what_it_should(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile, nobody can read the node's mounts; an engine ends a plugin that waits for that."""
+    monkeypatch.setattr(pods, "TIMEOUT_S", 600.0)
+    sharing = f"sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}"
+    cluster.box.write(SHARING, f"version: v1\n{sharing}\n")
+    flags = ("--device-list-strategy=cdi-cri", HOOK, f"--config-file={SHARING}")
+    image = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    note = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"}
+    asked = {
+        **{f"given-{number}": with_gpus(1) for number in range(70)},
+        **{f"image-{number}": Pod(script="ls /dev", env=image) for number in range(15)},
+        **{f"note-{number}": Pod(script=LIST, annotations=note) for number in range(15)},
+    }
+    with plugin_on_host(cluster, *flags), nri(cluster, "--given-by-kubelet=enforce") as log:
+        assert wait(lambda: allocatable(cluster) == GPUS * SHARES, TIMEOUT_S)
+        results = run_all(cluster.api, asked)
+        said = log.read_text()
+    assert said.count("connected: ") == 1, said
+    for name, result in results.items():
+        is_refused, is_given = name.startswith("note"), name.startswith("given")
+        assert result.phase == ("Pending" if is_refused else "Succeeded"), (name, result, said)
+        assert len(set(UUID.findall(result.log))) == int(is_given), (name, result)
+        assert "nvidia" not in result.log or is_given, (name, result)
 
 
 def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:

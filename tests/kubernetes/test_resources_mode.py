@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs of a real node move between device plugin and DRA by a label of the Node, while pods run."""
 
-import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from nvct.agent.core.resources_mode import CLASSIC, DEFAULT_ENV, DRA, LABEL
+from nvct.agent.core.resources_mode import CLASSIC, DRA, LABEL
 from nvct.agent.device_plugin.resources import GPU
-from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
+from tests.kubernetes import beside
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
+from tests.kubernetes.beside import log
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, allocatable, asks
 from tests.kubernetes.dra import (
     TIMEOUT_S,
@@ -39,25 +39,9 @@ STAYS = f"{LIST}; sleep 600"
 def agent(node: Cluster) -> Iterator[Cluster]:
     """Run an agent with both tasks beside the node's daemons."""
     make_classes(node, extended="")
-    words = [f"{PROGRAMS}/python", "-I", "-m", "nvct.agent", "device-plugin", "dra"]
-    env = {
-        DEFAULT_ENV: CLASSIC, "NODE_NAME": NODE, "KUBECONFIG": KUBECONFIG,
-        "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
-        "NVIDIA_CDI_HOOK_PATH": f"{PROGRAMS}/nvidia-cdi-hook", "DEVICE_LIST_STRATEGY": "cdi-cri",
-        "FAIL_ON_INIT_ERROR": "false",
-    }  # fmt: skip
-    process = node.box.start(["env", *(f"{key}={env[key]}" for key in env), *words], "both.log")
-    try:
+    hook = f"{PROGRAMS}/nvidia-cdi-hook"
+    with beside.agent(node, NVIDIA_CDI_HOOK_PATH=hook, DEVICE_LIST_STRATEGY="cdi-cri"):
         yield node
-    finally:
-        node.box.call("pkill", "-f", "nvct.agent device-plugin dra")
-        process.wait(TIMEOUT_S)
-
-
-def log(cluster: Cluster) -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return (Path(cluster.box.work) / "both.log").read_text(errors="replace")
-    return ""
 
 
 def choose(cluster: Cluster, mode: str) -> None:

@@ -28,6 +28,8 @@ NAMES_OF_RPMS = (*NAMES[1:], "nvct-bundle")
 KEY = "nvct tests"
 URL = "http://release.invalid"
 """Of the release that `made` makes."""
+FORMER = os.environ.get("NVCT_TESTS_FORMER")
+"""A checkout of the former version, in which `make image` was run."""
 PLAIN = (f"nvct-{version}-x86_64.oci.tar", f"nvct-{version}-x86_64.spdx.json")
 CONTROL = "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: nvct\nDescription: none\n"
 SPEC = "Name: nvct\nVersion: {version}\nRelease: 1\nSummary: none\nLicense: none\nBuildArch: noarch\n%description\n%files\n"
@@ -78,7 +80,12 @@ def made(factory: pytest.TempPathFactory) -> Path:
 
 
 def _make(out: Path) -> None:
-    words = (f"KEY={KEY}", f"URL={URL}", f"OUT={os.path.relpath(out / 'www', REPOSITORY)}")
+    words = (
+        "DIRTY=1",
+        f"KEY={KEY}",
+        f"URL={URL}",
+        f"OUT={os.path.relpath(out / 'www', REPOSITORY)}",
+    )
     with keyring() as env:
         done = captured(["make", "release", *words], cwd=REPOSITORY, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,13 +135,14 @@ def packages(folder: Path) -> None:
 def assembled(
     dist: Path, out: Path, env: dict[str, str], url: str = "http://127.0.0.1:1", *,
     key: str = KEY, helm: str | None = None, former: Path | None = None,
+    source: Path = REPOSITORY, check: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Assemble a release of what is in dist, in a folder that is named as make names it: relative."""
     return captured(
         [
-            sys.executable, REPOSITORY / "packaging/release/build.py", "--dist", dist,
+            sys.executable, source / "packaging/release/build.py", "--dist", dist,
             "--out", os.path.relpath(out), "--key", key, "--url", url, "--helm", helm or find_helm(),
-            *(("--former", former) if former else ()),
+            *(("--former", former) if former else ()), *(("--check",) if check else ()),
         ],
         env=env,
     )  # fmt: skip

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from tests.support import released
 from tests.support.processes import captured
 
 pytestmark = pytest.mark.slow
-SIGNATURES = {"InRelease", "Release.gpg", "repomd.xml.asc", "SHA256SUMS.asc"}
+SIGNATURES = {
+    "InRelease", "Release.gpg", "repomd.xml.asc", "SHA256SUMS.asc", f"nvct-{version}.tgz.prov",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -149,27 +150,34 @@ def test_the_rpm_repository_names_its_packages_and_is_signed(
     assert "repo_gpgcheck=1\n" in text
 
 
-def test_helm_takes_the_chart(release: tuple[Path, str], tmp_path: Path) -> None:
-    _, url = release
-    helm = find_helm()
+def test_helm_takes_the_chart_and_no_other(
+    release: tuple[Path, str], tmp_path: Path, env: dict[str, str]
+) -> None:
+    folder, url = release
+    helm, keyring = find_helm(), tmp_path / "key.gpg"
+    words = ("--batch", "--output", keyring, "--dearmor", folder / "nvct.asc")
+    captured(["gpg", *words], env=env, check=True)
     env = {f"HELM_{name}_HOME": str(tmp_path / name) for name in ("CACHE", "CONFIG", "DATA")}
     env |= {"HOME": str(tmp_path)}
     captured([helm, "repo", "add", "nvct", f"{url}/helm"], env=env, check=True)
-    captured([helm, "pull", "nvct/nvct", "--untar"], env=env, check=True, cwd=tmp_path)
+    pull: list[str | Path] = [
+        helm,
+        "pull",
+        "nvct/nvct",
+        "--untar",
+        "--verify",
+        "--keyring",
+        keyring,
+    ]
+    captured(pull, env=env, check=True, cwd=tmp_path)
     ours = released.REPOSITORY / "packaging/helm/nvct"
     assert (tmp_path / "nvct/values.yaml").read_bytes() == (ours / "values.yaml").read_bytes()
     shown = captured([helm, "template", "nvct", tmp_path / "nvct"], env=env)
     assert shown.returncode == 0, shown.stderr
-
-
-def test_pip_takes_the_wheel(release: tuple[Path, str], tmp_path: Path, dist: Path) -> None:
-    _, url = release
-    name = f"nvct-{version}-py3-none-any.whl"
-    words = ("download", "--no-deps", "--no-index", "--find-links", f"{url}/python/", "nvct")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    done = captured([*pip, *words], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / name).read_bytes() == (dist / name).read_bytes()
+    with gzip.open(folder / f"helm/nvct-{version}.tgz", "ab") as chart:
+        chart.write(b"more")
+    done = captured([*pull, "--untardir", "other"], env=env, cwd=tmp_path)
+    assert (done.returncode, "sha256 sum does not match" in done.stderr) == (1, True), done.stderr
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -253,6 +261,9 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     short = shutil.copytree(dist, tmp_path / "short")
     next(short.glob("nvct-sim-*.rpm")).unlink()
     (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    words = ("--faked-system-time", "20200101T000000", "--passphrase", "", "--quick-generate-key")
+    captured(["gpg", "--batch", *words, "old", "ed25519", "sign", "1y"], env=env, check=True)
     out = tmp_path / "out/release"
     wrong: dict[str, dict[str, Any]] = {
         'release: gpg has no secret key of the name "nobody"': {"key": "nobody"},
@@ -260,6 +271,8 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
         f"release: {short} has no nvct-sim-{version}-*.rpm: run make bundle rpm": {"dist": short},
         'release: "ftp://x" is no address of a web server': {"url": "ftp://x"},
         f"release: {tmp_path}/there exists": {"out": tmp_path / "there"},
+        f"release: {tmp_path}/file/x cannot be made: ": {"out": tmp_path / "file/x"},
+        "release: gpg failed: gpg: signing failed: Unusable secret key": {"key": "old"},
         "release: false failed": {"helm": "/bin/false"},
         "release: /no/helm is not installed": {"helm": "/no/helm"},
     }
@@ -270,3 +283,23 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
         assert done.stderr.count("\n") == 1
     assert not out.parent.exists() or list(out.parent.iterdir()) == []
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_what_is_in_no_commit_is_in_no_release(tmp_path: Path, env: dict[str, str]) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(released.REPOSITORY / "packaging", source / "packaging")
+    shutil.copy(released.REPOSITORY / "CHANGELOG.md", source)
+    git: list[str | Path] = ["git", "-C", source, "-c", "user.name=x", "-c", "user.email=x"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        captured([*git, *words], check=True)
+
+    def refused() -> str:
+        out = tmp_path / "out/x"
+        return released.assembled(tmp_path, out, env, source=source, check=True).stderr
+
+    assert refused() == ""
+    (source / "packaging/mine").touch()
+    assert refused().startswith("release: packaging/mine is not as committed: ")
+    shutil.rmtree(source / ".git")
+    assert refused() == ""
+    assert list((tmp_path / "out").iterdir()) == []

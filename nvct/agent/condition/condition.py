@@ -16,12 +16,10 @@ from nvct.doctor.reasons import Reason
 Object: TypeAlias = dict[str, Any]
 
 TYPE = "nvct.dev/GPUReady"
-MANAGER = "nvct-health"
-"""The field manager of server-side apply."""
+MANAGER = "nvct-health"  # The field manager of server-side apply
 READY = "GPUsAreOffered"
 """The reason without a fault. With one, it is that of the catalogue (docs/reasons.md)."""
-MESSAGE_LIMIT = 1024
-"""Characters; the same as the kubelet's limit of an Event's message."""
+MESSAGE_LIMIT = 1024  # Characters; the same as the kubelet's limit of an Event's message
 
 
 @dataclass(frozen=True, slots=True)

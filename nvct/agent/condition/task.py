@@ -31,8 +31,7 @@ from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError
 
-LOOK_S = 1.0
-"""How often /status is read."""
+LOOK_S = 1.0  # How often /status is read
 SETTLE_S = 3.0
 """How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
 START_S = 10.0
@@ -40,18 +39,21 @@ START_S = 10.0
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
-EVENTS_NAMESPACE = "default"
-"""Where Kubernetes keeps the Events of objects without a namespace."""
-RETRY_S = 10.0
-"""Until the next attempt at an Event if the API server does not answer."""
+EVENTS_NAMESPACE = "default"  # Where Kubernetes keeps the Events of objects without a namespace
+RETRY_S = 10.0  # Until the next attempt at an Event if the API server does not answer
 EARLIER_S = 3000.0
 """Faults of this time before the start become Events, too: they may not have been reported. The
 API server keeps Events for an hour, and refuses to create the same one again."""
+POD_EVENTS_ENV = "NVCT_POD_EVENTS"
+"""`false`: no Events of pods, though the account may get pods, which other tasks need."""
 
 
 def make(context: Context) -> NodeCondition:
-    """Return the task; KUBECONFIG and NODE_NAME are its only settings."""
-    return NodeCondition(context.connect, context.node, context.status, context.journal, OFFERING)
+    """Return the task; KUBECONFIG, NODE_NAME and POD_EVENTS_ENV are its only settings."""
+    return NodeCondition(
+        context.connect, context.node, context.status, context.journal, OFFERING,
+        of_pods=context.env.get(POD_EVENTS_ENV, "") != "false",
+    )  # fmt: skip
 
 
 class NodeCondition(Task):
@@ -66,6 +68,7 @@ class NodeCondition(Task):
         tasks: Sequence[str],
         *,
         pod_resources: str = SOCKET,
+        of_pods: bool = True,
     ) -> None:
         super().__init__(log)
         self._connect = connect
@@ -78,7 +81,7 @@ class NodeCondition(Task):
         self._fault_since: float | None = None
         self._due = 0.0
         self._backoff = Backoff(spread=(1.0, 1.5))
-        self._events = DeviceEvents(node, pod_resources, log)
+        self._events = DeviceEvents(node, pod_resources, log, of_pods=of_pods)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the condition, as JSON data."""
@@ -183,10 +186,11 @@ def event(node: str, current: Condition) -> Object:
 
 
 class DeviceEvents:
-    """Makes an Event of each notice, once."""
+    """Makes an Event of each notice, once; `of_pods`: also of the pods that a warning concerns."""
 
-    def __init__(self, node: str, socket: str, log: Log) -> None:
+    def __init__(self, node: str, socket: str, log: Log, *, of_pods: bool = True) -> None:
         self.problem = Problem(log)
+        self._of_pods = of_pods
         self._node = node
         self._since = time.time()
         self._told: int | None = None  # the number of the last notice
@@ -222,7 +226,7 @@ class DeviceEvents:
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
         await _create(cluster, device_event(self._node, node_reference(self._node), notice))
-        if not notice["is_warning"]:
+        if not (notice["is_warning"] and self._of_pods):
             return
         for namespace, name in sorted(await self._pods(notice["devices"])):
             pod = await cluster.find(POD, name, namespace)
@@ -269,8 +273,7 @@ def node_reference(node: str) -> Object:
 def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
     """Return an Event of a Node or pod, as `kubectl describe` finds it.
 
-    Args:
-        notice: with reason, message, is_warning; of a device, with its number and moment.
+    `notice`: with reason, message, is_warning; of a device, with its number and moment.
     """
     now = datetime.now(timezone.utc)
     shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"

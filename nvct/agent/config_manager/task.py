@@ -21,16 +21,13 @@ from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.kubernetes import node_watch
 from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, OSErrorsAs
 from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
-WORDS = 5
-"""Of a command line, in which a program's name can be: python -I -m MODULE NAME."""
-DEFAULT_NAME = "default"
-"""The file of fallback strategy `named`."""
-FILES_S = 1.0
-"""How often the folder of config files is looked at."""
+WORDS = 5  # Of a command line, in which a program's name can be: python -I -m MODULE NAME
+DEFAULT_NAME = "default"  # The file of fallback strategy `named`
+FILES_S = 1.0  # How often the folder of config files is looked at
 MODE = 0o644
 
 
@@ -53,17 +50,14 @@ def make(context: Context) -> ConfigManager:
 class ConfigManager(Task):
     """The task of the agent that chooses its node's config file; `reload` has it look at once.
 
-    Attributes:
-        name: of the file in force, "" for an empty configuration, None before there is one.
-
-    Args:
-        notify: notifies the programs of a change, and returns how many there are.
+    `notify`: notifies the programs of a change, and returns how many there are.
     """
 
     def __init__(
         self, settings: Settings, cluster: Cluster, notify: Callable[[], int], log: Log
     ) -> None:
         super().__init__(log, problems_are_errors=True)
+        # of the file in force, "" for an empty configuration, None before there is one
         self.name: str | None = None
         self._settings = settings
         self._cluster = cluster
@@ -86,8 +80,7 @@ class ConfigManager(Task):
     async def run(self) -> None:
         """Follow label and files until canceled, or write the file once.
 
-        Raises:
-            NvctError: once, and there is no good file.
+        NvctError if there is no good file, and the settings want it once.
         """
         try:
             if self._settings.oneshot:
@@ -119,31 +112,25 @@ class ConfigManager(Task):
         self.reload.set()
 
     def _update(self) -> None:
-        """Put the wanted file in force if it is not.
-
-        Raises:
-            NvctError: there is none, or it is malformed; the former one stays in force.
-        """
+        """Put the wanted file in force; NvctError if there is no good one: the former stays."""
         known = self._settings
         label = (self._labels or {}).get(known.node_label)
         name = choose(known, label, files(known.source))
         data = self._content(f"{known.source}/{name}") if name else b""
-        if data == _read(known.target):
+        if data == procfs.read_bytes(known.target):
             self.name = name
             return
-        try:
+        with OSErrorsAs(HostError, f"{known.target} cannot be written"):
             os.makedirs(os.path.dirname(known.target), exist_ok=True)
             # A link there is of NVIDIA's program.
             write_atomic(known.target, data, mode=MODE, sync=False)
-        except OSError as error:
-            raise HostError(f"{known.target} cannot be written: {error.strerror}") from error
         self.name = name
         count = self._notify() if known.send_signal and not known.oneshot else 0
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _content(self, path: str) -> bytes:
         """Return the content of a config file that the programs accept."""
-        if self._checked != (path, _read(path)):
+        if self._checked != (path, procfs.read_bytes(path)):
             self._checked = path, _checked(path)
         return self._checked[1]
 
@@ -153,41 +140,31 @@ class ConfigManager(Task):
 
 
 def _checked(path: str) -> bytes:
-    data = _read(path)
+    data = procfs.read_bytes(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")
     # The folder of MPS is a setting of the programs, which are not this one.
     device_plugin.resolve([f"--config-file={path}", "--mps-root=/"], {})
-    if _read(path) != data:
+    if procfs.read_bytes(path) != data:
         raise HostError(f"config file {path} is being changed")
     return data
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 def files(folder: str) -> list[str]:
     """Return a folder's config files, a ConfigMap's links too; HostError if it cannot be read."""
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"the folder of config files {folder}",
+        hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
+    ):
         found = sorted(os.listdir(folder))
-    except OSError as error:
-        raise HostError(
-            f"the folder of config files {folder}: {error.strerror}",
-            hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
-        ) from error
     return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
 
 
 def choose(settings: Settings, label: str | None, available: Sequence[str]) -> str:
     """Return the name of the file that a node gets, "" for an empty configuration.
 
-    Raises:
-        HostError: the named file does not exist, or nothing names one.
+    HostError if the named file does not exist, or nothing names one.
     """
     there = f"there are: {', '.join(available)}" if available else "there is none at all"
     wanted = (

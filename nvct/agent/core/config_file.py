@@ -73,17 +73,12 @@ class NamePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """A resource whose devices are shared.
-
-    Attributes:
-        rename: the name of the shared resource, "" for the same one.
-        devices: "all", how many, or their indices and UUIDs.
-    """
+    """A resource whose devices are shared."""
 
     name: str
     replicas: int
-    rename: str = ""
-    devices: str | int | tuple[str, ...] = "all"
+    rename: str = ""  # the name of the shared resource, "" for the same one
+    devices: str | int | tuple[str, ...] = "all"  # "all", how many, or their indices and UUIDs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +92,15 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A config file.
-
-    Attributes:
-        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
-        warnings: a sentence for each unknown key.
-    """
+    """A config file."""
 
     values: Mapping[str, Any]
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
+    # GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models
     excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # a sentence for each unknown key
     config_content: bytes = b""
 
     @property
@@ -152,9 +143,7 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
     """Return the config file's content with the values of command line and environment.
 
     The command line takes precedence over the environment, and that over the config file.
-
-    Raises:
-        UsageError, DocumentError: a value is malformed.
+    UsageError or DocumentError if a value is malformed.
     """
     of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
@@ -180,9 +169,8 @@ def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]
 def load(path: str, program: Program) -> Document:
     """Read a config file for a program.
 
-    Raises:
-        DocumentError: it cannot be read, is malformed or has another version.
-        UsageError: a flag has a value of another type.
+    DocumentError if it cannot be read, is malformed or has another version; UsageError if a flag
+    has a value of another type.
     """
     from nvct.agent.core import yaml_file  # 2 MB, only with a config file
 

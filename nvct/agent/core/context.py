@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.client import NvmlClient
 
-SOCKET_ENV = "NVCT_AGENT_SOCKET"
-"""The agent's own socket; the agent sets it for its tasks."""
+SOCKET_ENV = "NVCT_AGENT_SOCKET"  # The agent's own socket; the agent sets it for its tasks
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -34,20 +33,15 @@ def node_name(env: Mapping[str, str]) -> str:
 
 @dataclass()
 class Shared:
-    """What the tasks of one process share.
+    """What the tasks of one process share."""
 
-    Attributes:
-        mode: which task offers the GPUs; None if only one of them can.
-        health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
-        clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
-        has_successor: whether tasks end because another instance serves this node next.
-        handing: what they still do until it serves.
-    """
-
-    mode: ResourcesMode | None = None
+    mode: ResourcesMode | None = None  # which task offers the GPUs; None if only one of them can
+    # of the GPUs, because NVML delivers each XID once; None if no task watches it
     health: HealthEngine | None = None
+    # by kubeconfig: each connection has TLS's own memory, near a megabyte
     clusters: dict[str, Cluster] = field(default_factory=dict)
-    has_successor: bool = False
+    has_successor: bool = False  # whether tasks end because another instance serves this node next
+    # what they still do until it serves
     handing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hands_over(self, work: Work) -> bool:
@@ -61,18 +55,13 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a task is made of.
-
-    Attributes:
-        words: the command line of a program; the agent's tasks have none.
-        in_agent: whether this is the agent, else the task is alone in a program.
-    """
+    """What a task is made of."""
 
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
-    words: Sequence[str] = ()
-    in_agent: bool = False
+    words: Sequence[str] = ()  # the command line of a program; the agent's tasks have none
+    in_agent: bool = False  # whether this is the agent, else the task is alone in a program
     status: Callable[[], dict[str, Any]] = dict
     shared: Shared = field(default_factory=Shared)
 
@@ -89,20 +78,14 @@ class Context:
     def load(
         self, resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]]
     ) -> T:
-        """Return the settings as they are now, after warnings are logged.
-
-        Raises:
-            UsageError, DocumentError: a setting is wrong.
-        """
+        """Return the settings, log warnings; UsageError or DocumentError if a setting is wrong."""
         return self.journal.warned(resolve(self.words, self.env))
 
     def connect(self, kubeconfig: str | None = None) -> Cluster:
         """Return the cluster of a kubeconfig, or of the one in the environment.
 
-        Tasks of one process share it, and each of them closes it.
-
-        Raises:
-            ClusterError: there is no access to it.
+        Tasks of one process share it, and each of them closes it. ClusterError if there is no
+        access to it.
         """
         from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 

@@ -26,12 +26,9 @@ from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.paths import AGENT_DIR
 
-POD_ENV = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets it in every pod."""
-POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")
-"""The name of a DaemonSet's pod."""
-MARGIN_S = 5
-"""How much earlier than its pod must have ended an agent that serves on ends."""
+POD_ENV = "KUBERNETES_SERVICE_HOST"  # The kubelet sets it in every pod
+POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")  # The name of a DaemonSet's pod
+MARGIN_S = 5  # How much earlier than its pod must have ended an agent that serves on ends
 LOOK_S, LOOKS = 0.25, 5
 """How often the kubelet is asked: it knows a pod when that has been scheduled."""
 FOLDER = AGENT_DIR
@@ -39,23 +36,18 @@ LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD, HAND_OVER = "/yield", "/hand-over"
 """Requests to an instance; the second one if the asking instance serves next."""
 OK = 200
-YIELD_S = 15.0
-"""How long the older instance may take to end its tasks."""
+YIELD_S = 15.0  # How long the older instance may take to end its tasks
 POLL_S = 0.05
-ASK_S = 1.0
-"""How often the older instance is asked: it may have taken the lock again, see GRACE_S."""
+ASK_S = 1.0  # How often the older instance is asked: it may have taken the lock again, see GRACE_S
 GRACE_S = 1.0
 """How long an instance that yielded does not take the lock: the one that asked takes it."""
-STANDBY_S = 0.2
-"""How often an instance that stands by looks whether the lock is free."""
+STANDBY_S = 0.2  # How often an instance that stands by looks whether the lock is free
 
 
 class Instance:
     """This process as a candidate for serving the node.
 
-    Raises:
-        UnsafePathError: the folder is a link or a file.
-        OSError: it cannot be made.
+    UnsafePathError if the folder is a link or a file; OSError if it cannot be made.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
@@ -68,11 +60,8 @@ class Instance:
     async def take(self, *, to_serve: bool = True) -> None:
         """Take the lock; an older instance is asked to yield.
 
-        Args:
-            to_serve: what it offers to the kubelet may stay there until this one offers it.
-
-        Raises:
-            HostError: it does not, or the lock is a link or no regular file of one name.
+        HostError if it does not yield, or the lock is a link or no regular file of one name.
+        `to_serve`: what it offers to the kubelet may stay there until this one offers it.
         """
         end = time.monotonic() + YIELD_S
         ask_at = 0.0
@@ -127,11 +116,9 @@ async def successor_is_coming(
 
     A DaemonSet with a surge keeps an old pod until the new one is Ready, but only if the old one
     is Ready. Else it deletes the old one as soon as the new one exists, before that has been
-    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode).
-    False also if this is no pod, or if the kubelet does not answer.
-
-    Args:
-        host: name of this host, which is a pod's name.
+    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode). False
+    also if this is no pod, or if the kubelet does not answer. `host`: name of this host, which is
+    a pod's name.
     """
     kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
     if not env.get(POD_ENV) or not kubelet.is_there():
@@ -155,11 +142,7 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
 
 
 def status() -> Mapping[str, Any]:
-    """Return /status of the agent that serves this node; its fields may be anything.
-
-    Raises:
-        HostError: no agent answers.
-    """
+    """Return /status of this node's agent, whose fields may be anything; HostError without one."""
     path = f"{FOLDER}/{SOCKET}"
     try:
         _, body = asyncio.run(http.ask(path, "GET", "/status"))

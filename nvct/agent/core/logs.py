@@ -29,17 +29,11 @@ FLAGS = {"log-level": (LEVEL_ENV, LEVELS), "log-format": (FORMAT_ENV, FORMATS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """Writes lines of a level and above.
+    """Writes lines of a level and above."""
 
-    Attributes:
-        level: the lowest one that is written.
-        form: text or json.
-        target: None is stderr.
-    """
-
-    level: str = "info"
-    form: str = "text"
-    target: TextIO | None = field(default=None, repr=False)
+    level: str = "info"  # the lowest one that is written
+    form: str = "text"  # text or json
+    target: TextIO | None = field(default=None, repr=False)  # None is stderr
     recorder: Recorder | None = field(default=None, repr=False)
 
     def warned(self, found: tuple[T, Iterable[str]]) -> T:
@@ -127,8 +121,7 @@ def from_environment(env: Mapping[str, str]) -> Log:
 def from_command_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words that are not of FLAGS, and the values of those by their variables.
 
-    Raises:
-        UsageError: a value is missing or unknown.
+    UsageError if a value is missing or unknown.
     """
     rest: list[str] = []
     values: dict[str, str] = {}

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from nvct.host.nvml.process import WorkerProcess
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-"""Signals that end a program."""
-ASKED_S = 0.005
-"""After which the first request to NVML has been sent."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)  # Signals that end a program
+ASKED_S = 0.005  # After which the first request to NVML has been sent
 GARBAGE = 10_000
 """Objects between two searches for cycles; with the usual 700 a start takes a twentieth longer."""
 
@@ -82,10 +80,7 @@ def _called(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def block() -> None:
-    """Keep signals for the program that this process becomes, until it handles them.
-
-    Process 1 of a container would lose them.
-    """
+    """Keep signals until the program that this process becomes handles them: PID 1 loses them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
 
 
@@ -123,8 +118,7 @@ def run(
 ) -> None:
     """Run until a signal ends the program, or it has nothing more to do.
 
-    Raises:
-        NvctError: the settings are wrong, or the machine has no driver and must have one.
+    NvctError if the settings are wrong, or the machine has no driver and must have one.
     """
     from nvct.agent.core import logs
 
@@ -195,9 +189,7 @@ async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
 def _library(settings: object) -> str:
     """Return the path of NVML by a program's settings, "" where it does without.
 
-    Raises:
-        DriverNotFoundError: there is none.
-        UsageError: the driver root is no path.
+    DriverNotFoundError if there is none; UsageError if the driver root is no path.
     """
     from nvct.host import modes
     from nvct.host.nvml.library import nvml_library
@@ -223,8 +215,7 @@ UPGRADES_ENV = "NVCT_DRIVER_UPGRADES"
 manager waits, and where the Node is watched though no task obeys a label of it."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
-GRACE_S = 30
-"""Kubernetes's default."""
+GRACE_S = 30  # Kubernetes's default
 
 
 def grace_s(env: Mapping[str, str]) -> int:

@@ -24,33 +24,22 @@ CLASSIC, DRA = "classic", "dra"
 """The device plugin's resources, such as nvidia.com/gpu; or the devices of ResourceSlices."""
 NAMES = {CLASSIC: "the device plugin", DRA: "ResourceSlices (DRA)"}
 LABEL = "nvct.dev/resources"
-DEFAULT_ENV = "NVCT_RESOURCES"
-"""What a Node without the label offers."""
+DEFAULT_ENV = "NVCT_RESOURCES"  # What a Node without the label offers
 GRANTED_S = 30.0
 """How long after its answer to Allocate the kubelet may not yet list the device as the pod's."""
 
 
 class ResourcesMode:
-    """The choice of one node, and who has its GPUs.
-
-    Attributes:
-        mode: the choice; "" before the label is known.
-        problem: why the label has no effect, "" if it has one.
-        is_withdrawn: whether the API server has no ResourceSlices of this node.
-        is_listed: whether it has them, and the kubelet knows the driver.
-        claims: returns the UUIDs of the GPUs that claims have.
-
-    Raises:
-        UsageError: the default is no mode.
-    """
+    """The choice of one node, and who has its GPUs. UsageError if the default is no mode."""
 
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
         if default not in NAMES:
             raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
-        self.mode = ""
-        self.problem = ""
-        self.is_withdrawn = False
-        self.is_listed = False
+        self.mode = ""  # the choice; "" before the label is known
+        self.problem = ""  # why the label has no effect, "" if it has one
+        self.is_withdrawn = False  # whether the API server has no ResourceSlices of this node
+        self.is_listed = False  # whether it has them, and the kubelet knows the driver
+        # returns the UUIDs of the GPUs that claims have
         self.claims: Callable[[], Collection[str]] = frozenset
         self._default = default
         self._clock = clock
@@ -116,8 +105,7 @@ class ResourcesMode:
     def preparing(self, gpus: Collection[str]) -> Iterator[None]:
         """Keep the device plugin from giving GPUs while a claim that has them is prepared.
 
-        Raises:
-            HostError: the device plugin has just given one to a container.
+        HostError if the device plugin has just given one to a container.
         """
         end = self._clock() - GRANTED_S
         for gpu in gpus:
@@ -140,7 +128,6 @@ class ResourcesMode:
 def from_environment(env: Mapping[str, str]) -> ResourcesMode:
     """Return what the two tasks share; the label of the Node chooses, or else a variable.
 
-    Raises:
-        UsageError: the default in the environment is no mode.
+    UsageError if the default in the environment is no mode.
     """
     return ResourcesMode(env.get(DEFAULT_ENV) or DRA)

@@ -20,8 +20,7 @@ Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]
 
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
-CONFIG_FILE = "config_file"
-"""The field of the config file, if a program reads one."""
+CONFIG_FILE = "config_file"  # The field of the config file, if a program reads one
 KINDS: Mapping[str, Kind] = {
     "bool": "switch", "bool | None": "switch",
     "tuple[str, ...]": "words", "tuple[int, ...]": "numbers",
@@ -31,24 +30,16 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How one field of the settings is given.
-
-    Attributes:
-        flags: without dashes; the first one is the documented name.
-        env: variables; the first one that is set counts.
-        key: of the config file, with dots; "" if it has none.
-        choices: the possible values, empty if there are no others to refuse.
-        default: as --help shows it.
-    """
+    """How one field of the settings is given."""
 
     field: str
-    flags: tuple[str, ...]
-    env: tuple[str, ...]
+    flags: tuple[str, ...]  # without dashes; the first one is the documented name
+    env: tuple[str, ...]  # variables; the first one that is set counts
     help: str
     kind: Kind
-    key: str
-    choices: tuple[str, ...]
-    default: str
+    key: str  # of the config file, with dots; "" if it has none
+    choices: tuple[str, ...]  # the possible values, empty if there are no others to refuse
+    default: str  # as --help shows it
 
     def choices_text(self) -> str:
         """Return the possible values for a sentence; the empty one is left out."""
@@ -59,20 +50,14 @@ def option(
     default: T,
     text: str,
     *,
-    flags: str = "",
-    env: str = "",
+    flags: str = "",  # names, separated by blanks; without any, it is the field's
+    env: str = "",  # variables, same; without any, it is the field's name in capitals
     key: str = "",
     kind: Kind | None = None,
     choices: tuple[str, ...] = (),
-    shown: str | None = None,
+    shown: str | None = None,  # the default as --help shows it, if that is not `default`
 ) -> T:
-    """Declare a field that is an option, for a dataclass of settings.
-
-    Args:
-        flags: names, separated by blanks; without any, it is the field's.
-        env: variables, same; without any, it is the field's name in capitals.
-        shown: the default as --help shows it, if that is not `default`.
-    """
+    """Declare a field that is an option, for a dataclass of settings."""
     how = {
         "help": text, "flags": flags, "env": env, "key": key, "kind": kind, "choices": choices,
         "shown": shown,
@@ -110,22 +95,15 @@ def _shown(default: object, shown: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program of the agent: a task with its own command line; what is wrong raises UsageError.
-
-    Attributes:
-        title: that NVIDIA's program prints with its version.
-        version: of NVIDIA's program; this one takes its options.
-        settings: the dataclass that declares its options, in the order of --help.
-        only: the fields that are its options, if not all of them are.
-        commands: what its first word can be instead of an option.
-    """
+    """A task of the agent with its own command line; what is wrong raises UsageError."""
 
     name: str
-    title: str
-    version: str
+    title: str  # that NVIDIA's program prints with its version
+    version: str  # of NVIDIA's program; this one takes its options
     summary: str
-    settings: type
-    only: tuple[str, ...] = ()
+    settings: type  # the dataclass that declares its options, in the order of --help
+    only: tuple[str, ...] = ()  # the fields that are its options, if not all of them are
+    # what its first word can be instead of an option
     commands: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
     @property

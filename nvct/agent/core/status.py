@@ -26,26 +26,22 @@ Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 JSON = "application/json"
 READY = ("listed", "written")
 """States of a task's parts: resources that the kubelet has listed, labels that were written."""
-ON_THE_NODE = "on the node, nvct agent --status says why"
-"""In place of a reason, on the port."""
+ON_THE_NODE = "on the node, nvct agent --status says why"  # In place of a reason, on the port
 
 
 @dataclass()
 class Status:
-    """The state of the agent and its tasks.
-
-    Attributes:
-        nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
-        part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
-            while another one serves it.
-        refusal: returns why the driver is not to be used now, "" if it may be; and whether nothing
-            of it is open here.
-    """
+    """The state of the agent and its tasks."""
 
     tasks: Sequence[KeptTask]
+    # returns why NVML does not answer, "" if it does, None if it was not asked
     nvml_problem: Callable[[], str | None] = lambda: None
+    # the state of this process: it starts, waits for a GPU, serves its node, or stands by while
+    # another one serves it
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None
+    # returns why the driver is not to be used now, "" if it may be; and whether nothing of it is
+    # open here
     refusal: Callable[[], tuple[str, bool]] = lambda: ("", False)
 
     def open_answer(self, request: Request) -> Answer:
@@ -148,8 +144,7 @@ class Status:
 def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:
     """Return the server for the agent's own socket, where another instance can ask it to yield.
 
-    Args:
-        ends: what is done at a POST, by its path.
+    `ends`: what is done at a POST, by its path.
     """
 
     def answer(request: Request) -> Answer:
@@ -164,9 +159,8 @@ def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.S
 def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
     """Return why the agent on a host does not serve its node yet, "" if it does.
 
-    Args:
-        document: /status of the instance that serves.
-        host: name of this host; each pod has its own.
+    `document`: /status of the instance that serves. `host`: name of this host; each pod has its
+    own.
     """
     if document["host"] != host:
         return f"{document['host']} serves this node"

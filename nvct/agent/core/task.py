@@ -19,14 +19,10 @@ from nvct.errors import NvctError
 
 T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
-LASTS_S = 300.0
-"""A task that ran that long starts with the shortest delay again."""
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
+LASTS_S = 300.0  # A task that ran that long starts with the shortest delay again
+MACHINE_S = 1.0  # How often the machine is looked at: a few folders of procfs
+SETTLE_S = 2.0  # Until the next look after a change: procfs may show it before NVML does
+PERIOD_S = 30.0  # Until the next look if nothing seems to have changed
 
 
 class Task(ABC):
@@ -92,19 +88,14 @@ class Task(ABC):
 
 @dataclass()
 class KeptTask:
-    """A task of the agent, which is started again after a failure, and its state.
-
-    Attributes:
-        state: waiting before its start; failed until it is started again.
-        reason: the sentence of its last failure, "" if there is none.
-    """
+    """A task of the agent, which is started again after a failure, and its state."""
 
     name: str
     run: Callable[[], Awaitable[None]]
     describe: Callable[[], object] = lambda: None
     metrics: Callable[[], Iterable[Family]] = tuple
-    state: State = "waiting"
-    reason: str = ""
+    state: State = "waiting"  # waiting before its start; failed until it is started again
+    reason: str = ""  # the sentence of its last failure, "" if there is none
     restarts: int = 0
 
     async def keep(self, journal: Log) -> None:

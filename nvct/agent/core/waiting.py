@@ -20,9 +20,8 @@ DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 class Backoff:
     """How long until the next attempt: longer after each failure.
 
-    Args:
-        spread: each delay is multiplied by a random number between these two, because nodes
-            must not all ask at once.
+    `spread`: each delay is multiplied by a random number between these two, because nodes must not
+    all ask at once.
     """
 
     def __init__(self, longest_s: float = 60.0, spread: tuple[float, float] = (1, 1)) -> None:
@@ -78,10 +77,8 @@ async def together(*works: Awaitable[None]) -> None:
     """Wait for all works. If one fails, or this is canceled, all have ended when this ends.
 
     `asyncio.gather` returns as soon as one has ended by its cancellation. The others are canceled
-    again when the loop closes, in the middle of what they do to end.
-
-    Raises:
-        Exception: that of the first work that fails.
+    again when the loop closes, in the middle of what they do to end. It raises what the first work
+    raises that fails.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -13,15 +13,14 @@ from typing import Any, TypeVar
 
 import yaml
 
-from nvct.errors import DocumentError
+from nvct.errors import DocumentError, OSErrorsAs
 from nvct.host.yaml_aliases import LimitedAliases
 
 T = TypeVar("T")
 
 SIZE_LIMIT = 1 << 20
 DEPTH_LIMIT = 32
-DIGITS = 18
-"""Of a number; 64 bits have more."""
+DIGITS = 18  # Of a number; 64 bits have more
 BOOL, NULL, INT, FLOAT, STR, MERGE = (
     f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str", "merge")
 )
@@ -39,11 +38,7 @@ RESOLVERS = (
 
 
 def load(path: str, what: str) -> object:
-    """Return the document in a file; None if it is empty.
-
-    Raises:
-        DocumentError: it cannot be read, is too large, or is malformed.
-    """
+    """Return a file's document, None if empty; DocumentError: unreadable, too large, malformed."""
     return _parsed(path, what, lambda text: yaml.load(text, Loader=Loader))  # noqa: S506 - a SafeLoader
 
 
@@ -62,11 +57,8 @@ def tag_of(value: str) -> str:
 
 def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
     """Return the bytes of a file; DocumentError if it cannot be read, or is too large."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(size_limit + 1)
-    except OSError as error:
-        raise DocumentError(f"{what} {path}: {error.strerror}") from error
+    with OSErrorsAs(DocumentError, f"{what} {path}"), open(path, "rb") as file:
+        data = file.read(size_limit + 1)
     if len(data) > size_limit:
         raise DocumentError(f"{what} {path} has more than {size_limit >> 20} MiB")
     return data

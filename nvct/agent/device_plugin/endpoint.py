@@ -11,8 +11,8 @@ import grpc
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
-from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Content
+from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
@@ -34,27 +34,19 @@ def listing(content: Content) -> api.ListAndWatchResponse:
 
 
 class Endpoint(Sockets):
-    """Serves one resource on a socket in the kubelet's folder.
-
-    Attributes:
-        is_listed: whether the kubelet has read the list since the last registration.
-        has_ended: whether it has closed all streams that it opened since then.
-
-    Args:
-        wake: called when a stream begins or ends.
-    """
+    """Serves one resource on a socket in the kubelet's folder."""
 
     def __init__(
         self,
         content: Content,
         folder: str,
-        wake: Callable[[], None],
+        wake: Callable[[], None],  # called when a stream begins or ends
         counts: Counts,
         log: Log | None = None,
     ) -> None:
         super().__init__(f"{folder}/{content.resource.endpoint}")
-        self.is_listed = False
-        self.has_ended = False
+        self.is_listed = False  # whether the kubelet has read the list since the last registration
+        self.has_ended = False  # whether it has closed all streams that it opened since then
         self._content = content
         self._wake = wake
         self._counts = counts
@@ -82,11 +74,8 @@ class Endpoint(Sockets):
     async def start(self, replaced: Identity) -> None:
         """Serve on a new socket.
 
-        Args:
-            replaced: of the socket that may be displaced, None if there is none.
-
-        Raises:
-            OSError: the socket cannot be made, or another one is there.
+        OSError if the socket cannot be made, or another one is there. `replaced`: of the socket
+        that may be displaced, None if there is none.
         """
         await self.serve(self._server_on, lambda path: identity(path) in (None, replaced))
 

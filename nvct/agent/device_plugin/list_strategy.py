@@ -27,25 +27,18 @@ from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
 from nvct.oci.jsontext import Json
 
-IGNORED = frozenset({"cdi-cri"})
-"""Strategies that nothing but the engine reads."""
+IGNORED = frozenset({"cdi-cri"})  # Strategies that nothing but the engine reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Features of the kubelet and the container engine of this node.
+    """Features of the kubelet and the container engine of this node."""
 
-    Attributes:
-        takes_names: whether both take CDI names in the answer to Allocate.
-        takes_annotations: whether the engine, or its NVIDIA runtime, reads CDI annotations.
-        evidence: how that is known, e.g. "containerd 1.7.28, enable_cdi = true".
-        default_is_nvidia: whether pods without a RuntimeClass are started by a runtime of NVIDIA's
-            or nvct's; None if the engine does not tell.
-    """
-
-    takes_names: bool
-    takes_annotations: bool
-    evidence: str
+    takes_names: bool  # whether both take CDI names in the answer to Allocate
+    takes_annotations: bool  # whether the engine, or its NVIDIA runtime, reads CDI annotations
+    evidence: str  # how that is known, e.g. "containerd 1.7.28, enable_cdi = true"
+    # whether pods without a RuntimeClass are started by a runtime of NVIDIA's or nvct's; None if
+    # the engine does not tell
     default_is_nvidia: bool | None = None
 
 
@@ -109,8 +102,7 @@ CONTAINERD, CRIO = "containerd", "cri-o"
 SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
 """The folder of the plugin's specifications, which is one by two names."""
 NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
-FIRST_CRIO = (1, 28)
-"""From then on it takes CDI names, and annotations longer."""
+FIRST_CRIO = (1, 28)  # From then on it takes CDI names, and annotations longer
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
 """containerd: the first version with CDI, and the first one with CDI unless it is off."""

@@ -18,39 +18,32 @@ from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import NvctError
 
-LOOK_S = 0.5
-"""Between two questions; the answer is there already."""
-STOP_S = 8.0
-"""How long the daemons may take to end."""
+LOOK_S = 0.5  # Between two questions; the answer is there already
+STOP_S = 8.0  # How long the daemons may take to end
 STARTING = "its MPS control daemon is not ready yet"
 
 
 class MpsWatch:
     """The daemons that are wanted, and what is known of them.
 
-    Attributes:
-        has_run: the names of resources whose daemon was ready once.
-        problems: why each daemon is not ready, "" if it is, by resource.
-
-    Args:
-        starts: whether daemons are to be started; else another program does that.
+    `starts`: whether daemons are to be started; else another program does that.
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:
+        # the names of resources whose daemon was ready once
         self.has_run: frozenset[str] = frozenset()
         self._log = log
         self._changed = changed
         self._starts = starts
         self._wanted: dict[str, Daemon] = {}
         self._wants = asyncio.Event()
+        # why each daemon is not ready, "" if it is, by resource
         self.problems: dict[str, str] = {}
 
     async def want(self, resources: Iterable[Resource], nvml: NvmlClient) -> None:
         """Want the daemons of these resources, and no others.
 
-        Raises:
-            HostError: a device cannot be shared by MPS.
-            NvmlError: NVML does not answer.
+        HostError if a device cannot be shared by MPS; NvmlError if NVML does not answer.
         """
         shared = list(resources)
         attributes = await nvml.attributes() if shared else {}

@@ -29,9 +29,9 @@ import grpc
 from nvct.agent.core import waiting
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import socket_owner
-from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import Content
+from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.socket_owner import Owner
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service
@@ -44,48 +44,37 @@ State: TypeAlias = Literal[
 DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Before each next attempt; from the start again after a registration that lasted."""
 LASTS_S = 10.0
-LISTED_S = 10.0
-"""How long the kubelet may take from a registration to the stream of the list."""
+LISTED_S = 10.0  # How long the kubelet may take from a registration to the stream of the list
 FREE_S = 40.0
 """How long another program's socket is free before it is taken over: NVIDIA's plugin makes its
 socket again after a restart of the kubelet, up to 30 s later."""
-ENDING_S = 3.0
-"""How long an owner that is ending may take."""
+ENDING_S = 3.0  # How long an owner that is ending may take
 DISPLACED_S = 0.5
 """From displacing an older instance's socket to the registration: it ends its stream meanwhile."""
 POLL_S = 0.1
-OWNER_S = 2.0
-"""How often another program's socket is looked at."""
+OWNER_S = 2.0  # How often another program's socket is looked at
 UNLIKE_LOOKS = 2
 """How many looks in a row must show that the kubelet has none of the devices: one may come before
 it has read the list."""
-WITHDRAWN_S = 10.0
-"""How long an empty list is served, so that the kubelet has read it."""
+WITHDRAWN_S = 10.0  # How long an empty list is served, so that the kubelet has read it
 
 
 class Registration:
-    """One resource: its endpoint, and its state with the kubelet.
-
-    Attributes:
-        is_handed_over: whether another instance is to take the socket: that is no news.
-
-    Args:
-        kubelet: path of the kubelet's socket; "" serves without registration.
-        host: tells what has the socket, if this process does not see it.
-    """
+    """One resource: its endpoint, and its state with the kubelet."""
 
     def __init__(
         self,
         content: Content,
-        kubelet: str,
+        kubelet: str,  # path of the kubelet's socket; "" serves without registration
         folder: str,
         log: Log,
         counts: Counts | None = None,
         *,
-        host: Host | None = None,
+        host: Host | None = None,  # tells what has the socket, if this process does not see it
     ) -> None:
         self._ask = host.ask if host else None
         self.reason = ""
+        # whether another instance is to take the socket: that is no news
         self.is_handed_over = False
         self.name = content.resource.name
         self._wake = asyncio.Event()
@@ -114,11 +103,9 @@ class Registration:
     def compare(self, ids: Collection[str]) -> None:
         """Notice whose devices the kubelet has; to be called every few seconds.
 
-        Another program may register this resource under another socket. While it has devices it
-        is not displaced; when the kubelet has none any more, the registration is lost.
-
-        Args:
-            ids: of the healthy devices that the kubelet has of this resource.
+        Another program may register this resource under another socket. While it has devices it is
+        not displaced; when the kubelet has none any more, the registration is lost. `ids`: of the
+        healthy devices that the kubelet has of this resource.
         """
         if self._state not in ("listed", "refused") or not self.endpoint.is_listed:
             return

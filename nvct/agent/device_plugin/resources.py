@@ -24,8 +24,7 @@ from nvct.host.model import Gpu, MigDevice
 
 GPU = f"{PREFIX}gpu"
 MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"
-SEPARATOR = "::"
-"""Between a device's UUID and the number of a replica."""
+SEPARATOR = "::"  # Between a device's UUID and the number of a replica
 DEVICES_LIMIT = 32768
 """Of a resource, at 100 bytes each: gRPC in Go, as in the kubelet, reads messages of 4 MiB."""
 PART = re.compile(r"\d+c\.")
@@ -34,25 +33,17 @@ PART = re.compile(r"\d+c\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of a resource.
+    """A device of a resource."""
 
-    Attributes:
-        id: the kubelet's; with a suffix if it is a replica.
-        index: "0", or "0:1" for a MIG device.
-        gpu: the UUID of the GPU, also of a MIG device.
-        numa: its NUMA node, None if there is none.
-        instance: the ids of GPU instance and compute instance, None for a whole GPU.
-        is_replica: whether others may use the same device.
-    """
-
-    id: str
+    id: str  # the kubelet's; with a suffix if it is a replica
     uuid: str
-    index: str
-    gpu: str
-    numa: int | None = None
+    index: str  # "0", or "0:1" for a MIG device
+    gpu: str  # the UUID of the GPU, also of a MIG device
+    numa: int | None = None  # its NUMA node, None if there is none
     paths: tuple[str, ...] = ()
+    # the ids of GPU instance and compute instance, None for a whole GPU
     instance: tuple[int, int] | None = None
-    is_replica: bool = False
+    is_replica: bool = False  # whether others may use the same device
 
     def name(self, strategy: str) -> str:
         """Return its name for runtimes and in CDI specifications, by a device id strategy."""
@@ -99,9 +90,8 @@ def without(found: Mapping[str, Resource], gpus: Collection[str]) -> dict[str, R
 def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resource], list[str]]:
     """Return the resources of a node by name, and a sentence for each device that is left out.
 
-    Raises:
-        HostError: the MIG devices do not fit the MIG strategy, or a setting names a device that
-            does not exist.
+    HostError if the MIG devices do not fit the MIG strategy, or a setting names a device that does
+    not exist.
     """
     warnings: list[str] = []
     devices: dict[str, list[Device]] = {}
@@ -248,16 +238,11 @@ def _selected(devices: Sequence[Device], rule: Replicas) -> list[Device]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The parts of an answer that do not depend on the devices of a resource.
+    """The parts of an answer that do not depend on the devices of a resource."""
 
-    Attributes:
-        control_nodes: paths of the driver's nodes that every container needs.
-        features: the CDI classes beside GPUs for which a specification exists.
-    """
-
-    control_nodes: tuple[str, ...] = ()
+    control_nodes: tuple[str, ...] = ()  # paths of the driver's nodes that every container needs
     imex_channels: tuple[int, ...] = ()
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # the CDI classes beside GPUs for which a specification exists
 
 
 async def _known() -> None:
@@ -266,29 +251,25 @@ async def _known() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What an endpoint serves; replaced as a whole.
-
-    Attributes:
-        unhealthy: the reason for each device that is not healthy, by id.
-        mode: what it shares with the DRA driver of the same agent, None without one.
-        look: looks at a driver that was replaced before a container gets devices; NvmlError while
-            it is being replaced.
-    """
+    """What an endpoint serves; replaced as a whole."""
 
     resource: Resource
     settings: Settings
     node: Node
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # the reason for each device that is not healthy, by id
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    # what it shares with the DRA driver of the same agent, None without one
     mode: ResourcesMode | None = None
+    # looks at a driver that was replaced before a container gets devices; NvmlError while it is
+    # being replaced
     look: Callable[[], Awaitable[None]] = _known
 
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
     """Return the numbers of the channels in the settings that this machine has.
 
-    Raises:
-        HostError: a channel is missing, and the settings require it.
+    HostError if a channel is missing, and the settings require it.
     """
     numbers = settings.imex_channel_ids
     if not numbers:

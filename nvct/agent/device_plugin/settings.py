@@ -20,15 +20,11 @@ ID_STRATEGIES = ("uuid", "index")
 POLICIES = ("distributed", "packed", "distinct")
 DISCOVERY = ("auto", "nvml", "tegra")
 FOLDER = "/var/lib/kubelet/device-plugins"
-VENDOR = "k8s.device-plugin.nvidia.com"
-"""Of the CDI devices that containers get."""
-CDI_GPU = f"{VENDOR}/gpu"
-"""The kind of their GPUs and MIG devices."""
-DRA_VENDOR = "k8s.gpu.nvidia.com"
-"""Same, for dynamic resource allocation."""
+VENDOR = "k8s.device-plugin.nvidia.com"  # Of the CDI devices that containers get
+CDI_GPU = f"{VENDOR}/gpu"  # The kind of their GPUs and MIG devices
+DRA_VENDOR = "k8s.gpu.nvidia.com"  # Same, for dynamic resource allocation
 SPEC_FOLDER = "/var/run/cdi"
-RECOVERY = ("auto", "never")
-"""Whether a device can become healthy again."""
+RECOVERY = ("auto", "never")  # Whether a device can become healthy again
 RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", "XID_TABLE"
 PREFLIGHT_ENV = "HEALTH_PREFLIGHT"
 

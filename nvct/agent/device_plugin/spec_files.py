@@ -27,15 +27,12 @@ MIG_MODE = "; if the GPU is in MIG mode, set mig.strategy in the chart (MIG_STRA
 class PluginFiles:
     """The plugin's specifications.
 
-    Attributes:
-        signature: changes when specifications of others do; () if none is used.
-
-    Args:
-        folder: the host's, where this process writes.
-        host_roots: where the host's root may be mounted, where this process looks.
+    `folder`: the host's, where this process writes. `host_roots`: where the host's root may be
+    mounted, where this process looks.
     """
 
     def __init__(self, folder: str, log: Log, host_roots: tuple[str, ...] = ("/",)) -> None:
+        # changes when specifications of others do; () if none is used
         self.signature: Signature = ()
         self._folder = folder
         self._log = log

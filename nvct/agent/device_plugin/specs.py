@@ -28,11 +28,7 @@ from nvct.paths import GPU_KIND
 
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
-    """Write the specifications of GPUs, IMEX channels and features.
-
-    Raises:
-        NvctError: there is no specification of the GPUs or channels.
-    """
+    """Write specifications of GPUs, channels and features; NvctError without GPUs or channels."""
     discovery = _discovery(place, request, report)
     options = _options(place, request)
     made = gpus(place, request, report)
@@ -130,15 +126,10 @@ def _host_roots(place: Place) -> tuple[tuple[str, str], ...]:
 
 
 class Published(NamedTuple):
-    """The edits that give the driver's files.
+    """The edits that give the driver's files."""
 
-    Attributes:
-        path: of the published specification, "" if none gives a view of the driver.
-        edits: its mounts, hooks and variables, {} without a path.
-    """
-
-    path: str
-    edits: ContainerEdits
+    path: str  # of the published specification, "" if none gives a view of the driver
+    edits: ContainerEdits  # its mounts, hooks and variables, {} without a path
     reason: str = ""
 
 
@@ -147,9 +138,7 @@ def published(folder: str, driver_version: str) -> Published:
 
     `nvct publish` writes a specification of the host. In layout farm, it gives the driver's files
     by one mount of a view, and one hook. The device plugin cannot make a view from its container.
-
-    Args:
-        driver_version: the loaded driver's; the view of another one is not taken.
+    `driver_version`: the loaded driver's; the view of another one is not taken.
     """
     content = registry.scan((folder,))
     reasons = [error.message for error in content.errors.values()]

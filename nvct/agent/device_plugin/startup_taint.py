@@ -39,9 +39,8 @@ class StartupTaint:
     async def run(self, listed: Callable[[], Collection[str]]) -> None:
         """Remove the taint, then do nothing until canceled.
 
-        Args:
-            listed: returns the names of the resources that the kubelet has read; empty while one
-                is not ready.
+        `listed`: returns the names of the resources that the kubelet has read; empty while one is
+        not ready.
         """
         try:
             await self._until_removed(listed)

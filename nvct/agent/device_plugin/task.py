@@ -19,8 +19,7 @@ from nvct.agent.core.program import ASKED_S
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
-from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
+from nvct.agent.device_plugin.list_strategy import AskEngine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import (
@@ -31,7 +30,7 @@ from nvct.agent.device_plugin.resources import (
     resources,
     without,
 )
-from nvct.agent.device_plugin.served import ServedResources
+from nvct.agent.device_plugin.served import Counts, ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.device_plugin.startup_taint import StartupTaint
@@ -41,7 +40,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.store import Store
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 from nvct.host import procfs
@@ -50,19 +49,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
-BROKEN_S = 2.0
-"""Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
-RETRY_S = 10.0
-"""Until the next attempt if the driver does not answer."""
-LATER = ("device_plugin.registration",)
-"""Imported when the task has something to offer."""
+BROKEN_S = 2.0  # Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs
+RETRY_S = 10.0  # Until the next attempt if the driver does not answer
+LATER = ("device_plugin.registration",)  # Imported when the task has something to offer
 
 
 def make(context: Context) -> DevicePlugin:
-    """Return the task.
-
-    The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
-    """
+    """Return the task; the agent's also starts MPS daemons, else mps-control-daemon does."""
 
     def discovery(known: Settings) -> Discovery:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
@@ -75,12 +68,10 @@ def make(context: Context) -> DevicePlugin:
             )
         )  # fmt: skip
 
-    async def ask_engine(known: Settings) -> Engine | str:
-        return await list_strategy.ask(context, discovery(known), known)
-
     return DevicePlugin(
         lambda: context.load(settings.resolve), discovery, health, context.journal,
-        starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
+        starts_mps=context.in_agent, mode=context.shared.mode,
+        ask_engine=lambda known: list_strategy.ask(context, discovery(known), known),
         taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
         store=Store(context.folder, name=served.LAST) if context.in_agent else None,
         hands_over=context.shared.hands_over,
@@ -90,11 +81,9 @@ def make(context: Context) -> DevicePlugin:
 class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
-    `reload` has it read the settings again and consider every device healthy.
-
-    Args:
-        starts_mps: whether it starts the control daemons of MPS; else another program does.
-        hands_over: begins some work and returns True if another agent serves this node next.
+    `reload` has it read the settings again and consider every device healthy. `starts_mps`:
+    whether it starts the control daemons of MPS; else another program does. `hands_over`: begins
+    some work and returns True if another agent serves this node next.
     """
 
     def __init__(
@@ -141,6 +130,9 @@ class DevicePlugin(Task):
         """Return the registrations by resource name."""
         return self._served.current
 
+    def _current(self) -> Iterable[Registration]:
+        return self.registrations.values()
+
     @property
     def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
         """Return whether the kubelet has its first list, or will not have it soon."""
@@ -182,21 +174,19 @@ class DevicePlugin(Task):
     async def run(self) -> None:
         """Serve until canceled.
 
-        Raises:
-            NvctError: at the start, the MIG devices do not fit the strategy; or, if the settings
-                say so, the driver does not answer.
+        NvctError if, at the start, the MIG devices do not fit the strategy; or, if the settings
+        say so, the driver does not answer.
         """
         works = [
             self._follow(),
             self._served.watch(),
-            self._health.run(self._watched, self._note_health),
+            self._health.run(
+                lambda: self._discovery.nvml if self.registrations and self._has_nvml else None,
+                self._note_health,
+            ),
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
-            served.watch_kubelet(
-                self._settings.kubelet_socket,
-                lambda: self.registrations.values(),  # noqa: PLW0108 - it is another one later
-                self._log,
-            ),
+            served.watch_kubelet(self._settings.kubelet_socket, self._current, self._log),
         ]
         if self._taint is not None:
             works.append(self._taint.run(self._listed))
@@ -207,7 +197,6 @@ class DevicePlugin(Task):
                 await self._served.stop()
 
     async def _follow(self) -> None:
-        """Offer what there is, again after each change."""
         self._settings, self._strategy = await self._chosen(self._settings)
         while True:
             await self._follow_machine(self._signature, self._try_offer)
@@ -234,9 +223,7 @@ class DevicePlugin(Task):
             return self._fail(error)
         self._health.set_nvml_problem("look", "")
         self._failure = None
-        if inventory.unanswered:
-            return BROKEN_S
-        return SETTLE_S if is_change else PERIOD_S
+        return BROKEN_S if inventory.unanswered else SETTLE_S if is_change else PERIOD_S
 
     async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
         choice = await list_strategy.choose(settings, self._ask_engine)
@@ -263,9 +250,8 @@ class DevicePlugin(Task):
     async def _look_again(self) -> None:
         """Write the CDI files of a driver that was replaced since, for Allocate."""
         self._discovery.nvml.check()
-        if self._settings.uses_cdi and self._loaded != procfs.driver_version(
-            self._discovery.roots
-        ):
+        loaded = procfs.driver_version(self._discovery.roots)
+        if self._settings.uses_cdi and self._loaded != loaded:
             async with self._looking:
                 await self._offer()
 
@@ -358,9 +344,6 @@ class DevicePlugin(Task):
         self._served.offer(())
         return RETRY_S
 
-    def _watched(self) -> NvmlClient | None:
-        return self._discovery.nvml if self.registrations and self._has_nvml else None
-
     def _listed(self) -> list[str]:
         """Return the names of all resources, [] unless the kubelet has read each list."""
         if self._mode is not None and self._mode.mode == DRA:
@@ -370,11 +353,11 @@ class DevicePlugin(Task):
 
     def _unhealthy(self, resource: Resource) -> dict[str, str]:
         """Return the reason for each device of a resource that is not to be given, by id."""
-        reasons = {
-            device.id: self._health.problem(device.gpu, device.instance)
+        known = {
+            device.id: reason
             for device in resource.devices.values()
+            if (reason := self._health.problem(device.gpu, device.instance))
         }
-        known = {id_: reason for id_, reason in reasons.items() if reason}
         of_mps, of_mig = self._mps.unhealthy(resource), self._mig_changes.unhealthy(resource)
         of_cdi = self._files.unhealthy(resource, self._settings)
         return {**of_mps, **of_cdi, **of_mig, **known}

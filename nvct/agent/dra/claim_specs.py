@@ -33,7 +33,7 @@ from nvct.agent.nvml.host_verbs import (
     device_name,
     metadata_name,
 )
-from nvct.errors import NvctError
+from nvct.errors import HostError, NvctError
 
 FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
@@ -76,19 +76,11 @@ class ClaimSpecs:
         Args:
             known: the devices of the node by name, whose attributes its containers may read.
         """
-        devices = tuple(
-            ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
-            for entry in claim.entries
-        )
-        if devices:
-            share = claim.share
-            call = ClaimSpec(
-                uid=claim.uid, devices=devices, mps=claim.daemon is not None,
-                shared_gpu=share.gpu if share else "",
-                memory_mib=share.share_mib if share else 0, cores=share.cores if share else 0,
-                metadata=_metadata(claim, known, self._node) if claim.has_metadata else (),
-                name=claim.name, pod_claim=claim.pod_claim,
-            )  # fmt: skip
+        if claim.entries:
+            try:
+                call = _spec(claim, known, self._node)
+            except ValueError as error:  # of one claim: the driver goes on with the others
+                raise HostError(f"claim {claim.full_name} cannot be written: {error}") from error
             await self._files.ask(call, NoneType)
 
     async def remove(self, uid: str) -> None:
@@ -100,14 +92,29 @@ class ClaimSpecs:
         await self._files.ask(KeepClaims(uids=tuple(uids)), NoneType)
 
 
-def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
-    """Return the CDI devices that give a claim's device to a container."""
+def cdi_devices(claim: Prepared, entry: Entry, requests: Iterable[str]) -> tuple[str, ...]:
+    """Return the CDI devices that give a claim's device to a container, for these requests."""
     names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
         names.append(f"{claim.uid}{OF_MPS}")
     if claim.has_metadata:
-        names += [metadata_name(claim.uid, request) for request in entry.requests]
+        names += [metadata_name(claim.uid, request) for request in requests]
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
+
+
+def _spec(claim: Prepared, known: Mapping[str, Device], node: str) -> ClaimSpec:
+    share = claim.share
+    return ClaimSpec(
+        uid=claim.uid, mps=any(map(claim.uses_mps, claim.entries)),
+        devices=tuple(
+            ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
+            for entry in claim.entries
+        ),
+        shared_gpu=share.gpu if share else "",
+        memory_mib=share.share_mib if share else 0, cores=share.cores if share else 0,
+        metadata=_metadata(claim, known, node) if claim.has_metadata else (),
+        name=claim.name, pod_claim=claim.pod_claim,
+    )  # fmt: skip
 
 
 def _metadata(

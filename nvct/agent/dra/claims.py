@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device
@@ -16,7 +16,7 @@ from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.slices import GROUP
 from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import Kind, Object
-from nvct.agent.nvml.host_verbs import UID
+from nvct.agent.nvml.host_verbs import OBJECT, UID
 from nvct.errors import HostError, RequestError
 
 TYPE_CHECKING = False
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nvct.agent.kubelet.dra_service import ClaimRef
 
 
+PERCENT = 100
 TURN_S = 180.0
 """How often the API server is asked for one of the claims that the kubelet does not name."""
 
@@ -37,6 +38,7 @@ class Allocated(NamedTuple):
         alternatives: as `requests`, with the alternative that was taken: REQUEST/ALTERNATIVE.
         consumed: how much memory in bytes each has, and of the threads in percent; None for a
             device that the scheduler gives to one claim alone.
+        shares: of a device that several claims have: the request and the id of each share.
     """
 
     device: str
@@ -44,6 +46,7 @@ class Allocated(NamedTuple):
     is_admin: bool = False
     alternatives: tuple[str, ...] = ()
     consumed: tuple[tuple[int, int] | None, ...] = (None,)
+    shares: tuple[tuple[str, str], ...] = ()
 
 
 class Doubts:
@@ -113,9 +116,13 @@ def is_allocated(claim: Object) -> bool:
 
 
 def pod_claim(claim: Object) -> str:
-    """Return how the pod calls a claim that is made of a template, "" for another claim."""
+    """Return how the pod calls a claim that is made of a template, "" for another claim.
+
+    A user can write another text than Kubernetes does on a claim of his own: that is no name.
+    """
     annotations = claim["metadata"].get("annotations") or {}
-    return str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+    name = str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
+    return name if OBJECT.fullmatch(name) else ""
 
 
 def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
@@ -131,20 +138,31 @@ def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
     )
 
 
-def _allocated(device: str, is_admin: bool, results: Iterable[Object]) -> Allocated:  # noqa: FBT001
+def _allocated(device: str, is_admin: bool, results: Sequence[Object]) -> Allocated:  # noqa: FBT001
     names = tuple(result["request"] for result in results)
     # A container names the request; which of its alternatives was taken does not matter to it.
     requests = tuple(dict.fromkeys(map(_request, names)))
     consumed = tuple(dict.fromkeys(_consumed(result) for result in results))
-    return Allocated(device, requests, is_admin, names, consumed)
+    shares = tuple(
+        (_request(result["request"]), result["shareID"])
+        for result in results
+        if "shareID" in result
+    )
+    return Allocated(device, requests, is_admin, names, consumed, shares)
 
 
 def _consumed(result: Object) -> tuple[int, int] | None:
     found = result.get("consumedCapacity") or {}
     if MEMORY not in found:
         return None
-    memory, cores = (int(quantity.parse(found.get(name, "0")) or 0) for name in (MEMORY, CORES))
-    return memory, cores
+    memory, cores = (quantity.parse(str(found.get(name, "0"))) for name in (MEMORY, CORES))
+    if memory is None or memory < MIB or cores is None or cores > PERCENT:
+        raise RequestError(
+            f"the claim has a share of {result['device']} that is none: memory {found[MEMORY]}, "
+            f"cores {found.get(CORES, 0)}",
+            hint="memory counts in MiB, and cores in percent",
+        )
+    return int(memory), int(cores)
 
 
 def entries(
@@ -182,7 +200,7 @@ def _entry(
     return Entry(
         device=device.name, uuid=device.uuid, gpu=device.gpu,
         requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
-        share_mib=memory // MIB, cores=cores,
+        share_mib=memory // MIB, cores=cores, shares=allocated.shares,
         alternatives=tuple(name for name in allocated.alternatives if "/" in name),
     )  # fmt: skip
 
@@ -191,9 +209,11 @@ def excluded(claim: Prepared, other: Prepared) -> HostError:
     """Return why a claim cannot have a device while another one has it."""
     device, share, held = claim.excluded_by(other), claim.share, other.share
     if share and held:
+        is_same = share.share_mib == held.share_mib
+        kind = "another setting of MEMORY_SHARES" if is_same else f"{held.share_mib}Mi"
         return HostError(
-            f"{device} has shares of {held.share_mib}Mi for claim {other.full_name}, and this "
-            f"claim asks for {share.share_mib}Mi",
+            f"{device} has shares of {kind} for claim {other.full_name}, and this claim asks for "
+            f"{share.share_mib}Mi",
             hint="the claim is prepared when the pods of the other shares have ended",
         )
     if held:
@@ -206,6 +226,21 @@ def excluded(claim: Prepared, other: Prepared) -> HostError:
         f"{device} is prepared for claim {other.full_name}",
         hint="the pod of that claim may still end",
     )
+
+
+def check_sum(claim: Prepared, known: Iterable[Prepared], devices: Iterable[Device]) -> None:
+    """Refuse a share with which a GPU would give more memory than it has, whoever asks for it."""
+    own = claim.share
+    if own is None:
+        return
+    held = [one.share for one in known if one.uid != claim.uid and one.share]
+    sum_mib = sum(share.memory_mib for share in (own, *held) if share.gpu == own.gpu)
+    capacity = next((one.capacity.get(MEMORY) for one in devices if one.uuid == own.gpu), None)
+    if capacity is not None and sum_mib > capacity // MIB:
+        raise HostError(
+            f"the shares of {own.device} would have {sum_mib}Mi, and it has {capacity // MIB}Mi",
+            hint="the claim is prepared when the pods of other shares have ended",
+        )
 
 
 def _request(name: str) -> str:

@@ -37,6 +37,12 @@ GPU_LOCK = "nvct-claims-{}.lock"
 HOLDER_LIMIT = 512
 """Bytes of a lock file, which says who has the lock."""
 VERSION = 1
+FIRST = (
+    "namespace", "name", "uid", "entries", "daemon", "device", "uuid", "gpu", "requests",
+    "is_admin", "place", "resource", "uuids", "limits", "percentage", "has_metadata", "pod_claim",
+)  # fmt: skip
+"""Fields of its earliest forms. Later ones are only written if they say something: the version
+before refuses those that it does not know, and one can go back to it."""
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
 LOCK_S = 30.0
@@ -54,6 +60,7 @@ class Entry:
         share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
             has the GPU alone, and if nothing limits its threads.
         alternatives: of requests that were taken, REQUEST/ALTERNATIVE.
+        shares: as `Allocated.shares`; an earlier version has not written them.
     """
 
     device: str
@@ -65,6 +72,18 @@ class Entry:
     share_mib: int = 0
     cores: int = 0
     alternatives: tuple[str, ...] = field(default=(), compare=False)
+    shares: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def answers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return the requests and the id of each share of it, "" for the id of what has none."""
+        whole: list[tuple[tuple[str, ...], str]] = [(self.requests, "")]
+        return [((name,), share) for name, share in self.shares] or whole
+
+    @property
+    def memory_mib(self) -> int:
+        """Return what all its shares have of the GPU's memory."""
+        return self.share_mib * max(1, len(self.shares))
 
     def excludes(self, other: Entry) -> bool:
         """Return whether no two claims can have these two devices at the same time."""
@@ -135,8 +154,9 @@ class Prepared:
 
     def uses_mps(self, entry: Entry) -> bool:
         """Return whether containers use one of its devices by its daemon."""
-        is_shared = self.daemon is not None and entry.uuid in self.daemon.uuids
-        return is_shared and not entry.is_admin
+        if self.daemon is None or self.daemon.time_slice:
+            return False
+        return entry.uuid in self.daemon.uuids and not entry.is_admin
 
 
 class Journal:
@@ -224,7 +244,8 @@ class Journal:
 
     def save(self, claims: Mapping[str, Prepared]) -> None:
         """Write all claims."""
-        document = {"version": VERSION, "claims": [asdict(claims[uid]) for uid in sorted(claims)]}
+        rows = [asdict(claims[uid], dict_factory=_written) for uid in sorted(claims)]
+        document = {"version": VERSION, "claims": rows}
         try:
             # On the disk: after a boot the kubelet does not prepare a claim again.
             with SharedFolder.open(self._folder) as folder:
@@ -278,8 +299,13 @@ def gpus_of(claim: Prepared) -> set[str]:
     return {entry.gpu for entry in claim.entries if not entry.is_admin}
 
 
+def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if value or name in FIRST}
+
+
 def _entry(fields: Mapping[str, Any]) -> Entry:
     place = fields.get("place")
     known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
-    alternatives = tuple(fields.get("alternatives") or ())
-    return Entry(**{**fields, **known, "alternatives": alternatives})
+    known["alternatives"] = tuple(fields.get("alternatives") or ())
+    known["shares"] = tuple((str(name), str(id_)) for name, id_ in fields.get("shares") or ())
+    return Entry(**{**fields, **known})

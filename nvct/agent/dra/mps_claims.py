@@ -49,8 +49,9 @@ class ClaimDaemons:
         while problem := (await self._ask(self._wanted)).get(name, NOT_YET):
             is_final = problem not in (NOT_YET, ENDED)
             if is_final or time.monotonic() > end:
+                what = "time slice" if daemon.time_slice else "MPS control daemon"
                 raise HostError(
-                    f"the MPS control daemon of the claim is not ready: {problem}",
+                    f"the {what} of the claim is not ready: {problem}",
                     hint="the kubelet asks again",
                 )
             await asyncio.sleep(POLL_S)

@@ -102,8 +102,9 @@ class Preparer:
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
-            PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim, e))
+            PreparedDevice(names, self._node, e.device, cdi_devices(claim, e, names), share)
             for e in claim.entries
+            for names, share in e.answers
         ]
 
     def _complain(self, ref: ClaimRef, error: NvctError) -> None:
@@ -223,7 +224,7 @@ class Preparer:
                     await self._take_from(holder, claim)
             try:
                 made = await self._make(claim)
-            except NvctError:
+            except Exception:
                 with contextlib.suppress(NvctError):  # the first error counts
                     await self._let_go(ref.uid)
                 raise
@@ -238,6 +239,7 @@ class Preparer:
             for other in known.values():
                 if other.uid != claim.uid and claim.excluded_by(other):
                     return other
+            claims.check_sum(claim, known.values(), self.devices.values())
             known[claim.uid] = claim
             self._journal.save(known)
         return None
@@ -320,8 +322,6 @@ class Preparer:
         found = claims.checked(found, ref)
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
-        for warning in filter(None, (config.warning for config in configs)):
-            self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
         before = self._journal.load().get(ref.uid)
         entries = claims.entries(devices, self.devices, self._node, before)
         used = [

@@ -34,6 +34,8 @@ TIME_SLICING, MPS = "TimeSlicing", "MPS"
 INTERVALS = ("Default", "Short", "Medium", "Long")
 CLASS = "FromClass"
 MIG = "MIG-"
+MOST = 1 << 50
+"""Bytes: no GPU has more."""
 
 
 class Config(NamedTuple):
@@ -41,14 +43,12 @@ class Config(NamedTuple):
 
     Attributes:
         requests: for which requests it is, () for all.
-        limits: of MPS, None if it does not ask for MPS.
-        warning: about a setting that has no effect, "" if there is none.
+        limits: of MPS, or the time slice; None if it asks for neither.
     """
 
     kind: str
     requests: tuple[str, ...] = ()
     limits: Limits | None = None
-    warning: str = ""
 
     def names(self, request: str) -> bool:
         """Return whether it names a request, or an alternative of one by the request."""
@@ -77,7 +77,7 @@ def daemon(
     *,
     is_mixed: bool = False,
 ) -> Daemon | None:
-    """Return the MPS control daemon that a claim asks for, None if it asks for none.
+    """Return the MPS control daemon or the time slice that a claim asks for, None without both.
 
     Args:
         used: its requests and their devices, without those of admin access.
@@ -93,8 +93,8 @@ def daemon(
     if any(entry.share_mib for _, entry in used):
         if shared:
             raise RequestError(
-                "the claim has an MPS configuration, and a share of a GPU's memory, which has the "
-                "daemon of that GPU",
+                "the claim has an MPS configuration or a time slice, and a share of a GPU's "
+                "memory, which has the daemon of that GPU",
                 hint="leave out one of them",
             )
         return _of_share({entry for _, entry in used}, is_mixed=is_mixed)
@@ -108,11 +108,11 @@ def daemon(
     limits = shared[0][0]
     if any(other != limits for other, _ in shared):
         raise RequestError(
-            "the claim has different MPS configurations, and one MPS control daemon",
+            "the claim has different configurations of MPS or time slices, and can have one",
             hint="ask for these devices by several claims",
         )
     uuids = tuple(sorted({entry.uuid for _, entry in shared}))
-    if limits._replace(multi_user=False) != NO_LIMITS:
+    if limits._replace(multi_user=False, time_slice=0) != NO_LIMITS:
         _check_limits({entry.gpu for _, entry in shared}, compute or {})
     if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
         raise RequestError(
@@ -123,6 +123,7 @@ def daemon(
         Daemon(
             resource=f"{CLAIMS}{uid}", uuids=uuids,
             limits=limits.of(uuids), percentage=limits.percentage, multi_user=limits.multi_user,
+            time_slice=limits.time_slice,
         )
     )  # fmt: skip
 
@@ -213,17 +214,13 @@ def _config(parameters: object) -> Config:
     table = sharing.get(of_strategies[strategy])
     if strategy == MPS:
         return Config(kind, limits=limits_of({} if table is None else table))
-    return Config(kind, warning="" if table is None else _warning(table))
-
-
-def _warning(table: object) -> str:
-    config = _checked(table, ("interval",), "sharing.timeSlicingConfig")
-    interval = config.get("interval", INTERVALS[0])
+    sliced = _checked({} if table is None else table, ("interval",), "sharing.timeSlicingConfig")
+    interval = sliced.get("interval")
+    interval = INTERVALS[0] if interval is None else interval
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
-    if interval == INTERVALS[0]:
-        return ""
-    return f"the time-slicing interval {interval} has no effect"
+    number = INTERVALS.index(interval)
+    return Config(kind, limits=NO_LIMITS._replace(time_slice=number) if number else None)
 
 
 class Limits(NamedTuple):
@@ -237,12 +234,14 @@ class Limits(NamedTuple):
         memory_mib: of each device; 0 sets nothing.
         of_devices: of single devices by UUID or number, instead of `memory_mib`.
         multi_user: whether clients of several users run at the same time.
+        time_slice: instead of MPS, see `Daemon`.
     """
 
     percentage: int
     memory_mib: int
     of_devices: Mapping[str, int]
     multi_user: bool = False
+    time_slice: int = 0
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
         """Return the memory in MiB by the place of the device."""
@@ -290,8 +289,8 @@ def _mib(value: object, name: str) -> int:
     number = quantity.parse(str(value)) if is_text else None
     if number is None:
         raise RequestError(f"{name} is no quantity: {value!r}", hint="such as 4Gi or 512Mi")
-    if number < MIB:
-        raise RequestError(f"{name} is {value}, less than 1Mi", hint="memory counts in whole MiB")
+    if not MIB <= number <= MOST:
+        raise RequestError(f"{name} is {value}, not 1Mi to 1Pi", hint="memory counts in whole MiB")
     return int(number) // MIB
 
 

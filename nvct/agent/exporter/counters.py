@@ -37,27 +37,20 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A line of a counter file.
-
-    Attributes:
-        field: the field that it shows, differs from the name for those of version 1.
-        reason: why it has no series; "" if it may have some.
-    """
+    """A line of a counter file."""
 
     name: str
     kind: Kind
     help: str
-    field: str
-    reason: str = ""
+    field: str  # the field that it shows, differs from the name for those of version 1
+    reason: str = ""  # why it has no series; "" if it may have some
 
 
 def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
     """Return the counters of a file, each metric once, and warnings: lines without effect.
 
-    A field that nvct does not read is no error: it is a counter with a reason.
-
-    Raises:
-        DocumentError: the file cannot be read, or a line is malformed; the message has its number.
+    A field that nvct does not read is no error: it is a counter with a reason. DocumentError, with
+    the line's number, if the file cannot be read, or a line is malformed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -99,15 +92,11 @@ def _counter(line: str, where: str) -> Counter:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How a field follows from a sample.
+    """How a field follows from a sample."""
 
-    Attributes:
-        value: a name in `sample_model.VALUES`.
-        is_float: whether DCGM has it as a floating-point number, which is written with 6 digits.
-    """
-
-    value: str
+    value: str  # a name in `sample_model.VALUES`
     divisor: int = 1
+    # whether DCGM has it as a floating-point number, which is written with 6 digits
     is_float: bool = False
 
 
@@ -126,8 +115,7 @@ COMPUTED = (XID, XID_COUNT, CLOCK_EVENTS, *LINK_RATES)
 """Metrics that do not follow from one sample alone."""
 
 FIELDS: dict[str, Field] = {}
-VERSION_1: dict[str, str] = {}
-"""The field of each name of version 1."""
+VERSION_1: dict[str, str] = {}  # The field of each name of version 1
 
 
 def _read_fields() -> None:

@@ -19,22 +19,18 @@ CLOCK_EVENTS = {
     "display_clocks": 0x100,
 }  # fmt: skip
 """The names of dcgm-exporter for nvml.h's nvmlClocksEventReason*."""
-RATED = ("nvlink_tx", "nvlink_rx")
-"""Totals of which the rate is shown."""
+RATED = ("nvlink_tx", "nvlink_rx")  # Totals of which the rate is shown
 
 
 @dataclass()
 class History:
-    """The counts since this process started.
+    """The counts since this process started."""
 
-    Attributes:
-        xids: how often each XID occurred, by instance and XID, and when last (seconds since 1970).
-        skipped: how often a GPU did not answer, by index.
-        rates: of RATED a second, between the last two samples, by the GPU's UUID.
-    """
-
+    # how often each XID occurred, by instance and XID, and when last (seconds since 1970)
     xids: dict[Instance, dict[int, tuple[int, float]]] = field(default_factory=dict)
+    # how often a GPU did not answer, by index
     skipped: dict[str, int] = field(default_factory=dict)
+    # of RATED a second, between the last two samples, by the GPU's UUID
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     _totals: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     _watch: float = 0.0
@@ -56,7 +52,10 @@ class History:
                 new = xid.count - self._seen.get(key, 0)
                 self._seen[key] = xid.count
                 if new > 0:
-                    self._add_xid((gpu.uuid, xid.gi), xid.xid, new, xid.at, now)
+                    where = gpu.uuid, xid.gi
+                    counts = self.xids.setdefault(where, {})
+                    counts[xid.xid] = (counts.get(xid.xid, (0, 0.0))[0] + new, xid.at)
+                    self._recent_xids.append((now, where, xid.xid, new))
             self._add_rates(gpu, now)
             bits = int(gpu.values.get("clock_event_reasons", 0))
             self._recent_clocks.append((now, gpu.uuid, bits))
@@ -74,11 +73,6 @@ class History:
             for name, total in totals.items()
             if now > then and total >= before.get(name, total + 1)
         }
-
-    def _add_xid(self, where: Instance, xid: int, new: int, at: float, now: float) -> None:
-        counts = self.xids.setdefault(where, {})
-        counts[xid] = (counts.get(xid, (0, 0.0))[0] + new, at)
-        self._recent_xids.append((now, where, xid, new))
 
     def last_xid(self, uuid: str, gi: int) -> int:
         """Return the last XID of a GPU instance or its whole GPU; 0 if there was none."""

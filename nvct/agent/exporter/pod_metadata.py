@@ -85,8 +85,7 @@ class SliceDevices(NodeObjects):
     """UUIDs of the devices in the ResourceSlices of one node."""
 
     lacking = "pods of claimed devices"
-    uuids: Mapping[tuple[str, str], str] = {}
-    """By pool and name."""
+    uuids: Mapping[tuple[str, str], str] = {}  # By pool and name
 
     async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
         from nvct.agent.dra import selectors, slices
@@ -114,8 +113,7 @@ class SliceDevices(NodeObjects):
 class PodMetadata(NodeObjects):
     """Labels and UIDs of the pods of one node.
 
-    Args:
-        allowed: Go's regular expressions, which find a part of a label's name; empty for all.
+    `allowed`: Go's regular expressions, which find a part of a label's name; empty for all.
     """
 
     def __init__(

@@ -50,23 +50,16 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 
 
 class PodDevices:
-    """The last answer of the kubelet.
-
-    Args:
-        wanted: None if the socket's existence decides.
-        names: further resources whose ids are devices.
-        old: whether labels have the names of dcgm-exporter's version 1.
-        virtual: whether each container that shares a device has series.
-    """
+    """The last answer of the kubelet."""
 
     def __init__(
         self,
         socket: str,
         *,
-        wanted: bool | None,
-        names: tuple[str, ...],
-        old: bool,
-        virtual: bool,
+        wanted: bool | None,  # None if the socket's existence decides
+        names: tuple[str, ...],  # further resources whose ids are devices
+        old: bool,  # whether labels have the names of dcgm-exporter's version 1
+        virtual: bool,  # whether each container that shares a device has series
         claims: bool = False,
         metadata: PodMetadata | None = None,
         slices: SliceDevices | None = None,
@@ -155,18 +148,14 @@ class PodDevices:
 def labels(
     holdings: tuple[Holding, ...],
     samples: NvmlSamples,
-    names: tuple[str, str, str],
+    names: tuple[str, str, str],  # of the labels for container, namespace and pod
     is_device: Callable[[str], bool],
     *,
     virtual: bool = False,
     claims: bool = False,
     claimed: Mapping[Claimed, str] | None = None,
 ) -> Pods:
-    """Return the labels of the containers that have a device, by UUID and id of the instance.
-
-    Args:
-        names: of the labels for container, namespace and pod.
-    """
+    """Return the labels of the containers that have a device, by UUID and id of the instance."""
     known = _devices(samples)
     found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}
     for holding in holdings:
@@ -217,10 +206,8 @@ def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
 
 
 JOBS_FILE = re.compile(r"\d+(\.\d+)?")
-JOBS_LIMIT = 1 << 20
-"""Bytes of a file; a larger one is left out."""
-JOBS = 64
-"""Of one device; each of them has a series of every metric."""
+JOBS_LIMIT = 1 << 20  # Bytes of a file; a larger one is left out
+JOBS = 64  # Of one device; each of them has a series of every metric
 JOB_LABEL = "hpc_job"
 
 

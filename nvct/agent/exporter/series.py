@@ -30,8 +30,7 @@ PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memor
 """Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
-UNKNOWN_XID = "Unknown Error"
-"""The label err_msg of an XID that NVIDIA's exporter does not know."""
+UNKNOWN_XID = "Unknown Error"  # The label err_msg of an XID that NVIDIA's exporter does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +72,14 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The data of which metrics are made.
-
-    Attributes:
-        now: seconds since 1970.
-        usages: what containers use, by their processes; None if that is not known.
-    """
+    """The data of which metrics are made."""
 
     samples: NvmlSamples
     history: History
     settings: Settings
     pods: Pods
-    now: float
+    now: float  # seconds since 1970
+    # what containers use, by their processes; None if that is not known
     usages: Sequence[Usage] | None = None
 
 
@@ -112,7 +107,10 @@ def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
             name=counter.name, help=counter.help, kind=counter.kind, samples=tuple(rows),
             fixed=is_float,
         )  # fmt: skip
-    yield _unavailable(unavailable)
+    reasons = sorted(unavailable.items())
+    counts = [(n, {"metric": metric, "reason": why}) for (metric, why), n in reasons]
+    help_text = "GPUs and MIG instances without a series of this metric, by the reason."
+    yield family("nvct_metric_unavailable", help_text, counts)
 
 
 def _by_pod(
@@ -266,9 +264,3 @@ def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[
 @functools.cache
 def _xid_texts() -> dict[int, str]:
     return faults.texts()
-
-
-def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:
-    help_text = "GPUs and MIG instances without a series of this metric, by the reason."
-    rows = [(n, {"metric": metric, "reason": why}) for (metric, why), n in sorted(reasons.items())]
-    return family("nvct_metric_unavailable", help_text, rows)

@@ -28,12 +28,7 @@ UNUSED = "Has no effect: nvct asks NVML alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings.
-
-    Attributes:
-        indices: of the GPUs that are shown; empty for all.
-        hostname: of the node, the value of a label; "" for none.
-    """
+    """The settings."""
 
     collectors: str = option(
         "/etc/dcgm-exporter/default-counters.csv",
@@ -165,8 +160,8 @@ class Settings:
     )
     enable_pprof: bool = option(False, UNUSED, env=f"{ENV}ENABLE_PPROF")
     web_systemd_socket: bool = option(False, UNUSED, env=f"{ENV}SYSTEMD_SOCKET")
-    indices: frozenset[int] = frozenset()
-    hostname: str = ""
+    indices: frozenset[int] = frozenset()  # of the GPUs that are shown; empty for all
+    hostname: str = ""  # of the node, the value of a label; "" for none
 
 
 PROGRAM = Program(

@@ -43,11 +43,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.web.guard import WebGuard
 
-FIRST_S = 1.0
-"""Between the first two samples: performance metrics (GPM) need two."""
+FIRST_S = 1.0  # Between the first two samples: performance metrics (GPM) need two
 STALE_INTERVALS = 3
-STALE_S = 10.0
-"""A sample is stale after so many intervals and seconds."""
+STALE_S = 10.0  # A sample is stale after so many intervals and seconds
 INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>\n"
 
 
@@ -124,12 +122,7 @@ class Exporter(Task):
         self._has_failed = False
 
     async def run(self) -> None:
-        """Serve until canceled.
-
-        Raises:
-            HostError: the address cannot be served.
-            SupervisorEndedError: NVML cannot be asked any more.
-        """
+        """Serve; HostError if the address can't be had, SupervisorEndedError if NVML is gone."""
         server = http.Server(self._answer, self._guard)
         host, port = http.address(self._settings.address)
         try:
@@ -142,10 +135,10 @@ class Exporter(Task):
         self._log.info(f"serving metrics on port {self.port}")
         try:
             await self._collect()
-            await self._pause(FIRST_S)
+            await until_set(self.reload, FIRST_S)
             while True:
                 await self._collect()
-                await self._pause(self._settings.interval_s)
+                await until_set(self.reload, self._settings.interval_s)
         finally:
             await server.close()
             await self._pods.close()
@@ -271,10 +264,6 @@ class Exporter(Task):
 
     def _place(self) -> Place:
         return Place(roots=Roots(), host_root=self._settings.host_root)
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait for the next sample; a reload ends the wait."""
-        await until_set(self.reload, seconds)
 
     async def _read_again(self) -> None:
         """Read the counter file, and on a reload the settings; those before stay if wrong."""

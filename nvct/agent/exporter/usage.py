@@ -25,19 +25,13 @@ NAMES = ("container", "namespace", "pod")
 
 @dataclass()
 class Usage:
-    """What one container uses of one device.
-
-    Attributes:
-        gi: id of the GPU instance, -1 for a whole GPU.
-        memory: bytes.
-        sm: per cent of the GPU's time.
-    """
+    """What one container uses of one device."""
 
     gpu: GpuSample
-    gi: int
+    gi: int  # id of the GPU instance, -1 for a whole GPU
     holder: Holder
-    memory: int | None = None
-    sm: int | None = None
+    memory: int | None = None  # bytes
+    sm: int | None = None  # per cent of the GPU's time
     processes: int = 0
 
     @property

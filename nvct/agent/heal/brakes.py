@@ -17,7 +17,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -35,6 +35,10 @@ healing is stopped."""
 OPENS = f"kubectl annotate -n {{}} lease {STOP} {STOPPED}-"
 TOGETHER_S = 600
 """Nodes that fail within this time fail together."""
+KEPT_S = 24 * 3600
+"""How long a node's failure is kept: one whose clock is wrong must not remove the others'."""
+LONGEST_S = 600.0
+"""The longest promise of a Lease's holder that is believed."""
 HOUR_S = 3600.0
 TRIES = 5
 """At a write that other nodes were ahead of, with a pause of up to PAUSE_S each."""
@@ -103,18 +107,23 @@ class Brakes:
         self._refusal, self._ask_at = "", 0.0
 
     async def take(self) -> str:
-        """Return "" once this node may heal, else why it has to wait; to be asked again."""
-        if self._renewal is not None or not self._limits.nodes:
+        """Return "" once one more GPU of this node may be healed, else why it has to wait."""
+        if not self._limits.nodes:
             return ""
         if time.monotonic() < self._ask_at:
             return self._refusal
         try:
-            self._refusal = await self._stopped() or await self._take()
+            self._refusal = await self._stopped() or await self._hold()
         except ClusterError as error:
             self._refusal = f"healing waits for the API server: {error.message}"
         pause_s = self._limits.lease_s / 10 * random.uniform(0.8, 1.2)  # noqa: S311  no secret
         self._ask_at = time.monotonic() + (pause_s if self._refusal else 0)
         return self._refusal
+
+    async def keep(self) -> None:
+        """Hold the Lease of a node that heals: another process of it may have taken it."""
+        if self._renewal is None:
+            await self.take()
 
     async def release(self) -> None:
         """Let other nodes heal, also if an earlier process took the Lease.
@@ -138,23 +147,35 @@ class Brakes:
             await asyncio.gather(self._renewal, return_exceptions=True)
             self._renewal = None
 
-    def count_reset(self, gpu: str) -> str:
+    def count_reset(self, gpus: Sequence[str]) -> str:
         """Count a reset that is about to be made; return why it must not be made, "" if it may."""
         now = time.monotonic()
+        recent = {
+            uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in self._resets().items()
+        }
+        for gpu in gpus:
+            own = recent.setdefault(gpu, [])
+            if len(own) >= self._limits.resets:
+                return f"{gpu} was reset {len(own)} times within an hour"
+            own.append(now)
+        self._store.write({"resets": {uuid: [*ats] for uuid, ats in recent.items() if ats}})
+        return self._store.problem
+
+    def uncount_reset(self, gpus: Sequence[str]) -> None:
+        """Take back the last reset of GPUs, which was not made."""
+        resets = self._resets()
+        kept = {uuid: ats[:-1] if uuid in gpus else ats for uuid, ats in resets.items()}
+        self._store.write({"resets": {uuid: [*ats] for uuid, ats in kept.items()}})
+
+    def _resets(self) -> dict[str, tuple[float, ...]]:
+        """Return when GPUs were reset in this boot, by UUID."""
         document = self._store.read()
         known = document.get("resets") if isinstance(document, dict) else {}
         try:
-            resets = typed.load(dict[str, tuple[float, ...]], known)
+            return typed.load(dict[str, tuple[float, ...]], known)
         except typed.MalformedError as error:
             self._log.warning(f"the former resets of GPUs are unknown: {error}")
-            resets = {}
-        recent = {uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in resets.items()}
-        own = recent.setdefault(gpu, [])
-        if len(own) >= self._limits.resets:
-            return f"it was reset {len(own)} times within an hour"
-        own.append(now)
-        self._store.write({"resets": {uuid: [*ats] for uuid, ats in recent.items() if ats}})
-        return self._store.problem
+            return {}
 
     async def _stopped(self) -> str:
         """Note that this node fails; return why no node begins to heal, "" if they may."""
@@ -170,8 +191,9 @@ class Brakes:
             if self._is_counted or not self._limits.stop:
                 return ""
             now = int(time.time())
-            failing = {**_recent(notes.get(FAILING, ""), now), self._node: now}
-            changed: Object = {FAILING: json.dumps(failing)}
+            known = {**_recent(notes.get(FAILING, ""), now), self._node: now}
+            failing = [node for node, at in known.items() if abs(now - at) < TOGETHER_S]
+            changed: Object = {FAILING: json.dumps(known)}
             if len(failing) >= self._limits.stop:
                 text = f"{len(failing)} nodes failed within ten minutes: {', '.join(failing)}"
                 changed = {FAILING: None, STOPPED: text}
@@ -183,8 +205,10 @@ class Brakes:
             await asyncio.sleep(random.uniform(0, PAUSE_S))  # noqa: S311  no secret
         return "other nodes fail at the same moment"
 
-    async def _take(self) -> str:
-        """Take a Lease; return why there is none, "" if this node has one."""
+    async def _hold(self) -> str:
+        """Take a Lease, if this node has none; return why there is none."""
+        if self._renewal is not None:
+            return ""
         holders = []
         for name in random.sample(self._names(), self._limits.nodes):
             lease = await self._cluster.find(LEASE, name)
@@ -212,8 +236,8 @@ class Brakes:
         if known != version:
             self._seen[name] = version, time.monotonic()
             return False
-        promised_s = lease["spec"].get("leaseDurationSeconds", self._limits.lease_s)
-        return time.monotonic() - since > float(promised_s)
+        promised_s = float(lease["spec"].get("leaseDurationSeconds") or self._limits.lease_s)
+        return time.monotonic() - since > min(promised_s, LONGEST_S)
 
     async def _renew(self, lease: Object) -> None:
         """Renew a Lease until canceled."""
@@ -259,9 +283,9 @@ def _now() -> str:
 
 
 def _recent(text: str, now: int) -> dict[str, int]:
-    """Return since when nodes fail, by name, without those of some time ago."""
+    """Return since when nodes fail, by name, without those of long ago."""
     try:
         known = typed.load(dict[str, int], json.loads(text or "{}"))
     except (ValueError, RecursionError, typed.MalformedError):
         return {}
-    return {node: at for node, at in known.items() if abs(now - at) < TOGETHER_S}
+    return {node: at for node, at in known.items() if abs(now - at) < KEPT_S}

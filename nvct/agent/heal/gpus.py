@@ -8,7 +8,7 @@ the GPU open, and resets it only if there are none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER
@@ -17,7 +17,9 @@ from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.errors import NvctError
-from nvct.mig.smi import find_gpus, reset_gpus
+from nvct.host.nvml import messages
+from nvct.mig.holders import Holder
+from nvct.mig.smi import blocking, find_gpus, reset_gpus
 
 
 class Gpus:
@@ -39,22 +41,32 @@ class Gpus:
         links = (await self._client.topology()).links if compute < OLDEST_ALONE else ()
         return reset_together(known[gpu], compute, links, groups=self.groups)
 
-    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
+    async def holders(
+        self, gpus: Sequence[str], which: Callable[[list[Holder]], list[Holder]] = blocking
+    ) -> tuple[str, ...] | None:
         """Return which processes have GPUs open, but NVML's own; None if that is not known.
 
         NVML does not describe a GPU that hangs.
+
+        Args:
+            which: returns those of them that count.
+
+        Raises:
+            NvmlError: NVML's worker is away, or the driver is let go.
         """
         self._session.begin()
 
         def look() -> tuple[str, ...]:
             found = find_gpus(self._machine.session.mig().gpus, gpus)
-            return tuple(map(str, self._machine.holders(found)))
+            return tuple(map(str, which(self._machine.holders(found))))
 
         try:
             return await asyncio.to_thread(look)
         except (SupervisorEndedError, ReleasedError):
             raise
-        except NvctError:
+        except NvctError as error:
+            if error.message.startswith(messages.WORKER_AWAY):
+                raise
             return None
 
     async def reset(self, gpus: Sequence[str]) -> None:

@@ -34,6 +34,8 @@ LEAST: Mapping[Step, str] = {
 """The level that a step needs."""
 OLDEST_ALONE = (8, 0)
 """CUDA compute capability of GPUs with NVLink that are reset alone: Ampere (nvidia-smi(1), -r)."""
+ON_SWITCHES = "SXM3"
+"""In the name of older GPUs whose NVLinks lead to NVSwitches, so that pairs have none: DGX-2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class Look:
         gpus, refusal: as a record has them; () if that is not known.
         users: what pods have of them, None if that is not known.
         holders: the processes that have them open, same.
+        unknown: why what the step needs to know is not known, "" if it is.
         outcome: of the reset: "" if it worked, else why not; None if there was none yet.
     """
 
@@ -99,6 +102,7 @@ class Look:
     refusal: str = ""
     users: tuple[str, ...] | None = None
     holders: tuple[str, ...] | None = None
+    unknown: str = ""
     outcome: str | None = None
 
 
@@ -124,15 +128,13 @@ def _quarantined(record: Record, look: Look, now: float, rules: Rules) -> Record
     if look.wait:
         return replace(record, reason=look.wait)
     if not look.gpus:
-        return record
+        return replace(record, reason=look.unknown or record.reason)
     return Record(step="evicting", since=now, gpus=look.gpus, refusal=look.refusal)
 
 
 def _evicting(record: Record, look: Look, now: float, rules: Rules) -> Record:
-    if look.users is None:
-        return record
-    if look.users:
-        reason = "; ".join(look.users)
+    if look.users is None or look.users:
+        reason = look.unknown or "; ".join(look.users or ())
         if now - record.since < rules.evict_s:
             return replace(record, reason=reason)
         return _failed(f"pods have not gone within {rules.evict_s:g} s: {reason}", now)
@@ -146,11 +148,11 @@ def _evicting(record: Record, look: Look, now: float, rules: Rules) -> Record:
 
 def _releasing(record: Record, look: Look, now: float, rules: Rules) -> Record:
     waited_s = now - record.since
-    if look.holders:
-        reason = "; ".join(look.holders)
-        if waited_s < rules.release_s:
-            return replace(record, reason=reason)
-        return _failed(f"the GPU is in use: {reason}", now)
+    if look.holders or look.unknown:
+        reason = look.unknown or f"the GPU is in use: {'; '.join(look.holders or ())}"
+        return (
+            _failed(reason, now) if waited_s >= rules.release_s else replace(record, reason=reason)
+        )
     if look.holders is None and waited_s >= rules.release_s:
         reason = f"{look.health.reason}; it is not known which processes have it open"
         return _requested("reboot", reason, now)
@@ -160,6 +162,8 @@ def _releasing(record: Record, look: Look, now: float, rules: Rules) -> Record:
 
 
 def _resetting(record: Record, look: Look, now: float) -> Record:
+    if look.unknown:  # NVML's worker has ended, perhaps before it reset anything
+        return Record(step="releasing", since=now, reason=look.unknown, gpus=record.gpus)
     if look.outcome is None:
         return record
     if look.outcome and look.holders:  # one came meanwhile
@@ -217,7 +221,7 @@ def resumed(record: Record, now: float, rules: Rules) -> Record:
     """
     if record.step in ("evicting", "releasing", "resetting"):
         return Record(step="quarantined", since=now - rules.quarantine_s, reason=record.reason)
-    return record
+    return replace(record, since=min(now, record.since))  # a file may say anything
 
 
 def reset_together(
@@ -234,7 +238,7 @@ def reset_together(
     """
     if gpu.mig_enabled:
         return (gpu.uuid,), "it is in MIG mode, and a reset would remove its MIG devices"
-    if compute == (0, 0):
+    if compute == (0, 0) or ON_SWITCHES in gpu.name:
         return (gpu.uuid,), "it is not known which GPUs have to be reset together"
     if compute >= OLDEST_ALONE:
         return (gpu.uuid,), ""

@@ -27,19 +27,22 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
 from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, Cluster, ClusterError
-from nvct.agent.kubernetes.node_pods import PodDevice, Pods
+from nvct.agent.kubernetes.node_pods import PodDevice, Pods, protection
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
-from nvct.errors import NvctError
+from nvct.errors import HostError, NvctError
 from nvct.host.faults import REMEDIES
+from nvct.mig.smi import IN_USE, blocking
 
 FILE = "heal.json"
 LOOK_S = 1.0
+SHOW_S = 60.0
+"""How often a Node that shows something is looked at: others may have changed or replaced it."""
 RETRY_S = 10.0
 """The longest pause after a look that failed."""
-PROTECTED = "nvct.dev/evict"
-"""The label of pods that are never evicted, with the value `never`."""
+IN_USE_BY_SMI = "in use"
+"""What nvidia-smi says then, in lower case: every process that has the GPU counts."""
 REASONS: Mapping[machine.Step, str] = {
     "quarantined": "GPUQuarantined",
     "evicting": "GPUEvicting",
@@ -125,6 +128,7 @@ class Healing(Task):
         self._records: dict[str, Record] = {}
         self._steps: Counter[tuple[str, str]] = Counter()
         self._shown: tuple[bool, str] | None = None
+        self._show_at = 0.0
         self._holds_brake = True  # of a process that was killed
 
     def describe(self) -> list[dict[str, object]]:
@@ -223,10 +227,22 @@ class Healing(Task):
         before = self._records.get(gpu)
         if before is None and state.state != "unhealthy":
             return
-        seen = await self._seen(health, gpu, before, state)
+        try:
+            seen = await self._seen(health, gpu, before, state)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            seen = Look(health=state, unknown=error.message)
         after = machine.step(before, seen, time.monotonic(), self._rules)
-        if after == before:
-            return
+        if after != before:
+            self._keep(health, gpu, before, after)
+        if seen.unknown:
+            raise HostError(seen.unknown)
+
+    def _keep(
+        self, health: HealthEngine, gpu: str, before: Record | None, after: Record | None
+    ) -> None:
+        """Write a change of a record to disk, before the step is taken, and tell of it."""
         self._records.pop(gpu, None)
         if after is not None:
             self._records[gpu] = after
@@ -236,7 +252,7 @@ class Healing(Task):
             {
                 other: f"it is reset together with {uuid}"
                 for uuid, record in self._records.items() if record.step in HEALING
-                for other in record.gpus if other not in self._records
+                for other in record.gpus if other != uuid
             }
         )  # fmt: skip
         if after is None or before is None or after.step != before.step:
@@ -253,7 +269,10 @@ class Healing(Task):
         text = f"{WORDS[after.step]}{reason}{remedy}"
         self._log.decided(TASK, "changed", gpu, result=text)
         is_warning = after.step in ("requested", "failed", "evicting")
-        health.note(gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning)
+        health.note(
+            gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning,
+            of_pods=after.step == "evicting",  # the others name pods and processes of all tenants
+        )  # fmt: skip
 
     async def _seen(
         self, health: HealthEngine, gpu: str, record: Record | None, state: Health
@@ -268,11 +287,11 @@ class Healing(Task):
             return replace(seen, users=await self._evicted(record.gpus))
         if record.step == "releasing":
             return replace(seen, holders=await self._gpus.holders(record.gpus))
-        return await self._reset(seen, health, gpu, record) if record.step == "resetting" else seen
+        return await self._reset(seen, health, record) if record.step == "resetting" else seen
 
-    async def _reset(self, seen: Look, health: HealthEngine, gpu: str, record: Record) -> Look:
+    async def _reset(self, seen: Look, health: HealthEngine, record: Record) -> Look:
         """Reset a GPU, and those that are reset with it, unless it was reset too often."""
-        refusal = self._brake.count_reset(gpu) if self._brake else ""
+        refusal = self._brake.count_reset(record.gpus) if self._brake else ""
         if refusal:
             return replace(seen, outcome=refusal)
         try:
@@ -280,10 +299,20 @@ class Healing(Task):
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            holders = await self._gpus.holders(record.gpus)
-            return replace(seen, outcome=error.message, holders=holders)
+            return await self._not_reset(replace(seen, outcome=error.message), record.gpus)
         health.note_reset(record.gpus)
         return replace(seen, outcome="")
+
+    async def _not_reset(self, seen: Look, gpus: tuple[str, ...]) -> Look:
+        """Learn who was in the way of a reset; then it is none that counts."""
+        refusal = seen.outcome or ""
+        holders: tuple[str, ...] | None = (refusal.partition(IN_USE)[2],)
+        if IN_USE not in refusal:
+            which = list if IN_USE_BY_SMI in refusal.lower() else blocking
+            holders = await self._gpus.holders(gpus, which)
+        if holders and self._brake is not None:
+            self._brake.uncount_reset(gpus)
+        return replace(seen, holders=holders)
 
     async def _begun(self, seen: Look, gpu: str, record: Record) -> Look:
         """Learn what else has to be reset, and take the brake, once the GPU is given up."""
@@ -294,27 +323,24 @@ class Healing(Task):
         refusal = ""
         if self._rules.allows("releasing") and seen.health.action == "reset":
             gpus, refusal = await self._gpus.together(gpu)
-        wait = await self._brake.take() if self._brake else ""
+        pods = await self._pods.devices(gpus)
+        wait = "; ".join(filter(None, map(protection, pods)))  # no Lease is kept for these
+        if not wait and self._brake is not None:
+            wait = await self._brake.take()
         self._holds_brake |= not wait
         return replace(seen, gpus=gpus, refusal=refusal, wait=wait)
 
     async def _evicted(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
-        """Evict the pods that have GPUs, and return which are still there, and why."""
-        waits: dict[tuple[str, str], str] = {}
-        for pod in await self._pods.devices(gpus):
-            name = (pod.namespace, pod.pod)
-            if name not in waits:
-                waits[name] = f"{pod}{await self._why_not_evicted(pod)}"
-        return tuple(waits.values())
+        """Evict the pods that have GPUs, or none; return which are still there, and why."""
+        found = await self._pods.devices(gpus)
+        if kept := tuple(filter(None, map(protection, found))):
+            return kept
+        pods = {(pod.namespace, pod.pod): pod for pod in found}
+        return tuple([f"{pod}{await self._why_not_evicted(pod)}" for pod in pods.values()])
 
     async def _why_not_evicted(self, pod: PodDevice) -> str:
         """Evict a pod; return why it is not, "" if it is about to end."""
-        if pod.found is None:
-            return ", and it is not known whether it may be evicted"
-        metadata = pod.found["metadata"]
-        if (metadata.get("labels") or {}).get(PROTECTED) == "never":
-            return f", and label {PROTECTED} forbids its eviction"
-        if metadata.get("deletionTimestamp"):
+        if pod.found and pod.found["metadata"].get("deletionTimestamp"):
             return ""
         try:
             await self._pods.evict([pod])
@@ -328,7 +354,7 @@ class Healing(Task):
         """Let other nodes heal once this one does not."""
         heals = any(record.step in HEALING for record in self._records.values())
         if heals and self._brake is not None:
-            await self._brake.take()  # another process of this node may have held it
+            await self._brake.keep()
         if self._holds_brake and not heals:
             if self._brake is not None:
                 await self._brake.release()
@@ -338,13 +364,16 @@ class Healing(Task):
         """Write the Node's taint and label where they differ, and ask for a reboot."""
         has_failed = bool(known) and all(each.state == "unhealthy" for each in known.values())
         request = node.worst(record.action for record in self._records.values() if record.action)
-        if self._shown == (has_failed, request):
+        wanted, shown = (has_failed, request), self._shown
+        is_nothing = wanted == (False, "")
+        if shown == wanted and (is_nothing or time.monotonic() < self._show_at):
             return
         found = await find_node(self._cluster, self._node)
         patch = node.patch(found, has_failed=has_failed, request=request)
         if patch:
             await self._cluster.merge(NODE, patch, node.MANAGER)
-        if request == "reboot" and self._rules.level == LEVELS[-1]:
+        is_new = shown is None or shown[1] != request
+        if request == "reboot" and is_new and self._rules.level == LEVELS[-1]:
             try:
                 await self._cluster.create(node.REBOOT, node.reboot(found))
             except ClusterError as error:  # without NVSentinel, the label asks alone
@@ -353,4 +382,4 @@ class Healing(Task):
             else:
                 self._log.warning(f"NVSentinel is asked to reboot {self._node}")
                 self._log.decided(TASK, "changed", self._node, result="a RebootNode was made")
-        self._shown = has_failed, request
+        self._shown, self._show_at = wanted, time.monotonic() + SHOW_S

@@ -26,8 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.nvml.sample_model import GpuCondition  # asked for after the first list
 
-WHOLE = -1
-"""In place of the id of an instance."""
+WHOLE = -1  # In place of the id of an instance
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
 """Counters that only increase until the GPU is reset or the driver loaded again, and the part of
 the last value that a value below tells of that."""
@@ -74,15 +73,12 @@ class Change:
 
 @dataclass(slots=True)
 class Board:
-    """The health of a node.
-
-    Attributes:
-        states: of all GPUs that were seen, and of the instances that had an error.
-        instances: UUIDs of MIG devices by the ids of their instances, by GPU.
-    """
+    """The health of a node."""
 
     rules: Rules
+    # of all GPUs that were seen, and of the instances that had an error
     states: dict[Key, Health] = field(default_factory=dict)
+    # UUIDs of MIG devices by the ids of their instances, by GPU
     instances: dict[str, Mapping[Instance, str]] = field(default_factory=dict)
     _application_xids: dict[Key, int] = field(default_factory=dict)
 
@@ -107,7 +103,8 @@ class Board:
             if found.instances is not None:
                 self._drop_instances(gpu, found.instances)
             changes += self._step([Key(gpu)], found.look, now)
-            changes += self._step(self._instances(gpu), _of_instance(found.look), now)
+            # The GPU has its errors, and a reset concerns both.
+            changes += self._step(self._instances(gpu), replace(found.look, faults=()), now)
         return changes
 
     def forget(self, now: float) -> list[Change]:
@@ -214,11 +211,6 @@ class Board:
                 devices = self.devices(key)
                 changes.append(Change(key=key, before=before, after=after, devices=devices))
         return changes
-
-
-def _of_instance(look: Look) -> Look:
-    """Return a GPU's look for an instance: the GPU has its errors, and a reset concerns both."""
-    return replace(look, faults=())
 
 
 def _badness(health: Health) -> tuple[int, int]:

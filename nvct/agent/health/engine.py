@@ -41,30 +41,21 @@ FindNvml: TypeAlias = Callable[[], NvmlClient | None]
 T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
-EVENTS_S = 0.5
-"""Between two questions, each of which also asks every GPU for a value."""
-SUSPECT_S = 1.2
-"""An answer takes a millisecond; without one, the devices are unhealthy."""
-TICKS = 12
-"""Parts of that wait: on a machine without CPU to spare, each of them takes longer."""
-LOOK_S = 5.0
-"""Between two looks at NVML's values while all devices are healthy."""
-LOOK_SOON_S = 1.0
-"""The same while one is not, or after an XID."""
+EVENTS_S = 0.5  # Between two questions, each of which also asks every GPU for a value
+SUSPECT_S = 1.2  # An answer takes a millisecond; without one, the devices are unhealthy
+TICKS = 12  # Parts of that wait: on a machine without CPU to spare, each of them takes longer
+LOOK_S = 5.0  # Between two looks at NVML's values while all devices are healthy
+LOOK_SOON_S = 1.0  # The same while one is not, or after an XID
 PREFIX = "nvct_health"
 TASK = "health"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class User:
-    """A task that offers devices.
+    """A task that offers devices."""
 
-    Attributes:
-        nvml: returns the client, None while the task has nothing to watch.
-        changed: called with changes of devices; with none if it is NVML that answers or does not.
-    """
-
-    nvml: FindNvml
+    nvml: FindNvml  # returns the client, None while the task has nothing to watch
+    # called with changes of devices; with none if it is NVML that answers or does not
     changed: Changed
 
 
@@ -143,10 +134,12 @@ class HealthEngine:
         self._were_reset.update(gpus)
         self._look_at = 0.0
 
-    def note(self, gpu: str, reason: str, message: str, *, is_warning: bool) -> None:
-        """Add a notice about a GPU, which becomes a line of the log and an Event."""
+    def note(
+        self, gpu: str, reason: str, message: str, *, is_warning: bool, of_pods: bool
+    ) -> None:
+        """Add a notice about a GPU: a line of the log, an Event of the Node or its pods, too."""
         (self._log.warning if is_warning else self._log.info)(message)
-        devices = self._board.devices(Key(gpu))
+        devices = self._board.devices(Key(gpu)) if of_pods else ()
         self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
         self._save()
 
@@ -204,8 +197,7 @@ class HealthEngine:
     async def run(self, nvml: FindNvml, changed: Changed) -> None:
         """Watch until canceled. Several tasks may call this; one call at a time watches for all.
 
-        Raises:
-            SupervisorEndedError: NVML cannot be asked any more.
+        SupervisorEndedError if NVML cannot be asked any more.
         """
         user = User(nvml, changed)
         self._users.append(user)

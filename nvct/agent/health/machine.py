@@ -14,10 +14,8 @@ from nvct.host.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")
-OFFERED = ("healthy", "suspect")
-"""The states in which pods can have the device."""
-FLAPPING = "flapping"
-"""The first word of the reason of a device that came back too often."""
+OFFERED = ("healthy", "suspect")  # The states in which pods can have the device
+FLAPPING = "flapping"  # The first word of the reason of a device that came back too often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +39,17 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The state of a device.
-
-    Attributes:
-        action: that the fault asks for; "" for a healthy device.
-        reason: a sentence; "" for a healthy device.
-        seen: how many looks in a row have found the fault of a suspect.
-        must_reset: only a reset ends the fault: an XID reports an error, and not its end.
-        asked: whether the driver has asked for a recovery since the fault.
-        returns: when the device came back, the last ones.
-    """
+    """The state of a device."""
 
     state: State = "healthy"
-    action: Action | Literal[""] = ""
-    reason: str = ""
+    action: Action | Literal[""] = ""  # that the fault asks for; "" for a healthy device
+    reason: str = ""  # a sentence; "" for a healthy device
     since: float = 0.0
-    seen: int = 0
+    seen: int = 0  # how many looks in a row have found the fault of a suspect
+    # only a reset ends the fault: an XID reports an error, and not its end
     must_reset: bool = False
-    asked: bool = False
-    returns: tuple[float, ...] = ()
+    asked: bool = False  # whether the driver has asked for a recovery since the fault
+    returns: tuple[float, ...] = ()  # when the device came back, the last ones
 
     @property
     def is_offered(self) -> bool:
@@ -76,16 +66,11 @@ class Xid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The device was looked at.
-
-    Attributes:
-        asks: whether the driver asks for a recovery.
-        was_reset: whether the device was reset since the look before.
-    """
+    """The device was looked at."""
 
     faults: tuple[Fault, ...] = ()
-    asks: bool = False
-    was_reset: bool = False
+    asks: bool = False  # whether the driver asks for a recovery
+    was_reset: bool = False  # whether the device was reset since the look before
 
 
 @dataclass(frozen=True, slots=True)

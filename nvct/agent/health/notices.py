@@ -15,30 +15,20 @@ from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
 from nvct.oci.jsontext import Json
 
-LIMIT = 50
-"""Notices that are kept."""
-AGAIN_S = 60.0
-"""The same sentence about the same device is not repeated before."""
+LIMIT = 50  # Notices that are kept
+AGAIN_S = 60.0  # The same sentence about the same device is not repeated before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that happened to a device.
+    """Something that happened to a device."""
 
-    Attributes:
-        number: increases by one with each notice of this boot.
-        at: in seconds since 1970.
-        reason: a word as Kubernetes has it in Events.
-        is_warning: whether somebody has to do something.
-        devices: the UUIDs of GPU and MIG devices concerned.
-    """
-
-    number: int
-    at: float
-    reason: str
+    number: int  # increases by one with each notice of this boot
+    at: float  # in seconds since 1970
+    reason: str  # a word as Kubernetes has it in Events
     message: str
-    is_warning: bool
-    devices: tuple[str, ...] = ()
+    is_warning: bool  # whether somebody has to do something
+    devices: tuple[str, ...] = ()  # the UUIDs of GPU and MIG devices concerned
 
     def describe(self) -> dict[str, Json]:
         """Return the notice as /status shows it."""

@@ -28,8 +28,7 @@ Effect = Literal["withhold", "warn", "ignore"]
 Values: TypeAlias = Mapping[str, float]
 
 DEFAULT = "default"
-AGAIN_S = 30.0
-"""Until a GPU with findings is asked again."""
+AGAIN_S = 30.0  # Until a GPU with findings is asked again
 PENDING = "it is not checked yet (preflight)"
 SLOWDOWNS = {0x8: "hardware slowdown", 0x40: "too hot", 0x80: "power brake"}
 """nvml.h, nvmlClocksEventReason*: those that halve the clocks at least. `hardware slowdown` is set
@@ -38,15 +37,11 @@ with each of the others."""
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked for, and what it does to the GPU.
-
-    Attributes:
-        action: what ends the finding, for a GPU that is withheld.
-        look: returns a sentence about the values, "" if they are as they should be.
-    """
+    """What is looked for, and what it does to the GPU."""
 
     effect: Effect
-    action: Action
+    action: Action  # what ends the finding, for a GPU that is withheld
+    # returns a sentence about the values, "" if they are as they should be
     look: Callable[[Values], str]
 
 
@@ -119,8 +114,7 @@ CHECKS: Mapping[str, Check] = {
 def effects(text: str) -> dict[str, Effect]:
     """Return the effect of each check: `default`, or with changes as `pcie-width=warn`.
 
-    Raises:
-        UsageError: there is no such check or effect.
+    UsageError if there is no such check or effect.
     """
     known = {name: check.effect for name, check in CHECKS.items()}
     for word in (word.strip() for word in text.split(",")):

@@ -55,16 +55,14 @@ def resolve(
 ) -> Settings:
     """Return the settings.
 
+    UsageError if a value is malformed; DocumentError if the file is.
+
     Args:
         recovery: auto, or never: as NVIDIA's device plugin.
         probation: seconds; "" for the default.
         table: a file of XIDs; "" for none.
         env: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS.
         preflight: the effects of its checks; none, or "".
-
-    Raises:
-        UsageError: a value is malformed.
-        DocumentError: the file is.
     """
     if recovery not in RECOVERY:
         choices = ", ".join(RECOVERY)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 
 from nvct.errors import NvctError
+from nvct.host import procfs
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.oci.jsontext import Json
 
 NAME = "health.json"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-LIMIT = 1 << 20
-"""Bytes; a node of 16 GPUs with 7 instances each needs 30 KB."""
+LIMIT = 1 << 20  # Bytes; a node of 16 GPUs with 7 instances each needs 30 KB
 
 
 class Store:
@@ -25,7 +25,7 @@ class Store:
     def __init__(self, folder: str, boot_id: str = BOOT_ID, name: str = NAME) -> None:
         self.problem = ""
         self._folder, self._name = folder, name
-        self._boot = _line(boot_id)
+        self._boot = (procfs.read_text(boot_id) or "").strip()
 
     def read(self) -> Json:
         """Return what was written in this boot, None if there is nothing."""
@@ -50,11 +50,3 @@ class Store:
             self.problem = error.message
         else:
             self.problem = ""
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""

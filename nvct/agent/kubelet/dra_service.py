@@ -25,12 +25,9 @@ VERSIONS = ("v1", "v1beta1")
 TYPE = "DRAPlugin"
 HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
-NVCT = "nvct.DRAPlugin"
-"""A service of nvct's drivers alone, by which they know each other."""
-HEALTH_S = 1.0
-"""How often the health of devices is compared with what the kubelet knows."""
-BELIEVED_S = 30
-"""How long the kubelet believes it; it is sent again before."""
+NVCT = "nvct.DRAPlugin"  # A service of nvct's drivers alone, by which they know each other
+HEALTH_S = 1.0  # How often the health of devices is compared with what the kubelet knows
+BELIEVED_S = 30  # How long the kubelet believes it; it is sent again before
 
 
 class ClaimRef(NamedTuple):
@@ -42,17 +39,13 @@ class ClaimRef(NamedTuple):
 
 
 class PreparedDevice(NamedTuple):
-    """A device of a claim that containers can have.
+    """A device of a claim that containers can have."""
 
-    Attributes:
-        requests: names of the claim's requests that it is for.
-        cdi: the CDI devices that give it to a container.
-    """
-
-    requests: tuple[str, ...]
+    requests: tuple[str, ...]  # names of the claim's requests that it is for
     pool: str
     device: str
-    cdi: tuple[str, ...]
+    cdi: tuple[str, ...]  # the CDI devices that give it to a container
+    share: str = ""  # the id of a share of it, "" if one claim has all of it
 
 
 class Driver(Protocol):
@@ -83,8 +76,7 @@ def service_name(version: str) -> str:
 def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
-    Args:
-        endpoint: path of its socket, as the kubelet knows it.
+    `endpoint`: path of its socket, as the kubelet knows it.
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),
@@ -129,7 +121,7 @@ def _claims(driver: Driver) -> dict[str, Handler]:
             for one in devices or ():
                 answer.devices.add(
                     request_names=one.requests, pool_name=one.pool, device_name=one.device,
-                    cdi_device_ids=one.cdi,
+                    cdi_device_ids=one.cdi, share_id=one.share or None,
                 )  # fmt: skip
         return response
 

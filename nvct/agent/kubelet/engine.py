@@ -23,8 +23,7 @@ from nvct.agent.kubelet import kubelet_pb2 as api
 M = TypeVar("M", bound=Message)
 
 SERVICE = "/runtime.v1.RuntimeService/"
-LIMIT_S = 1.5
-"""Of a request."""
+LIMIT_S = 1.5  # Of a request
 
 
 def ask(socket: str) -> dict[str, str]:

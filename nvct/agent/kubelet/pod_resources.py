@@ -28,19 +28,14 @@ SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 VERSIONS = ("v1", "v1alpha1")
 """v1alpha1 alone is served before Kubernetes 1.20; the messages are the same."""
 TIMEOUT_S = 5.0
-LIMIT = 64 << 20
-"""Bytes of an answer, of a node with very many pods."""
-REPLICA = "::"
-"""Between a device's UUID and the number of a replica."""
+LIMIT = 64 << 20  # Bytes of an answer, of a node with very many pods
+REPLICA = "::"  # Between a device's UUID and the number of a replica
 DRA_DRIVER = "gpu.nvidia.com"
-JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
-"""Of nvct's driver, in the kubelet's folder."""
-JOURNAL_LIMIT = 16 << 20
-"""Bytes, as those of `nvct.agent.dra.journal`."""
+JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"  # Of nvct's driver, in the kubelet's folder
+JOURNAL_LIMIT = 16 << 20  # Bytes, as those of `nvct.agent.dra.journal`
 Claimed: TypeAlias = tuple[str, str, str]
 """Namespace and name of a claim, and the device's name in its pool."""
-RECONNECT_MS = 1000
-"""The longest pause between attempts to connect; gRPC's is two minutes."""
+RECONNECT_MS = 1000  # The longest pause between attempts to connect; gRPC's is two minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +49,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The devices of one resource that a container has.
-
-    Attributes:
-        resource: its name; the driver's for a claim.
-        devices: their ids; the name in the pool for a claim.
-        claim: None for the devices of a device plugin.
-    """
+    """The devices of one resource that a container has."""
 
     namespace: str
     pod: str
     container: str
-    resource: str
-    devices: tuple[str, ...]
-    claim: Claim | None = None
+    resource: str  # its name; the driver's for a claim
+    devices: tuple[str, ...]  # their ids; the name in the pool for a claim
+    claim: Claim | None = None  # None for the devices of a device plugin
 
 
 def uuid_of(id_: str) -> str:
@@ -192,10 +181,14 @@ def journal_beside(socket: str) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
 
 
-def claimed(journal: str) -> dict[Claimed, str]:
+def claimed(journal: str, *, or_gpu: bool = False) -> dict[Claimed, str]:
     """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
 
     A journal that is malformed is the driver's to tell.
+
+    Args:
+        or_gpu: for MIG devices that were made for a claim, which have no UUID there, that of the
+            GPU.
     """
     try:
         folder, name = split(journal)
@@ -203,6 +196,7 @@ def claimed(journal: str) -> dict[Claimed, str]:
             claims = json.loads(opened.read(name, JOURNAL_LIMIT))["claims"]
         return {
             (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
+            or (entry["gpu"] if or_gpu else "")
             for claim in claims
             for entry in claim["entries"]
         }

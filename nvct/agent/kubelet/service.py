@@ -27,8 +27,7 @@ Server: TypeAlias = grpc.aio.Server
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
 REGISTER = f"/{VERSION}.Registration/Register"
-NVCT = "nvct.DevicePlugin"
-"""A service of nvct's plugins alone, by which they know each other."""
+NVCT = "nvct.DevicePlugin"  # A service of nvct's plugins alone, by which they know each other
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 DIAL_S = 5.0
 IDENTIFY_S = 1.0

@@ -52,8 +52,7 @@ class Sockets:
     ) -> None:
         """Serve on new sockets, by a server that `make` binds to some paths.
 
-        Raises:
-            OSError: a socket cannot be made, or one is there that may not be replaced.
+        OSError if a socket cannot be made, or one is there that may not be replaced.
         """
         await self.stop()
         folders = [os.path.dirname(path) for path in self.paths]
@@ -77,10 +76,7 @@ class Sockets:
             raise OSError(f"no socket can be made in {folders[0]}") from error
 
     async def stop(self) -> None:
-        """End the server; remove the sockets that are still ours, the last one first.
-
-        Those in a folder that is read-only stay.
-        """
+        """End the server, and remove the sockets that are still ours, as far as we may."""
         for path in reversed(self._files):
             if _file(path) == self._files[path]:
                 with contextlib.suppress(OSError):

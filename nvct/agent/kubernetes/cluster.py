@@ -32,13 +32,10 @@ Object: TypeAlias = dict[str, Any]
 sys.modules.setdefault("h2", None)  # type: ignore[arg-type]
 """HTTP/2, 1.4 MB: the client imports it if it can, and no request here uses it."""
 TIMEOUT_S = 10.0
-WATCH_S = 300.0
-"""How long one watch lasts."""
-CHUNK = 500
-"""Objects of one answer to a list."""
+WATCH_S = 300.0  # How long one watch lasts
+CHUNK = 500  # Objects of one answer to a list
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 401, 403, 404, 409
-USER = re.compile(r'User "([^"]+)"')
-"""In the API server's message of status 403."""
+USER = re.compile(r'User "([^"]+)"')  # In the API server's message of status 403
 ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)")
 
 
@@ -140,10 +137,7 @@ class Cluster:
         """Apply an object on the server's side, and return what it is then.
 
         Keys that the manager applied before and leaves out now are removed. Those of the manifest
-        are taken over from other managers.
-
-        Args:
-            part: status, or all but that.
+        are taken over from other managers. `part`: status, or all but that.
         """
         return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
@@ -160,8 +154,7 @@ class Cluster:
     async def evict(self, namespace: str, name: str, uid: str = "") -> None:
         """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it.
 
-        Args:
-            uid: if given, a pod of another uid is not evicted: status 409.
+        `uid`: if given, a pod of another uid is not evicted: status 409.
         """
         resource: Any = _eviction()
         manifest: Object = {"metadata": {"name": name, "namespace": namespace}}
@@ -275,8 +268,7 @@ class Cluster:
 def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
     """Return the cluster of a kubeconfig file, or that of this pod's service account.
 
-    Raises:
-        ClusterError: there is neither, or the file is malformed.
+    ClusterError if there is neither, or the file is malformed.
     """
     try:
         if kubeconfig:

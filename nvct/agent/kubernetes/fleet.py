@@ -38,29 +38,22 @@ NAME, MARK = "app.kubernetes.io/name", "nvct.dev/policy"
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
-SILENT = timedelta(minutes=30)
-"""Three heartbeats of the condition: an older one is not believed."""
+SILENT = timedelta(minutes=30)  # Three heartbeats of the condition: an older one is not believed
 UNKNOWN = "Unknown"
 
 
 class GpuNode(NamedTuple):
-    """A node with GPUs, or with a pod of the agent.
-
-    Attributes:
-        gpus: allocatable devices by resource, and those of DRA by driver and type; including those
-            that pods have.
-        agent: of the agent's pod: Ready, NotReady, or "" if there is none.
-        ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
-        reason: why the agent is not ready, or the message of the condition if it is not True.
-    """
+    """A node with GPUs, or with a pod of the agent."""
 
     name: str
+    # allocatable devices by resource, and those of DRA by driver and type; including those that
+    # pods have
     gpus: dict[str, int]
     driver: str
     product: str
-    agent: str
-    ready: str
-    reason: str
+    agent: str  # of the agent's pod: Ready, NotReady, or "" if there is none
+    ready: str  # whether pods can have the GPUs, as the condition nvct.dev/GPUReady says
+    reason: str  # why the agent is not ready, or the message of the condition if it is not True
 
 
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
@@ -143,9 +136,8 @@ def gpu_node(
 ) -> GpuNode:
     """Return a node as it is shown.
 
-    Args:
-        reasons: the latest warning by the name of a pod.
-        worker: the pod of installer and worker on it, whose failure is the agent's.
+    `reasons`: the latest warning by the name of a pod. `worker`: the pod of installer and worker
+    on it, whose failure is the agent's.
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}
@@ -208,11 +200,8 @@ async def wait(
 ) -> None:
     """Wait until a DaemonSet is ready on all nodes, then its init containers' messages.
 
-    An API server that does not answer is asked again.
-
-    Raises:
-        ClusterError: there is no such DaemonSet, or it may not be read.
-        HostError: it is not ready in time.
+    An API server that does not answer is asked again. ClusterError if there is no such DaemonSet,
+    or it may not be read; HostError if it is not ready in time.
     """
     end = time.monotonic() + timeout_s
     last: Progress | None = None

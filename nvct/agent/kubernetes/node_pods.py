@@ -23,6 +23,12 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.model import NvmlReport
 
 ENDED = ("Succeeded", "Failed")
+NUMBERED = ("nvidia.com/gpu", "nvidia.com/mig-")
+"""The beginnings of resources whose ids may be a GPU's index."""
+PROTECTED = "nvct.dev/evict"
+"""The label of pods that are never evicted, with the value `never`."""
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of what stands for a static pod: the kubelet would make it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,7 @@ class PodDevice:
 class Pods:
     """The pods of this node that have devices.
 
-    Args:
-        node: its name: a pod of the same name that runs elsewhere by now is another one.
+    `node`: its name: a pod of the same name that runs elsewhere by now is another one.
     """
 
     def __init__(
@@ -61,17 +66,15 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
-        Args:
-            gpus: only these, by UUID.
-
-        Raises:
-            HostError, NvmlError: the kubelet or NVML does not answer.
+        `gpus`: only these, by UUID; that there is no kubelet is an error then. HostError or
+        NvmlError if the kubelet or NVML does not answer.
         """
-        if not self._kubelet.is_there():
+        if gpus is None and not self._kubelet.is_there():
             return []
         holdings = await self._kubelet.holdings(with_claims=True)
-        of_claims = claimed(self._journal) if any(each.claim for each in holdings) else {}
-        found = devices(holdings, await self._nvml.report(), of_claims)
+        has_claims = any(each.claim for each in holdings)
+        of_claims = claimed(self._journal, or_gpu=gpus is not None) if has_claims else {}
+        found = devices(holdings, await self._nvml.report(), of_claims, gpus or ())
         found = [each for each in found if gpus is None or each.gpu in gpus]
         names = {(each.namespace, each.pod) for each in found}
         pods = {name: await self._find(*name) for name in names}
@@ -83,6 +86,9 @@ class Pods:
 
     async def evict(self, pods: Iterable[PodDevice]) -> None:
         """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
+        pods = tuple(pods)
+        for why in filter(None, (protection(each) for each in pods if each.found)):
+            raise ClusterError(why)
         uids = {
             (each.namespace, each.pod): each.found["metadata"].get("uid", "") if each.found else ""
             for each in pods
@@ -109,26 +115,52 @@ class Pods:
 
 
 def devices(
-    holdings: Iterable[Holding], report: NvmlReport, of_claims: Mapping[Claimed, str] | None = None
+    holdings: Iterable[Holding],
+    report: NvmlReport,
+    of_claims: Mapping[Claimed, str] | None = None,
+    lost: Iterable[str] = (),
 ) -> list[PodDevice]:
-    """Return the devices that containers have, of the GPUs of a report, by any form of an id."""
+    """Return the devices that containers have, by any form of an id.
+
+    A number is one of a GPU in NVIDIA's resources alone: plugins of others have such ids, too.
+
+    Args:
+        lost: UUIDs of GPUs that NVML may not report any more.
+    """
     known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
+    known |= {uuid: (uuid, None, uuid) for uuid in lost}
+    numbered: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
     for gpu in report.gpus:
-        known[gpu.uuid] = known[str(gpu.index)] = gpu.uuid, None, gpu.uuid
+        known[gpu.uuid] = numbered[str(gpu.index)] = gpu.uuid, None, gpu.uuid
         for mig in gpu.mig:
             device = gpu.uuid, (mig.gi, mig.ci), mig.uuid
-            known[mig.uuid] = known[f"{gpu.index}:{mig.index}"] = device
+            known[mig.uuid] = numbered[f"{gpu.index}:{mig.index}"] = device
     found = []
     for holding in holdings:
         for id_ in holding.devices:
             if holding.claim:
                 claim = (holding.claim.namespace, holding.claim.name, id_)
                 id_ = (of_claims or {}).get(claim, "")
-            entry = known.get(uuid_of(id_))
+            forms = numbered | known if holding.resource.startswith(NUMBERED) else known
+            entry = forms.get(uuid_of(id_))
             if entry is not None:
                 gpu_uuid, instance, uuid = entry
                 found.append(PodDevice(holding.namespace, holding.pod, gpu_uuid, instance, uuid))
     return list(dict.fromkeys(found))
+
+
+def protection(pod: PodDevice) -> str:
+    """Return why a pod must not be evicted, "" if it may be."""
+    if pod.found is None:
+        return f"{pod}, and it is not known whether it may be evicted"
+    metadata = pod.found["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return ""
+    if (metadata.get("labels") or {}).get(PROTECTED) == "never":
+        return f"{pod}, and label {PROTECTED} forbids its eviction"
+    if MIRROR in (metadata.get("annotations") or {}):
+        return f"{pod}, and it is a static pod, which no eviction ends"
+    return ""
 
 
 def sentence(items: Sequence[object], limit: int = 4) -> str:

@@ -38,9 +38,8 @@ async def follow(
 ) -> NoReturn:
     """Report a Node as it is now, and after each change, until canceled.
 
-    Args:
-        see: takes the Node, None if it is deleted; an error that it raises is reported, too.
-        complain: takes the reason why the Node cannot be watched now.
+    `see`: takes the Node, None if it is deleted; an error that it raises is reported, too.
+    `complain`: takes the reason why the Node cannot be watched now.
     """
     backoff = Backoff(30.0, spread=(1, 2))
     while True:

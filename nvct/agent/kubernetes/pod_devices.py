@@ -49,9 +49,8 @@ class Seen:
 async def read(cluster: Cluster, namespace: str, name: str) -> Seen:
     """Ask the API server about a pod.
 
-    Raises:
-        UsageError: there is no such pod.
-        ClusterError: the API server does not answer, or the pod may not be read.
+    UsageError if there is no such pod; ClusterError if the API server does not answer, or the pod
+    may not be read.
     """
     pod = await cluster.find(POD, name, namespace)
     if pod is None:

@@ -33,8 +33,7 @@ DEPLOYED = (
     "gpu-feature-discovery", "node-status-exporter", "operator-validator",
 )  # fmt: skip
 """What the GPU operator runs on a node with GPUs for containers."""
-MIG_MANAGER = "mig-manager"
-"""It runs there if a GPU has a MIG mode."""
+MIG_MANAGER = "mig-manager"  # It runs there if a GPU has a MIG mode
 
 
 def labels(
@@ -42,8 +41,7 @@ def labels(
 ) -> tuple[Labels, list[str]]:
     """Return the labels of a node, with one of the time (Unix seconds) if any, and warnings.
 
-    Raises:
-        HostError: the settings do not fit the machine.
+    HostError if the settings do not fit the machine.
     """
     labels: Labels = {}
     warnings = []

@@ -13,8 +13,7 @@ from typing import Any
 
 LIBRARY = "libcuda.so.1"
 NAME_LENGTH = 96
-MAJOR, MINOR = 75, 76
-"""cuda.h, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*."""
+MAJOR, MINOR = 75, 76  # cuda.h, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 MIB = 1 << 20
 
 

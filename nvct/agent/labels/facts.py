@@ -19,61 +19,43 @@ Labels: TypeAlias = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigFacts:
-    """A MIG device.
+    """A MIG device."""
 
-    Attributes:
-        profile: e.g. 1g.10gb+me.
-        size: None if NVML does not report it.
-    """
-
-    profile: str
-    size: MigAttributes | None = None
+    profile: str  # e.g. 1g.10gb+me
+    size: MigAttributes | None = None  # None if NVML does not report it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """A GPU.
-
-    Attributes:
-        memory_mib: None if NVML does not report it; bytes if the GPU is passed through.
-        compute: the CUDA compute capability; (0, 0) if NVML does not report it, and (-1, -1) if
-            the GPU is passed through.
-        mig_capable: whether it has a MIG mode; mig_enabled: whether that is on.
-        pci_class: e.g. 0x030200, "" if unknown.
-        clique: of the NVLink fabric, "" if it is in none.
-    """
+    """A GPU."""
 
     model: str
+    # None if NVML does not report it; bytes if the GPU is passed through
     memory_mib: int | None = None
+    # the CUDA compute capability; (0, 0) if NVML does not report it, and (-1, -1) if the GPU is
+    # passed through
     compute: tuple[int, int] = (0, 0)
     ecc: bool | None = None
-    mig_capable: bool = False
+    mig_capable: bool = False  # whether it has a MIG mode; mig_enabled: whether that is on
     mig_enabled: bool = False
     mig: tuple[MigFacts, ...] = ()
-    pci_class: str = ""
-    clique: str = ""
+    pci_class: str = ""  # e.g. 0x030200, "" if unknown
+    clique: str = ""  # of the NVLink fabric, "" if it is in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A node.
-
-    Attributes:
-        gpus: in NVML's order; empty if there is no driver.
-        machine: the product name of the machine; "" if unknown.
-        host_drivers: of vGPUs; None if that is unknown.
-    """
+    """A node."""
 
     driver_version: str = ""
     cuda_version: str = ""
-    gpus: tuple[GpuFacts, ...] = ()
-    machine: str = ""
-    host_drivers: tuple[HostDriver, ...] | None = ()
+    gpus: tuple[GpuFacts, ...] = ()  # in NVML's order; empty if there is no driver
+    machine: str = ""  # the product name of the machine; "" if unknown
+    host_drivers: tuple[HostDriver, ...] | None = ()  # of vGPUs; None if that is unknown
     has_nvidia_device: bool = False
 
 
-LIMIT = 63
-"""Characters of a value, and of the part of a key after the slash."""
+LIMIT = 63  # Characters of a value, and of the part of a key after the slash
 PREFIX_LIMIT = 253
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

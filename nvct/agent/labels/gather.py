@@ -35,8 +35,7 @@ async def with_gpus(
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node with a driver, and warnings.
 
-    Raises:
-        DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
+    DriverNotFoundError or NvmlError if there is no driver, or it does not answer.
     """
     roots = discovery.roots
     inventory = await discovery.inventory()
@@ -173,8 +172,7 @@ def _lower_text(path: str) -> str:
 
 CUDA_PROBE = ("-I", "-m", "nvct.agent.labels.cuda_probe")
 PROBE_S = 30.0
-KILL_S = 2.0
-"""How long a process may live after SIGKILL; one that waits in the kernel does."""
+KILL_S = 2.0  # How long a process may live after SIGKILL; one that waits in the kernel does
 
 
 async def facts_of_tegra() -> Facts:

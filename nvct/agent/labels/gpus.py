@@ -15,20 +15,17 @@ from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
 
 GPU = f"{PREFIX}gpu"
-LONGEST = ".compute.major"
-"""The longest suffix of a model's labels."""
+LONGEST = ".compute.major"  # The longest suffix of a model's labels
 FAMILIES = {
     1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper",
     10: "blackwell", 11: "blackwell", 12: "blackwell", 13: "rubin",
 }  # fmt: skip
 """By the major number of the compute capability; 11, Thor, is unknown to NVIDIA's program."""
-GRAPHICS, COMPUTE = "0x030000", "0x030200"
-"""PCI classes: VGA controller, 3D controller (pci.ids)."""
+GRAPHICS, COMPUTE = "0x030000", "0x030200"  # PCI classes: VGA controller, 3D controller (pci.ids)
 MODES = {GRAPHICS: "graphics", COMPUTE: "compute"}
 UNKNOWN = "unknown"
 NONE = "none"
-SHARED = "SHARED"
-"""Appended to the product of a shared resource that keeps its name."""
+SHARED = "SHARED"  # Appended to the product of a shared resource that keeps its name
 
 
 def labels(facts: Facts, settings: Settings) -> Labels:
@@ -57,10 +54,7 @@ def models(facts: Facts, settings: Settings) -> Labels:
 
 
 def of_model(key: str, gpus: list[GpuFacts], settings: Settings) -> Labels:
-    """Return the labels of the GPUs of one model.
-
-    A GPU in MIG mode is no whole GPU: its labels count if there is no other one.
-    """
+    """Return the labels of one model's GPUs; those in MIG mode count if there are no others."""
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     gpu = (whole or gpus)[0]
     resource = name_of(gpu.model, settings.gpu_names) or GPU

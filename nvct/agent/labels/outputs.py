@@ -13,7 +13,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.facts import Labels
 from nvct.agent.labels.settings import Settings
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.linux.files import write_atomic
 
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
 
 
-MANAGER = "nvct-labels"
-"""The field manager of server-side apply."""
+MANAGER = "nvct-labels"  # The field manager of server-side apply
 NODE_OF = "nfd.node.kubernetes.io/node-name"
 MODE = 0o644
 
@@ -52,13 +51,9 @@ class File(Output):
 
     async def write(self, labels: Labels) -> None:
         """Replace the file by a rename; its temporary file begins with a dot, which NFD skips."""
-        try:
+        with OSErrorsAs(HostError, f"labels cannot be written to {self._path}"):
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             write_atomic(self._path, text_of(labels).encode(), mode=MODE, sync=False)
-        except OSError as error:
-            raise HostError(
-                f"labels cannot be written to {self._path}: {error.strerror}"
-            ) from error
 
     async def close(self) -> None:
         """Remove the file, unless it stays."""
@@ -215,8 +210,7 @@ def node_feature() -> Kind:
 def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log) -> Output:
     """Return the output that the settings choose; `connect` returns the cluster of a kubeconfig.
 
-    Raises:
-        ClusterError: it is the cluster, to which there is no access.
+    ClusterError if there is no access to the cluster that is wanted.
     """
     if settings.label_node or settings.use_node_feature_api:
         from nvct.agent.kubernetes.cluster import ClusterError  # lightkube, 12 MB

@@ -26,8 +26,7 @@ node with an NVIDIA device on its PCI bus, for clusters without it; gpu.present,
 operator gives such a node; gpu.deploy.*, by which it chooses what runs there."""
 OUTPUTS = ("label_node", "use_node_feature_api", "output_file")
 """Options of which each names where labels are written to."""
-IN_AGENT = "10m"
-"""The agent's interval: on 5,000 nodes a request each minute would be 83 a second."""
+IN_AGENT = "10m"  # The agent's interval: on 5,000 nodes a request each minute would be 83 a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +153,7 @@ LONGEST_S = (2**63 - 1) / 1e9
 def seconds(text: str) -> float:
     """Return a duration as Go writes it (package time, ParseDuration) in seconds.
 
-    It is `math.inf` for infinite.
-
-    Raises:
-        UsageError: the text is no duration.
+    It is `math.inf` for infinite. UsageError if the text is no duration.
     """
     if text == INFINITE:
         return math.inf

@@ -25,15 +25,13 @@ from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
-RETRY_S = 10.0
-"""Until the next attempt after a failure."""
+RETRY_S = 10.0  # Until the next attempt after a failure
 REPAIR_S = 30.0
 """After labels were written, until they are written again because somebody has removed some; twice
 as long each time, up to the interval."""
 
 
-LATER = ("kubernetes.cluster",)
-"""Imported when the task runs."""
+LATER = ("kubernetes.cluster",)  # Imported when the task runs
 
 
 def make(context: Context) -> NodeLabels:
@@ -89,9 +87,8 @@ class NodeLabels(Task):
     async def run(self) -> None:
         """Label until canceled, or once; or remove the labels.
 
-        Raises:
-            NvctError: at the start, the settings do not fit the machine; or, if the settings say
-                so, the driver does not answer.
+        NvctError if, at the start, the settings do not fit the machine; or, if the settings say
+        so, the driver does not answer.
         """
         output = self._make_output(self._settings)
         try:
@@ -176,8 +173,7 @@ class NodeLabels(Task):
     async def _facts(self) -> tuple[Facts, list[str]]:
         """Return the facts of this node; without a driver, only where none is to be expected.
 
-        Raises:
-            DriverNotFoundError, NvmlError: the driver does not answer, and may do so later.
+        DriverNotFoundError or NvmlError if the driver does not answer, and may do so later.
         """
         known, roots = self._settings, self._discovery.roots
         if known.device_discovery_strategy == VFIO:

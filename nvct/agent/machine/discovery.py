@@ -32,26 +32,20 @@ MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 """Device numbers of a node that cannot be seen; the agent does not use them."""
-SAME_S = 0.1
-"""How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
+SAME_S = 0.1  # How long a signature counts for other tasks: they wake together (`waiting.tick`)
 _signatures: dict[Roots, tuple[float, asyncio.Future[Signature]]] = {}
 """The last look at a machine, and when it began."""
 
 
 class Discovery:
-    """The machine below some roots; each call of `inventory` looks again.
-
-    Args:
-        stat_node: for trees that have plain files as device nodes.
-        mode: of the discovery; None is the machine's own.
-    """
+    """The machine below some roots; each call of `inventory` looks again."""
 
     def __init__(
         self,
         roots: Roots,
         nvml: NvmlClient,
-        stat_node: StatNode = device_nodes.node,
-        mode: Mode | None = None,
+        stat_node: StatNode = device_nodes.node,  # for trees that have plain files as device nodes
+        mode: Mode | None = None,  # of the discovery; None is the machine's own
     ) -> None:
         self.roots = roots
         self.nvml = nvml
@@ -98,9 +92,7 @@ class Discovery:
     async def inventory(self) -> Inventory:
         """Return the inventory, as the machine is now.
 
-        Raises:
-            DriverNotFoundError: no driver is loaded or installed.
-            NvmlError: NVML does not work.
+        DriverNotFoundError if no driver is loaded or installed; NvmlError if NVML does not work.
         """
         self.nvml.check()
         roots, findings = self.roots, Findings()

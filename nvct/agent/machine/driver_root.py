@@ -16,8 +16,7 @@ from nvct.installer import ready
 
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 ROOT_ENV = "DRIVER_ROOT_CTR_PATH"
-DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"
-"""Where the root with the host's /dev is mounted."""
+DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"  # Where the root with the host's /dev is mounted
 HOST_ROOT_ENV = "HOST_ROOT_MOUNT"
 """Where the host's root is mounted: with the container engine's socket, and the hook."""
 FOLDER_ENV = "NVCT_DRIVER_FOLDER"
@@ -27,8 +26,7 @@ FOLDER_ENV = "NVCT_DRIVER_FOLDER"
 def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment with the driver's roots that `nvct install` has found, if it has.
 
-    Raises:
-        HostError: its file cannot be read, or names another root than the environment.
+    HostError if its file cannot be read, or names another root than the environment.
     """
     path = env.get(DRIVER_READY_ENV, "")
     if not os.path.exists(path):
@@ -52,8 +50,7 @@ def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
 def machine_roots(env: Mapping[str, str]) -> Roots:
     """Return the roots of a container with the host's /dev and processes.
 
-    Raises:
-        HostError: the file of `nvct install` cannot be read.
+    HostError if the file of `nvct install` cannot be read.
     """
     root = with_driver_roots(env).get(ROOT_ENV, "")
     return Roots(

@@ -43,10 +43,9 @@ class FolderWatch:
     async def wait(self, folders: Iterable[str], blind_s: float) -> None:
         """Wait for a change since the last call, for LOOK_S at most.
 
-        Args:
-            folders: to be watched from now on; a first call returns at once. The one above is
-                watched where one is missing.
-            blind_s: instead of LOOK_S if one of them cannot be watched.
+        `folders`: to be watched from now on; a first call returns at once. The one above is
+        watched where one is missing. `blind_s`: instead of LOOK_S if one of them cannot be
+        watched.
         """
         sees = [self._sees(folder) for folder in folders]
         if None in sees:

@@ -15,27 +15,19 @@ from nvct.host.nvml.model import GpuLink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The GPUs of a machine at one time.
+    """The GPUs of a machine at one time."""
 
-    Attributes:
-        mode: nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no
-            GPUs here.
-        cuda_version: the latest that the driver supports, e.g. 13.0; "" if unknown.
-        gpus: those that a container can get, in NVML's order.
-        numa: the NUMA node of each GPU by its UUID; a GPU without one is missing.
-        links: how each pair of GPUs is connected; empty if that is unknown.
-        control_nodes: paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl.
-        unanswered: a reason for each GPU that hangs, by NVML's index: it is here as it was before,
-            or not at all.
-    """
-
+    # nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no GPUs here
     mode: Mode = "nvml"
     driver_version: str = ""
-    cuda_version: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    cuda_version: str = ""  # the latest that the driver supports, e.g. 13.0; "" if unknown
+    gpus: tuple[Gpu, ...] = ()  # those that a container can get, in NVML's order
+    # the NUMA node of each GPU by its UUID; a GPU without one is missing
     numa: Mapping[str, int] = field(default_factory=dict)
-    links: tuple[GpuLink, ...] = ()
+    links: tuple[GpuLink, ...] = ()  # how each pair of GPUs is connected; empty if that is unknown
+    # paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl
     control_nodes: tuple[str, ...] = ()
     imex_channels: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
+    # a reason for each GPU that hangs, by NVML's index: it is here as it was before, or not at all
     unanswered: Mapping[str, str] = field(default_factory=dict)

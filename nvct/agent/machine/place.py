@@ -21,30 +21,22 @@ Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
 DEFAULT_KUBELET = "/var/lib/kubelet"
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
-"""How names of the agent's own files begin."""
-NODES = "nvidia"
-"""How names of the driver's nodes in /dev begin."""
-FOLDERS = ("nvidia-caps", "dri")
-"""Of further nodes."""
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # How names of the agent's own files begin
+NODES = "nvidia"  # How names of the driver's nodes in /dev begin
+FOLDERS = ("nvidia-caps", "dri")  # Of further nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the machine is, where specifications go, and what paths they have.
-
-    Attributes:
-        host_root: where the host's processes and the names of its containers are.
-        host_roots: where the host's root may be mounted: the engine starts the hook, so its path
-            is one of the host, wherever the driver is.
-        folder: of the host's specifications.
-    """
+    """Where the machine is, where specifications go, and what paths they have."""
 
     roots: Roots
-    host_root: str = "/"
+    host_root: str = "/"  # where the host's processes and the names of its containers are
+    # where the host's root may be mounted: the engine starts the hook, so its path is one of the
+    # host, wherever the driver is
     host_roots: tuple[str, ...] = ("/",)
     settings: Settings = field(default_factory=Settings)
-    folder: str = SPEC_FOLDER
+    folder: str = SPEC_FOLDER  # of the host's specifications
     mps_root: str = DEFAULT_MPS_ROOT
     kubelet: str = DEFAULT_KUBELET
     stat_node: StatNode = device_nodes.node

@@ -23,8 +23,7 @@ from typing import Any, TypeAlias
 from nvct.errors import DocumentError
 
 Object: TypeAlias = dict[str, Any]
-Term: TypeAlias = list[Object]
-"""Match expressions that must all hold; of several terms one must."""
+Term: TypeAlias = list[Object]  # Match expressions that must all hold; of several terms one must
 
 PREFIX = "nvidia.com/"
 RESOURCES, REQUESTS = "extendedResources", "extendedResourceRequests"
@@ -51,10 +50,8 @@ def convert(document: object) -> tuple[object, list[str]]:
     """Return a manifest as Kubernetes has it today, and a sentence for each change.
 
     A manifest without these fields is returned as it is. Pods in other objects, such as a
-    Deployment's, and in lists are converted, too.
-
-    Raises:
-        DocumentError: a field has no counterpart today, or is malformed.
+    Deployment's, and in lists are converted, too. DocumentError if a field has no counterpart
+    today, or is malformed.
     """
     try:  # not copy.deepcopy: what YAML's aliases share is changed in one place at a time
         converted = json.loads(json.dumps(document))
@@ -126,7 +123,8 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
     for condition in tables(affinity.get("required") or [], f"{what}: affinity.required"):
         terms = _terms(what, condition)
         choices.append(terms)
-        changes.append(f"{_text(condition)} becomes {' or '.join(map(_of_term, terms))}")
+        words = (" and ".join(map(_text, term)) for term in terms)
+        changes.append(f"{_text(condition)} becomes {' or '.join(words)}")
     if not choices:
         return []
     of_pod = spec["affinity"] = table(spec.get("affinity"), f"{what}: affinity of the pod")
@@ -207,23 +205,14 @@ def _text(condition: Object) -> str:
     return f"{condition.get('key')} {condition.get('operator')} {shown}".rstrip()
 
 
-def _of_term(term: Term) -> str:
-    return " and ".join(map(_text, term))
-
-
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """The specification of a pod in an object.
+    """The specification of a pod in an object."""
 
-    Attributes:
-        what: kind and name of the object, for sentences.
-        spec: the fields of the pod; a part of the manifest, to be changed in place.
-    """
-
-    what: str
+    what: str  # kind and name of the object, for sentences
     name: str
     namespace: str
-    spec: Object
+    spec: Object  # the fields of the pod; a part of the manifest, to be changed in place
 
 
 def objects(document: object) -> Iterator[Object]:

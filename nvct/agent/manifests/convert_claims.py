@@ -55,8 +55,7 @@ OF_SHARING = re.compile("-SHARED$|-MIG-")
 NOT_A_NAME = re.compile("[^a-z0-9-]+")
 PROFILE = re.compile("[a-z0-9.+-]+")
 NAME_LIMIT = 63
-DIGITS = 8
-"""Of the hash in a name that was too long."""
+DIGITS = 8  # Of the hash in a name that was too long
 
 
 class Wanted(NamedTuple):
@@ -105,11 +104,8 @@ HEAD = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
 def convert(document: object, templates: Templates | None = None) -> tuple[list[Any], list[str]]:
     """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
 
-    Args:
-        templates: those of other manifests that go to the same cluster.
-
-    Raises:
-        DocumentError: a limit is malformed.
+    DocumentError if a limit is malformed. `templates`: those of other manifests that go to the
+    same cluster.
     """
     converted = json.loads(json.dumps(document))
     known = Templates([document]) if templates is None else templates
@@ -289,8 +285,7 @@ def _request(wanted: Wanted, of_labels: str) -> Object:
 def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
     """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
 
-    Args:
-        has_mig: whether it wants a MIG device, whose memory is not that of the label.
+    `has_mig`: whether it wants a MIG device, whose memory is not that of the label.
     """
     parts, changes, spec = [], [], pod.spec
     selector = table(spec.get("nodeSelector"), f"{pod.what}: nodeSelector")

@@ -20,8 +20,7 @@ NO_IMAGE = "NVIDIA's image has no nvct; give nvct's in image.repository and imag
 def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
     """Return values of nvct's chart, and a sentence for each value that changed or has no effect.
 
-    Raises:
-        DocumentError: the file has no values, or one that nvct must refuse.
+    DocumentError if the file has no values, or one that nvct must refuse.
     """
     if not isinstance(values, Mapping) or "kind" in values:
         raise DocumentError(

@@ -14,19 +14,13 @@ import yaml
 
 from nvct.agent.core import yaml_file
 
-SIZE_LIMIT = 8 << 20
-"""What a Helm chart with its CustomResourceDefinitions has."""
+SIZE_LIMIT = 8 << 20  # What a Helm chart with its CustomResourceDefinitions has
 DEPTH_LIMIT = 100
-WIDTH = 1 << 20
-"""Of a line; scripts and commands are not folded."""
+WIDTH = 1 << 20  # Of a line; scripts and commands are not folded
 
 
 def load_all(path: str) -> list[object]:
-    """Return the documents in a file, without empty ones.
-
-    Raises:
-        DocumentError: it cannot be read, is too large, or is malformed.
-    """
+    """Return a file's non-empty documents; DocumentError: unreadable, too large or malformed."""
     return yaml_file.load_all(path, "the manifest", _Loader, SIZE_LIMIT)
 
 

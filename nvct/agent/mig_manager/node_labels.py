@@ -16,8 +16,7 @@ State: TypeAlias = Literal["pending", "rebooting", "success", "failed"]
 MANAGER = "nvct-mig"
 CONFIG = "nvidia.com/mig.config"
 STATE = f"{CONFIG}.state"
-REASON = "nvct.dev/mig.config.reason"
-"""The annotation with the sentence why the state is failed."""
+REASON = "nvct.dev/mig.config.reason"  # The annotation with the sentence why the state is failed
 DEPLOY = tuple(
     f"nvidia.com/gpu.deploy.{name}"
     for name in (
@@ -25,8 +24,7 @@ DEPLOY = tuple(
     )
 )  # fmt: skip
 """Labels that the GPU operator's DaemonSets select; these have GPUs open."""
-OWN = "nvidia.com/gpu.deploy.client"
-"""The one that the agent's own pod may select."""
+OWN = "nvidia.com/gpu.deploy.client"  # The one that the agent's own pod may select
 DEPLOYED, PAUSED = "true", "paused-for-mig-change"
 REASON_LIMIT = 1024
 

@@ -39,20 +39,14 @@ from nvct.errors import HostError, NvctError, UsageError
 T = TypeVar("T")
 
 TASK = "mig-manager"
-PERIOD_S = 30.0
-"""Between two comparisons without a report of a change."""
-DEADLINE_S = 300.0
-"""Of a change; NVIDIA's manager waits as long for each of its steps."""
-CLEAR_S = 120.0
-"""How long pods and services may take to release the GPUs."""
-LOOK_S = 1.0
-"""How often that is looked at."""
+PERIOD_S = 30.0  # Between two comparisons without a report of a change
+DEADLINE_S = 300.0  # Of a change; NVIDIA's manager waits as long for each of its steps
+CLEAR_S = 120.0  # How long pods and services may take to release the GPUs
+LOOK_S = 1.0  # How often that is looked at
 RETRY_S = (60.0, 120.0, 300.0, 600.0)
 """Before the next attempt after a change that failed on the GPUs."""
-REBOOT_S = 300.0
-"""How long a reboot may take to begin."""
-LEAVE_S = 5.0
-"""How long the API server may take as this task ends."""
+REBOOT_S = 300.0  # How long a reboot may take to begin
+LEAVE_S = 5.0  # How long the API server may take as this task ends
 NOT_IN_FORCE = "the MIG mode is not in force after a reboot"
 """The reason that keeps a node from being rebooted again for the same configuration."""
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
@@ -61,8 +55,7 @@ APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 def make(context: Context) -> MigManager:
     """Return the task; in the agent, CONFIG_FILE is that of the device plugin.
 
-    Raises:
-        UsageError: a setting is wrong, or cannot be honored with NVML in another container.
+    UsageError if a setting is wrong, or cannot be honored with NVML in another container.
     """
     client = context.client
     if context.in_agent:
@@ -186,9 +179,8 @@ class MigManager(Task):
     async def _converge(self, node: Object) -> None:
         """Make the GPUs as the label says, and the labels as the GPUs are.
 
-        Raises:
-            ClusterError: the API server refuses, or does not answer.
-            SupervisorEndedError: NVML cannot be asked any more.
+        ClusterError if the API server refuses, or does not answer; SupervisorEndedError if NVML
+        cannot be asked any more.
         """
         self._name = node_labels.wanted(node) or self._settings.default
         if not self._name:
@@ -217,9 +209,8 @@ class MigManager(Task):
     async def _reach(self, node: Object) -> None:
         """Give the GPUs the configuration if they do not have it.
 
-        Raises:
-            ClusterError: the API server does not take the state; nothing was changed.
-            NvctError: the GPUs do not have it.
+        ClusterError if the API server does not take the state: nothing was changed then; NvctError
+        if the GPUs do not have it.
         """
         name = self._name
         await self._start_services()  # of an agent that was killed

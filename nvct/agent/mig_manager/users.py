@@ -29,8 +29,7 @@ from nvct.errors import DocumentError, HostError, NvctError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig.apply import HeldError
 
-TIMES, WINDOW_S = 3, 3600.0
-"""How often a GPU instance is made again, and in what time."""
+TIMES, WINDOW_S = 3, 3600.0  # How often a GPU instance is made again, and in what time
 
 
 class Renewals:
@@ -46,11 +45,8 @@ class Renewals:
     async def run(self, in_thread: Callable[..., Awaitable[object]]) -> None:
         """Make those again that are idle.
 
-        Args:
-            in_thread: runs a function that changes MIG.
-
-        Raises:
-            ClusterError, HostError, NvmlError: it is not known which devices pods have.
+        ClusterError, HostError or NvmlError if it is not known which devices pods have.
+        `in_thread`: runs a function that changes MIG.
         """
         health = self._health()
         broken = health.broken_instances() if health else ()
@@ -110,7 +106,8 @@ class HostServices:
 
     def stop(self) -> None:
         """Stop those that run."""
-        active = [name for name in self._names() if self._is_active(name)]
+        runs = ("is-active", "--quiet")
+        active = [name for name in self._names() if not self._run(*runs, name).returncode]
         if active:
             with self._opened() as folder:
                 folder.write(STOPPED, json.dumps(active).encode(), sync=True)
@@ -158,9 +155,6 @@ class HostServices:
                 hint="it has the keys version and systemd-services",
             )
         return tuple(map(str, services))
-
-    def _is_active(self, name: str) -> bool:
-        return self._run("is-active", "--quiet", name).returncode == 0
 
     def _systemctl(self, *words: str) -> None:
         done = self._run(*words)

@@ -51,19 +51,15 @@ class Change:
 
 @dataclass(kw_only=True)
 class Work:
-    """The machine and its configurations; what fails raises NvctError, which says what is left.
-
-    Attributes:
-        state_file: the drop-in of the host's unit.
-        strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
-        in_use: MIG devices of pods: UUID of the GPU, ids of the instances.
-    """
+    """The machine and its configurations; what fails raises NvctError, which says what is left."""
 
     machine: Machine
     config_file: str
-    state_file: str
+    state_file: str  # the drop-in of the host's unit
     make_nodes: Callable[[], None] = field(default=lambda: None)
+    # returns the MIG strategy by which this agent offers GPUs, "" if it offers none
     strategy: Callable[[], str] = field(default=lambda: "")
+    # MIG devices of pods: UUID of the GPU, ids of the instances
     in_use: Collection[tuple[str, int, int]] = ()
 
     def look(self, name: str) -> Change | None:
@@ -125,8 +121,7 @@ class Work:
     def persist(self, name: str) -> None:
         """Tell the host's unit nvidia-mig-manager.service the configuration, if it has one.
 
-        Raises:
-            OSError: its drop-in cannot be written.
+        OSError if its drop-in cannot be written.
         """
         text = DROP_IN.format(name=name)
         if os.path.exists(self.state_file) and files.read_bytes(self.state_file).decode() != text:
@@ -193,12 +188,9 @@ class AgentSession:
     """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
 
     What does not work, or is refused, raises NvctError.
-
-    Attributes:
-        pid: not known: the worker is a descendant of this process.
     """
 
-    pid: int | None = None
+    pid: int | None = None  # not known: the worker is a descendant of this process
 
     def __init__(self, client: NvmlClient, roots: Roots) -> None:
         self._client = client
@@ -225,8 +217,7 @@ class AgentSession:
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer, of a type.
 
-        Raises:
-            HostError: the time is up; the way back, which follows, has no such limit.
+        HostError if the time is up; the way back, which follows, has no such limit.
         """
         if time.monotonic() > self._until:
             self._until = float("inf")

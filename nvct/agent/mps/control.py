@@ -18,7 +18,7 @@ import time
 from nvct.agent.mps import shm
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"
@@ -27,26 +27,20 @@ EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
 ANSWER = 4096
 """Seconds and bytes of one answer: clients can put a socket of their own in the daemon's place."""
-START_S = 5.0
-"""Until a daemon answers."""
+START_S = 5.0  # Until a daemon answers
 POLL_S = 0.05
 PERCENTAGE = "default_active_thread_percentage"
 LIMIT = "default_device_pinned_mem_limit"
-PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"
-"""Of one server."""
+PERCENTAGE_OF, LIMIT_OF = "active_thread_percentage", "device_pinned_mem_limit"  # Of one server
 AMOUNT = re.compile(r"(\d+)\s*([GM])")
-MIB = {"M": 1, "G": 1024}
-"""By the unit of an answer."""
+MIB = {"M": 1, "G": 1024}  # By the unit of an answer
 SELINUX = "/sys/fs/selinux"
 CONTAINERS = b"system_u:object_r:container_file_t:s0"
 """The type of files that containers may use, with SELinux."""
 
 
 class Control:
-    """The daemon of one resource, in a folder of that name.
-
-    A call raises HostError if it does not answer.
-    """
+    """The daemon of one resource, in a folder of that name; HostError if it does not answer."""
 
     def __init__(self, daemon: Daemon, place: Place) -> None:
         self.daemon = daemon
@@ -70,14 +64,12 @@ class Control:
         own = shm.make_folders(self._place, self.daemon)
         self._set_compute_mode(EXCLUSIVE)
         pipe, log = self._place.folders(self.daemon.resource)
-        try:
+        with OSErrorsAs(HostError, f"{PROGRAM} cannot be started"):
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
             # An older program, without the option, ends at once.
             is_ready = self.daemon.multi_user and not self._run_daemon("-f", MULTI_USER, shm=own)
             status = 0 if is_ready else self._run_daemon("-f", shm=own)
-        except OSError as error:
-            raise HostError(f"{PROGRAM} cannot be started: {error.strerror}") from error
         if status:
             raise HostError(f"{PROGRAM} has ended with status {status}; see {log}/control.log")
 
@@ -115,9 +107,7 @@ class Control:
         """Return how the limits differ from the wanted ones, "" if they do not.
 
         A new daemon has no limits: the percentage alone tells that it was started again.
-
-        Args:
-            thorough: whether to compare the memory of each GPU too.
+        `thorough`: whether to compare the memory of each GPU too.
         """
         wanted = self.daemon.percentage
         answer = self._say(f"get_{PERCENTAGE}")
@@ -189,14 +179,12 @@ class Control:
                 self._run(SMI, "-i", uuid, "-c", mode)
 
     def _run(self, program: str, *words: str, command: str = "") -> str:
-        try:
+        with OSErrorsAs(HostError, f"{program} cannot be started"):
             child = subprocess.Popen(
                 self._place.command(program, *words),
                 env=self._place.environment(self.daemon.resource),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        except OSError as error:
-            raise HostError(f"{program} cannot be started: {error.strerror}") from error
         try:
             data = _told(child, f"{command}\n".encode(), time.monotonic() + CALL_S)
         except subprocess.TimeoutExpired as error:
@@ -212,6 +200,42 @@ class Control:
         if child.returncode:
             raise HostError(f"{program} has failed: {answer or f'status {child.returncode}'}")
         return answer
+
+
+class TimeSlice(Control):
+    """The time slice of a claim's GPUs, set by the driver's own program, and set back.
+
+    It is kept as a daemon is. Only a claim that has the GPUs alone asks for one.
+    """
+
+    _is_set = False
+
+    def is_alive(self) -> bool:
+        """Return whether this process has set it."""
+        return self._is_set
+
+    def start(self) -> None:
+        """Set it."""
+        shm.make_folders(self._place, self.daemon)  # the program runs where a daemon would
+        self._set(self.daemon.time_slice)
+        self._is_set = True
+
+    def set_limits(self) -> None:
+        """Do nothing: there are no clients."""
+
+    def difference(self, *, thorough: bool) -> str:  # noqa: ARG002
+        """Return "": the program cannot show one GPU's time slice in a form of its own."""
+        return ""
+
+    def stop(self) -> None:
+        """Set the default again."""
+        with contextlib.suppress(HostError):  # a GPU that is gone has none
+            self._set(0)
+        self._is_set = False
+
+    def _set(self, number: int) -> None:
+        for uuid in self.daemon.uuids:
+            self._run(SMI, "compute-policy", "-i", uuid, "--set-timeslice", str(number))
 
 
 def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:

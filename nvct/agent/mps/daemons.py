@@ -22,8 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.resources import Resource
 
-VOLTA = (7, 0)
-"""The first compute capability whose MPS server has limits and 48 clients."""
+VOLTA = (7, 0)  # The first compute capability whose MPS server has limits and 48 clients
 UNKNOWN = (0, 0)
 CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 RESOURCE = re.compile(r"(gpu\.)?nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -31,8 +30,8 @@ CLAIMS = "gpu.nvidia.com/"
 """The beginning of a claim's name, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
-MOST = 256
-"""More daemons are not kept: each is a process."""
+LONG = 3
+MOST = 256  # More daemons are not kept: each is a process
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
 """Where containers have MPS's folders, and the shared memory of clients and servers."""
@@ -40,23 +39,19 @@ FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A daemon.
+    """A daemon."""
 
-    Attributes:
-        resource: the name of the resource that it serves; of a claim CLAIMS and the uid.
-        uuids: of its GPUs; a claim may have a MIG device.
-        limits: the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for
-            a claim, whose daemon sees no other GPUs.
-        percentage: of a GPU's threads for a client; 0 sets nothing.
-        multi_user: whether clients of several users run at the same time, if the program can
-            that; else those of one user wait for the end of the others.
-    """
-
-    resource: str
-    uuids: tuple[str, ...]
+    resource: str  # the name of the resource that it serves; of a claim CLAIMS and the uid
+    uuids: tuple[str, ...]  # of its GPUs; a claim may have a MIG device
+    # the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for a claim,
+    # whose daemon sees no other GPUs
     limits: Mapping[str, int] = field(default_factory=dict)
-    percentage: int = 0
+    percentage: int = 0  # of a GPU's threads for a client; 0 sets nothing
+    # whether clients of several users run at the same time, if the program can that; else those of
+    # one user wait for the end of the others
     multi_user: bool = False
+    # of the GPUs instead of a daemon: 1 is short, 2 medium, 3 long; 0 is a daemon
+    time_slice: int = 0
 
     @property
     def is_of_claim(self) -> bool:
@@ -87,6 +82,7 @@ def check(daemon: Daemon) -> None:
         or ".." in daemon.resource
         or not all(UUID.fullmatch(uuid) for uuid in daemon.uuids)
         or not all(INDEX.fullmatch(index) for index in daemon.limits)
+        or not 0 <= daemon.time_slice <= LONG
     ):
         raise ValueError("no MPS daemon")
 
@@ -94,7 +90,7 @@ def check(daemon: Daemon) -> None:
 def from_json(value: object) -> Daemon:
     """Return a daemon from JSON data; ValueError if it is none."""
     if isinstance(value, dict):  # an earlier version has not written all fields
-        value = {"multi_user": False, **value}
+        value = {"multi_user": False, "time_slice": 0, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
     return daemon
@@ -105,8 +101,7 @@ def wanted(
 ) -> dict[str, Daemon]:
     """Return the daemons by resource, for those of a node that shares by MPS.
 
-    Raises:
-        HostError: a device cannot be shared by MPS, or not by so many.
+    HostError if a device cannot be shared by MPS, or not by so many.
     """
     daemons = {}
     for resource in resources:

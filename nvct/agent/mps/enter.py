@@ -22,8 +22,7 @@ from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
 def enter(root: str, folder: str, shm: str) -> None:
     """Move this process to a mount namespace with the folders of MPS, and to another root.
 
-    Raises:
-        OSError: that is not permitted, or a folder is missing.
+    OSError if that is not permitted, or a folder is missing.
     """
     KERNEL.unshare(CLONE_NEWNS)
     KERNEL.mount(None, "/", flags=MS_REC | MS_PRIVATE)

@@ -18,29 +18,24 @@ import os
 import select
 import signal
 import time
+from _socket import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
 from nvct import typed
-from nvct.agent.mps.control import Control
+from nvct.agent.mps.control import Control, TimeSlice
 from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
-
-PERIOD_S, SOON_S = 2.0, 0.5
-"""How often the daemons are looked at; and when one has just ended."""
-DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next start, by the failures before it."""
-HANGS = 5
-"""Looks without an answer after which a daemon that lives is killed."""
+PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
+DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it
+AGAIN_S = 10.0  # How often all limits are set: root in a container can command the daemon
+HANGS = 5  # Looks without an answer after which a daemon that lives is killed
 NOT_YET = "the MPS control daemon has not been started yet"
 ENDED = "the MPS control daemon has ended"
 ENDING = "the MPS control daemon is being stopped"
@@ -69,11 +64,7 @@ class Keeper:
         return ending | {name: kept.problem for name, kept in self._kept.items()}
 
     def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
-        """Keep these daemons from now on, and stop the others.
-
-        Args:
-            starts: whether this process starts and stops them.
-        """
+        """Keep these daemons, and no others; `starts`: this process starts and stops them."""
         self.starts = starts
         by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):
@@ -83,7 +74,8 @@ class Keeper:
                     self._in_turn(name, kept.control.end)
         for name, daemon in by_name.items():
             if name not in self._kept:
-                self._kept[name] = Kept(Control(daemon, self._place))
+                control = TimeSlice if daemon.time_slice else Control
+                self._kept[name] = Kept(control(daemon, self._place))
 
     def stop(self) -> None:
         """Stop the daemons; another keeper may start them in the same folders."""
@@ -121,7 +113,7 @@ class Kept:
         self.problem = NOT_YET
         self._failures = 0
         self._silent = 0
-        self._next_start = 0.0
+        self._next_start = self._next_limits = 0.0
 
     def look(self, *, starts: bool) -> None:
         """Bring the daemon nearer to what is wanted."""
@@ -157,9 +149,9 @@ class Kept:
 
     def _check(self, *, starts: bool) -> None:
         """Set the limits that differ, and read them back."""
-        is_new = bool(self.problem)
-        difference = self.control.difference(thorough=is_new)
-        if difference and starts:
+        difference = self.control.difference(thorough=bool(self.problem))
+        if starts and (difference or time.monotonic() >= self._next_limits):
+            self._next_limits = time.monotonic() + AGAIN_S
             self.control.set_limits()
             difference = self.control.difference(thorough=True)
         self.problem = difference
@@ -246,10 +238,8 @@ class KeeperProcess:
         """Tell the keeper what an owner wants, and return the last state that it has sent.
 
         The keeper gets one list, which is joined here: the daemons of other owners stay, also if
-        the agent is another one than that which has asked for them.
-
-        Raises:
-            HostError: the keeper cannot be started, or owners want too many daemons.
+        the agent is another one than that which has asked for them. HostError if the keeper cannot
+        be started, or owners want too many daemons.
         """
         every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():

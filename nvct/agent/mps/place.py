@@ -36,19 +36,12 @@ LOADERS = ("lib*/ld-linux*", "lib*/ld-musl*", "usr/lib*/ld-linux*", "lib*/*/ld-l
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the programs run.
+    """Where the programs run."""
 
-    Attributes:
-        folder: of MPS, with a folder for each resource.
-        root: the root of the programs, "/" for this container's own.
-        driver: the driver's root below that one, "" if it is the same.
-        is_private: whether they run in a mount namespace of their own.
-    """
-
-    folder: str
-    root: str = "/"
-    is_private: bool = True
-    driver: str = ""
+    folder: str  # of MPS, with a folder for each resource
+    root: str = "/"  # the root of the programs, "/" for this container's own
+    is_private: bool = True  # whether they run in a mount namespace of their own
+    driver: str = ""  # the driver's root below that one, "" if it is the same
 
     def folders(self, resource: str) -> tuple[str, str]:
         """Return the folders of a resource's pipes and logs, for this process."""

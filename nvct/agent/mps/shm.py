@@ -14,19 +14,17 @@ import threading
 
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import CONTAINER_FOLDER, SHM, Place
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import procfs
 from nvct.linux import mountinfo
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 
 PATH = f"{CONTAINER_FOLDER}/{SHM}"
 FALLBACK_KIB = 65536
-FILES = 65536
-"""In the shared memory of all resources; a file takes a KiB of the kernel's memory."""
+FILES = 65536  # In the shared memory of all resources; a file takes a KiB of the kernel's memory
 CLAIM_PART, CLAIM_FILES = 8, 16384
 """A claim has this part of the shared memory: a node has 8 GPUs, and each is of one claim."""
-RESOURCE_KIB, RESOURCE_FILES = 16384, 1024
-"""For pipes and logs."""
+RESOURCE_KIB, RESOURCE_FILES = 16384, 1024  # For pipes and logs
 LOCK = threading.Lock()
 MS_RELATIME = 1 << 21
 FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME
@@ -92,15 +90,14 @@ def _mount_once(path: str, mode: int, size: int, files: int) -> None:
 def _mount(path: str, mode: int, size: int, files: int) -> None:
     from nvct.kernel.calls import KERNEL
 
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"cannot mount {path}",
+        hint="the container must be privileged, and have the folder of MPS at /mps",
+    ):
         os.makedirs(path, 0o755, exist_ok=True)
         options = f"mode={mode:o},size={size}k,nr_inodes={files}"
         KERNEL.mount("shm", path, "tmpfs", FLAGS, options)
-    except OSError as error:
-        raise HostError(
-            f"cannot mount {path}: {error.strerror}",
-            hint="the container must be privileged, and have the folder of MPS at /mps",
-        ) from error
 
 
 def _is_seen_by_host(folder: str) -> bool:

@@ -23,7 +23,7 @@ from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.driver_root import ROOT_ENV, with_driver_roots
 from nvct.agent.mps import place, settings
 from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.errors import HostError, NvctError
+from nvct.errors import HostError, NvctError, OSErrorsAs
 
 RETRY_S = 5.0
 STARTED, READY = ".started", ".ready"
@@ -98,14 +98,12 @@ class MpsDaemons(Task):
         ready = [name for name, text in problems.items() if not text]
         self._remove_files(ready if len(ready) < len(problems) else (*ready, ""))
         self._names = tuple(ready)
-        try:
+        with OSErrorsAs(HostError, f"cannot write to {self._folder}"):
             for name in ready:
                 _touch(f"{self._folder}/{name}/{STARTED}")
             if len(ready) == len(problems):
                 os.makedirs(self._folder, exist_ok=True)
                 _touch(f"{self._folder}/{READY}")
-        except OSError as error:
-            raise HostError(f"cannot write to {self._folder}: {error.strerror}") from error
 
     def _remove_files(self, names: Iterable[str]) -> None:
         """Remove all files but those of these resources; that of "" is `.ready`."""

@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-START_S = 60
-"""Eight GPUs that nothing else uses take some twenty seconds to start."""
-CALL_S = 5
-"""Of a worker that has answered before: a longer wait is a hang."""
+START_S = 60  # Eight GPUs that nothing else uses take some twenty seconds to start
+CALL_S = 5  # Of a worker that has answered before: a longer wait is a hang
 LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300}
 """Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
-CHANGE_S = 60
-"""Of one change of MIG."""
+CHANGE_S = 60  # Of one change of MIG
 WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 STOP_S, STOP_LOOK_S = 8.0, 0.2
@@ -74,8 +71,7 @@ class NvmlClient:
     busy_s = 0
     refusal = ""
     is_let_go = _was_asked = False
-    chooses_library = True
-    """Whether this side names the library."""
+    chooses_library = True  # Whether this side names the library
 
     def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
         self.library = library
@@ -113,8 +109,7 @@ class NvmlClient:
     async def let_go(self, reason: str) -> None:
         """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
 
-        Raises:
-            NvctError: the worker or a daemon does not end.
+        NvctError if the worker or a daemon does not end.
         """
         self.refusal, self._was_asked = reason, False
         async with self._lock:
@@ -134,10 +129,8 @@ class NvmlClient:
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
-        Those who ask before NVML has answered anything share its first report.
-
-        Raises:
-            NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
+        Those who ask before NVML has answered anything share its first report. NvmlError if NVML
+        cannot be loaded or initialized, hangs or crashes.
         """
         first = self._first
         if first is None or first.done() or self._has_answered:
@@ -201,8 +194,7 @@ class NvmlClient:
     async def call(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
         """Make one change, to MIG or to specifications, and return its answer, of a type.
 
-        Raises:
-            NvctError: as `report`, or the change is refused.
+        NvctError as `report`, or if the change is refused.
         """
         # A refused change is no problem of NVML: `problem` stays as it is.
         return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)
@@ -211,11 +203,7 @@ class NvmlClient:
     async def released(self, limit_s: int) -> AsyncIterator[None]:
         """Keep NVML without handles while the context lasts; all other requests wait.
 
-        Args:
-            limit_s: how long that may be, for those who wait.
-
-        Raises:
-            NvmlError: the worker does not end.
+        NvmlError if the worker does not end. `limit_s`: how long that may be, for those who wait.
         """
         async with self._lock:
             self.busy_s = limit_s
@@ -230,15 +218,13 @@ class NvmlClient:
     ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
-        It does not need NVML, and does not wait for the daemons.
+        It does not need NVML, and does not wait for the daemons. NvctError if the supervisor does
+        not answer, or cannot keep daemons.
 
         Args:
             daemons: those that a task wants; those of other tasks stay, and are not returned.
             starts: whether they are started, and others stopped.
             owner: the task; "" is the device plugin.
-
-        Raises:
-            NvctError: the supervisor does not answer, or cannot keep daemons.
         """
         try:
             wanted = Wanted(daemons=tuple(daemons), starts=starts, owner=owner)

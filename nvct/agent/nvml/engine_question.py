@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable, Mapping
 
 from nvct.agent.machine.driver_root import HOST_ROOT_ENV, ROOT_ENV
 from nvct.launcher.cold import interpreter
 from nvct.oci.jsontext import Json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 PROGRAM = "nvct.agent.kubelet.engine"
 SOCKETS = (

@@ -18,22 +18,16 @@ from nvct.host.model import Mode
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
 GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""Of a device in a ResourceSlice."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # Of a device in a ResourceSlice
 OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """The name of an object of Kubernetes; it becomes part of a path in containers."""
-LONGEST = 1 << 18
-"""Characters of a request's metadata: a request has 32 devices of 32 attributes."""
+LONGEST = 1 << 18  # Characters of a request's metadata: a request has 32 devices of 32 attributes
 SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 """The name of a socket in one of the kubelet's folders."""
-DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
-"""Of the CDI devices of dynamic resource allocation."""
-OF_MPS = "-mps"
-"""The end of the name of a claim's CDI device for MPS."""
-MOST = 4096
-"""Claims, and devices of one: more are not believed."""
-CHANNELS = 4096
-"""More IMEX channels no driver has."""
+DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"  # Of the CDI devices of dynamic resource allocation
+OF_MPS = "-mps"  # The end of the name of a claim's CDI device for MPS
+MOST = 4096  # Claims, and devices of one: more are not believed
+CHANNELS = 4096  # More IMEX channels no driver has
 Flag: TypeAlias = Literal[
     "enable-explicit-driver-libraries", "enable-coherent-annotations",
     "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",
@@ -64,18 +58,12 @@ class PluginSpecs:
 
 
 class Written(NamedTuple):
-    """The plugin's specifications that were written.
+    """The plugin's specifications that were written."""
 
-    Attributes:
-        devices: names in the specification of GPUs.
-        view: path of the node's specification that gives the driver's files, "" if none does.
-        reason: why none does.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # names in the specification of GPUs
     features: tuple[str, ...]
-    view: str
-    reason: str
+    view: str  # path of the node's specification that gives the driver's files, "" if none does
+    reason: str  # why none does
     warnings: tuple[str, ...]
 
 
@@ -183,16 +171,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What is to be seen of a machine in /dev and in its root.
-
-    Attributes:
-        nodes: major, minor, mode, uid and gid of device nodes, by their paths below /dev.
-        folders: those below /dev that can have such nodes, and are there.
-    """
+    """What is to be seen of a machine in /dev and in its root."""
 
     mode: Mode
+    # major, minor, mode, uid and gid of device nodes, by their paths below /dev
     nodes: Mapping[str, tuple[int, int, int, int, int]]
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # those below /dev that can have such nodes, and are there
     imex_channels: tuple[int, ...]
 
 

@@ -23,18 +23,12 @@ if TYPE_CHECKING:
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
 
-HOLDERS = "mig_holders"
-"""The verb that finds the processes that have GPUs open."""
-RESET = "mig_reset"
-"""The verb that resets GPUs; NVML's handles are closed."""
-NODES = "mig_nodes"
-"""The verb that makes the device nodes of MIG devices that lack one."""
-RESET_LIMIT_S = 300
-"""The longest deadline of RESET, in seconds."""
-LIMIT_S = 60
-"""Of NVML's own calls."""
-Instance: TypeAlias = tuple[str, int, int]
-"""UUID of a GPU, ids of GPU and compute instance."""
+HOLDERS = "mig_holders"  # The verb that finds the processes that have GPUs open
+RESET = "mig_reset"  # The verb that resets GPUs; NVML's handles are closed
+NODES = "mig_nodes"  # The verb that makes the device nodes of MIG devices that lack one
+RESET_LIMIT_S = 300  # The longest deadline of RESET, in seconds
+LIMIT_S = 60  # Of NVML's own calls
+Instance: TypeAlias = tuple[str, int, int]  # UUID of a GPU, ids of GPU and compute instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +133,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
     """Reset GPUs by their PCI addresses, as RESET asks for it, if no process has one open.
 
     Once NVML is closed, that is none of this container's either: an MPS control daemon counts.
-
-    Raises:
-        NvmlError: NVML has no such GPU.
-        HostError: a process has one open, or it fails.
+    NvmlError if NVML has no such GPU; HostError if a process has one open, or it fails.
     """
     from nvct.mig import holders as processes
     from nvct.mig import smi
@@ -152,7 +143,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
     if len(gpus) != len(call.gpus):
         raise NvmlError("NVML does not know all GPUs that are to be reset")
     session.close()
-    if found := processes.holders(roots, gpus):
+    if found := smi.blocking(processes.holders(roots, gpus)):
         raise smi.in_use(found)
     bus_ids = [gpu.bus_id for gpu in gpus]
     smi.reset(bus_ids, smi.find(roots.driver_root, session.path), RESET_LIMIT_S)

@@ -34,16 +34,12 @@ from nvct.mig import pause
 LOOK_S = 0.2
 """How often the announcement is looked at while there is one, or where nothing reports one."""
 RETRY_S = 5.0
-LIMIT_S = 300
-"""How long a change may keep others waiting; the reset of a GPU takes most of it."""
+LIMIT_S = 300  # How long a change may keep others waiting; the reset of a GPU takes most of it
 NOT_YET = f"{REPLACED}: NVML does not answer yet"
 FILE = "driver-release.json"
-LONGEST_S = 24 * 3600
-"""How long a request may last: the option --limit has no more."""
-FILE_LIMIT = 1 << 10
-"""Bytes of the file that are read."""
-LOADING_S = 900.0
-"""How long a driver is waited for: a driver container may compile its modules."""
+LONGEST_S = 24 * 3600  # How long a request may last: the option --limit has no more
+FILE_LIMIT = 1 << 10  # Bytes of the file that are read
+LOADING_S = 900.0  # How long a driver is waited for: a driver container may compile its modules
 FILES_S, FILES_LOOK_S = 120.0, 1.0
 """How long NVML is waited for with a loaded module: a driver container that keeps the module takes
 its folder away and brings it again; and how often NVML is asked."""
@@ -161,9 +157,7 @@ class Release:
 def request(limit_s: int, folder: str) -> None:
     """Ask the agent of this node to let go of the driver, for a time at most.
 
-    Raises:
-        HostError: that cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
     """
     document = json.dumps({"until": time.monotonic() + limit_s})
     try:
@@ -176,9 +170,7 @@ def request(limit_s: int, folder: str) -> None:
 def withdraw(folder: str) -> bool:
     """Let the agent of this node use the driver again; return whether there was a request.
 
-    Raises:
-        HostError: that cannot be written.
-        UnsafePathError: the folder is a link or a file.
+    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
     """
     try:
         with SharedFolder.open(folder) as shared:
@@ -199,8 +191,7 @@ def _failure(what: str, error: OSError) -> HostError:
 def of_file(folder: str, now: float) -> str:
     """Return why the driver is not to be used, by the file of `nvct agent release`, "" if not so.
 
-    Args:
-        now: by the clock of `time.monotonic`, which all processes of a host share.
+    `now`: by the clock of `time.monotonic`, which all processes of a host share.
     """
     try:
         with SharedFolder.open(folder) as shared:
@@ -216,9 +207,8 @@ def of_file(folder: str, now: float) -> str:
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
     """Return why the driver is not to be used, by the labels of a Node, "" if it may be.
 
-    Args:
-        by_state: whether the state of the upgrade counts. It changes late: when the driver's pod
-            is Ready.
+    `by_state`: whether the state of the upgrade counts. It changes late: when the driver's pod is
+    Ready.
     """
     labels = node["metadata"].get("labels") or {}
     paused = sorted(

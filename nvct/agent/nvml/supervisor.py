@@ -58,16 +58,13 @@ if TYPE_CHECKING:
             ...
 
 
-CLOSE = "close"
-"""The verb that ends the worker, which closes NVML's handles."""
+CLOSE = "close"  # The verb that ends the worker, which closes NVML's handles
 ENGINE = "engine"
 """The verb that asks the container engine, not NVML: this process may see its socket."""
-MPS = "mps"
-"""The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
+MPS = "mps"  # The verb of MPS control daemons: see `nvct.agent.mps.keeper`
 HELLO = "hello"
 """The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
-PROTOCOL = 2
-"""Another number for each change of what the verbs take and answer."""
+PROTOCOL = 3  # Another number for each change of what the verbs take and answer
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
@@ -81,8 +78,7 @@ CALLS: Mapping[str, type] = {
     MPS: Wanted,
 }  # fmt: skip
 """The arguments of each verb."""
-LIMIT_S = 60
-"""The longest deadline that a request may give a call, in seconds."""
+LIMIT_S = 60  # The longest deadline that a request may give a call, in seconds
 
 
 def start() -> WorkerProcess:
@@ -134,11 +130,9 @@ class Hello:
 class Supervisor:
     """One session with NVML, and the answers to requests.
 
-    Args:
-        find_library: returns the library, which only root can change, or raises
-            DriverNotFoundError; None takes the one that a request names.
-        find_roots, host: return this machine's roots, and look and write for an agent, if requests
-            come from another container.
+    `find_library`: returns the library, which only root can change, or raises DriverNotFoundError;
+    None takes the one that a request names. `find_roots`, `host`: return this machine's roots, and
+    look and write for an agent, if requests come from another container.
     """
 
     def __init__(
@@ -199,7 +193,8 @@ class Supervisor:
             mig_verbs.make_nodes(self._roots(verb))
             return None
         if isinstance(call, get_args(host_verbs.Call)):
-            return self._with_host(verb).answer(call, partial(self._report, given.limit_s))
+            report = partial(self._report, given.limit_s)
+            return _allowed(self._host, verb).answer(call, report)
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -223,10 +218,6 @@ class Supervisor:
         session.limit_s = limit_s
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
-
-    def _with_host(self, verb: str) -> HostVerbs:
-        """Return what looks and writes for an agent that has no right to, else refuse the verb."""
-        return _allowed(self._host, verb)
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots for such an agent, else refuse the verb."""
@@ -272,22 +263,17 @@ def _allowed(service: T | None, verb: str) -> T:
 def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
     """Return the arguments of a request, and those of its verb, by `CALLS`.
 
-    Raises:
-        MalformedError: there is no such verb, or an argument is wrong.
+    MalformedError if there is no such verb, or an argument is wrong.
     """
     kind = CALLS.get(verb)
     if kind is None:
         raise MalformedError(f"there is no verb {verb[:40]!a}")
     given = typed.load(Arguments, arguments, "arguments")
-    if not _allows(verb, given.limit_s):
+    longest_s = mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S
+    if not 0 < given.limit_s <= longest_s:
         raise MalformedError(f"the limit of {verb} is out of range")
     call: object = typed.load(kind, given.call, verb)
     return given, call
-
-
-def _allows(verb: str, limit_s: int) -> bool:
-    """Return whether a request of a verb may have a deadline."""
-    return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
 
 
 def _pids(samples: Json) -> frozenset[int]:

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from nvct.agent.core.logs import Log
     from nvct.host.nvml.library import Library
 
-CONNECTIONS = 8
-"""Open at once; one more ends the oldest. An agent has one."""
+CONNECTIONS = 8  # Open at once; one more ends the oldest. An agent has one
 MESSAGE_S = 1.0
 """How long a client may take to send a request that it has begun, or to take its answer."""
 MARGIN_S = 3
@@ -49,10 +48,8 @@ MARGIN_S = 3
 on, see `nvct.agent.core.instance`."""
 SUCCESSOR_S = 10
 """How long a worker in a pod of its own waits for the one that replaces it: that has started."""
-LOOK_S = 1
-"""How often it looks for that, and how long that may take to say which it is."""
-PEER = struct.Struct("3i")
-"""pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
+LOOK_S = 1  # How often it looks for that, and how long that may take to say which it is
+PEER = struct.Struct("3i")  # pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)
 
 
 class Worker:
@@ -167,11 +164,8 @@ class Worker:
 def listen(path: str) -> socket.socket:
     """Return a listening socket for this user alone, in place of one that a dead process left.
 
-    The agent, which has fewer rights, may change the folder.
-
-    Raises:
-        OSError: it cannot be made.
-        UnsafePathError: the folder is a link or a file.
+    The agent, which has fewer rights, may change the folder. OSError if it cannot be made;
+    UnsafePathError if the folder is a link or a file.
     """
     folder, name = split(path)
     with SharedFolder.open(folder, create=0o700) as opened:
@@ -249,9 +243,8 @@ def _leave_network(journal: Log) -> None:
 def _library(env: Mapping[str, str]) -> Library:
     """Return the driver's NVML.
 
-    Raises:
-        DriverNotFoundError: there is none.
-        HostError: the installer's file names another root than the chart.
+    DriverNotFoundError if there is none; HostError if the installer's file names another root than
+    the chart.
     """
     from nvct.host.nvml import library
 

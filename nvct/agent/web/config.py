@@ -63,30 +63,21 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """How a server protects itself.
-
-    Attributes:
-        sans: a client's certificate must have one of these names; empty for any.
-        users: bcrypt hashes of passwords; empty if everybody may ask.
-        interval_s: between two requests in the long run; 0 for no limit.
-        files: whose change makes this out of date.
-    """
+    """How a server protects itself."""
 
     tls: ssl.SSLContext | None = None
+    # a client's certificate must have one of these names; empty for any
     sans: frozenset[str] = frozenset()
+    # bcrypt hashes of passwords; empty if everybody may ask
     users: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    interval_s: float = 0.0
+    interval_s: float = 0.0  # between two requests in the long run; 0 for no limit
     burst: int = 0
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # whose change makes this out of date
 
 
 def read(path: str) -> WebConfig:
-    """Return the configuration of a file and of those that it names.
-
-    Raises:
-        DocumentError: a file cannot be read, or a setting is wrong.
-    """
+    """Return the configuration of a file and of those it names; DocumentError if one is wrong."""
     document = yaml_file.load(path, WHAT)
     tables = _tables({} if document is None else document, path)
     tls, rate = tables["tls_server_config"], tables["rate_limit"]

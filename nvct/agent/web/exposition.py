@@ -25,17 +25,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """All samples of one metric.
+    """All samples of one metric."""
 
-    Attributes:
-        name: of the metric; that of a counter ends with _total.
-        fixed: whether values are written with six digits after the point, as C's %f.
-    """
-
-    name: str
+    name: str  # of the metric; that of a counter ends with _total
     help: str
     kind: Literal["counter", "gauge", "histogram", "summary", "untyped"] = "gauge"
-    fixed: bool = False
+    fixed: bool = False  # whether values are written with six digits after the point, as C's %f
     samples: tuple[Sample, ...] = ()
 
 
@@ -47,10 +42,7 @@ def family(name: str, help_text: str, rows: Iterable[tuple[float, Mapping[str, s
 
 
 def text(families: Iterable[Family]) -> str:
-    """Return the text of metrics; families of one name are merged, with the help of the first.
-
-    A family without a sample is left out.
-    """
+    """Return the text of metrics: one family a name, with the first help, and no empty ones."""
     merged: dict[str, list[Family]] = {}
     for each in families:
         merged.setdefault(each.name, []).append(each)

@@ -29,8 +29,7 @@ from nvct.errors import DocumentError
 
 NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 """Compared for users that do not exist, so that the time of an answer does not name the others."""
-CACHED = 100
-"""Passwords that were compared already; a comparison takes 50 ms and more."""
+CACHED = 100  # Passwords that were compared already; a comparison takes 50 ms and more
 
 
 class WebGuard:

@@ -35,8 +35,7 @@ ANSWER_LIMIT = 4 << 20
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
 REPEAT_S = 0.2
-HANDSHAKES = 50
-"""Handshakes of TLS a second, which cost the CPU most."""
+HANDSHAKES = 50  # Handshakes of TLS a second, which cost the CPU most
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -52,17 +51,12 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for.
-
-    Attributes:
-        path: without the part from `?` on.
-        authorization: the header of that name; "" if there is none.
-    """
+    """What a client asks for."""
 
     method: str
-    path: str
+    path: str  # without the part from `?` on
     accepts_html: bool = False
-    authorization: str = ""
+    authorization: str = ""  # the header of that name; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +69,7 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-END = b"\r\n\r\n"
-"""Of a request without a body."""
+END = b"\r\n\r\n"  # Of a request without a body
 MALFORMED = Answer(400, "not an HTTP request\n")
 
 
@@ -94,9 +87,7 @@ class Server:
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
 
-        Raises:
-            OSError: the socket cannot be made.
-            UnsafePathError: its folder is a link or a file.
+        OSError if the socket cannot be made; UnsafePathError if its folder is a link or a file.
         """
         folder, name = split(path)
         with SharedFolder.open(folder) as opened:
@@ -108,12 +99,8 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Serve everybody who can connect; return the port.
 
-        Args:
-            host: a name or address of this machine; "" is all of them.
-            port: 0 is one that is free.
-
-        Raises:
-            OSError: the address is in use, or not this machine's.
+        OSError if the address is in use, or not this machine's. `host`: a name or address of this
+        machine; "" is all of them. `port`: 0 is one that is free.
         """
         self._has_limits = True
         self._server = await asyncio.start_server(

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 Connection = TypeVar("Connection")
 
-NETWORK = 64
-"""Bits of an address of IPv6 that one client has as it likes."""
+NETWORK = 64  # Bits of an address of IPv6 that one client has as it likes
 
 
 class Turns:

@@ -26,18 +26,13 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One difference between a spec and the host, or between specs.
-
-    Attributes:
-        source: the spec file or folder, "" if there is none.
-        path: of the file, node or hook on the host, "" if there is none.
-        devices: qualified names of the devices concerned, () for all of the spec.
-    """
+    """One difference between a spec and the host, or between specs."""
 
     kind: Kind
-    source: str
+    source: str  # the spec file or folder, "" if there is none
     sentence: str
-    path: str = ""
+    path: str = ""  # of the file, node or hook on the host, "" if there is none
+    # qualified names of the devices concerned, () for all of the spec
     devices: tuple[str, ...] = ()
 
     @property
@@ -117,7 +112,7 @@ def _conflicts(registry: Registry) -> list[Drift]:
             path=files[0],
             devices=tuple(devices),
             sentence=f"{_listed(devices)} {_are(devices)} also defined by "
-            f"{' and '.join(files[1:])}, so engines refuse {_them(devices)}",
+            f"{' and '.join(files[1:])}, so engines refuse {'them' if devices[1:] else 'it'}",
         )
         for files, devices in names.items()
     ]
@@ -160,7 +155,3 @@ def _listed(names: list[str]) -> str:
 
 def _are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _them(names: list[str]) -> str:
-    return "it" if len(names) == 1 else "them"

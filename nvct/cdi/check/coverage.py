@@ -29,25 +29,18 @@ NOT_GIVEN = "no CDI spec gives "
 # The nodes that the driver needs in every container with CUDA
 # (`nvct.host.gpu.nodes.CONTROL_NODES`).
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-NAMED = 3
-"""How many devices a sentence names; the others are counted."""
+NAMED = 3  # How many devices a sentence names; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """The GPUs of a machine, by the names that specs use.
+    """The GPUs of a machine, by the names that specs use."""
 
-    Attributes:
-        pairs: each GPU and MIG device that containers can get, and its nodes.
-        nodes: name -> nodes, by all naming strategies.
-        unavailable: name -> the reason that no container can get an existing GPU.
-        no_mig: whether MIG devices may exist that could not be listed.
-    """
-
+    # each GPU and MIG device that containers can get, and its nodes
     pairs: tuple[tuple[Selected, Paths], ...]
-    nodes: dict[str, Paths]
-    unavailable: dict[str, str]
-    no_mig: bool
+    nodes: dict[str, Paths]  # name -> nodes, by all naming strategies
+    unavailable: dict[str, str]  # name -> the reason that no container can get an existing GPU
+    no_mig: bool  # whether MIG devices may exist that could not be listed
 
 
 def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> tuple[list[Drift], list[Drift]]:

@@ -41,20 +41,16 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a check.
-
-    Attributes:
-        gives_driver: whether a spec gives an NVIDIA driver.
-        held_back: the devices of this host that somebody has chosen not to give.
-        choices: a sentence for each spec that is without hooks, or open to every build.
-    """
+    """The result of a check."""
 
     specs: int
     devices: int
-    gives_driver: bool
+    gives_driver: bool  # whether a spec gives an NVIDIA driver
     loaded: str
     drift: tuple[Drift, ...]
+    # the devices of this host that somebody has chosen not to give
     held_back: tuple[str, ...] = ()
+    # a sentence for each spec that is without hooks, or open to every build
     choices: tuple[str, ...] = ()
 
 
@@ -228,7 +224,6 @@ def _node(
 def _access(
     node: cdi.DeviceNode, path: str, found: tuple[int, int, int]
 ) -> tuple[Kind, str] | None:
-    """Compare permissions and owner, which a container gets of its node."""
     mode, _, gid = found
     in_spec = node.get("fileMode", mode & 0o777)
     if in_spec != mode & 0o777:

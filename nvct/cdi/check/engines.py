@@ -66,11 +66,7 @@ _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,3})(?:[-+~].*)?")
 
 
 def parse(word: str) -> tuple[str, str]:
-    """Return engine and release of a word such as docker=26.0; missing numbers are 0.
-
-    Raises:
-        UsageError: the engine is unknown, or the release is missing.
-    """
+    """Return engine and release of a word such as docker=26.0, with missing numbers as 0."""
     engine, equals, release = word.partition("=")
     engine = {"crio": "cri-o", "moby": "docker"}.get(engine.lower(), engine.lower())
     if engine not in ENGINES:

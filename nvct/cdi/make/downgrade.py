@@ -26,11 +26,7 @@ HINTS = {
 
 
 def check_version(version: str) -> str:
-    """Return a version that a spec can have, without a leading v.
-
-    Raises:
-        UsageError: the version is unknown, or no engine reads specs of it.
-    """
+    """Return a version that a spec can have, without a leading v; UsageError if there is none."""
     plain = version.removeprefix("v")
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
         known = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
@@ -42,12 +38,7 @@ def check_version(version: str) -> str:
 
 
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
-    """Return a spec that needs no version above a maximum, and sentences about the losses.
-
-    Raises:
-        UsageError: the maximum is not a version.
-        CdiSpecError: the devices need a field of a later version.
-    """
+    """Return a spec for a maximum version, and its losses; CdiSpecError if devices need more."""
     maximum = check_version(maximum)
     losses: list[str] = []
     spec = deepcopy(spec)

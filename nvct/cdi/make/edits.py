@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -32,12 +32,7 @@ def make(
     node_numbers: bool = False,
     gid_groups: bool = True,
 ) -> Json:
-    """Return container edits, without empty lists.
-
-    Args:
-        node_numbers: write type, major and minor of nodes.
-        gid_groups: add the groups of nodes that are not world-accessible to the container.
-    """
+    """Return container edits without empty lists; `gid_groups` adds groups of closed nodes."""
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
     edits = {
@@ -90,7 +85,10 @@ def tidy(edits: Json, common: Json) -> Json:
     If no entry remains, the common entries stay: CDI refuses an empty device. Hooks and
     environment keep their order, which may matter; that of nodes and mounts does not.
     """
-    tidied = {key: _unique(entries) for key, entries in edits.items()}
+    tidied = {
+        key: list({json.dumps(entry, sort_keys=True): entry for entry in entries}.values())
+        for key, entries in edits.items()
+    }
     rest = {
         key: [e for e in entries if e not in common.get(key, [])]
         for key, entries in tidied.items()
@@ -108,11 +106,6 @@ def tidy(edits: Json, common: Json) -> Json:
 def path_key(path: str) -> tuple[int, str]:
     """Return the sort key of mounts and nodes: parents before children, then by bytes."""
     return len([part for part in path.split("/") if part]), path
-
-
-def _unique(entries: Iterable[Any]) -> list[Any]:
-    by_text = {json.dumps(entry, sort_keys=True): entry for entry in entries}
-    return list(by_text.values())
 
 
 def move_root(spec: Json, source: str, target: str, *, in_container: bool = False) -> Json:
@@ -142,7 +135,8 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
         if (hook["hookName"] == "startContainer") is in_container:
             hook["path"] = moved(hook["path"])
         if (hook["hookName"] in CONTAINER_HOOKS) is in_container and "args" in hook:
-            hook["args"] = [_moved_argument(arg, moved) for arg in hook["args"]]
+            # TARGET::LINK has two paths, the first of which may be relative.
+            hook["args"] = ["::".join(map(moved, arg.split("::", 1))) for arg in hook["args"]]
     return spec
 
 
@@ -153,8 +147,3 @@ def _moved(source: str, target: str, path: str) -> str:
     if path == source:
         return join(target, "/")
     return join(target, path[len(prefix) :]) if path.startswith(prefix) else path
-
-
-def _moved_argument(argument: str, moved: Callable[[str], str]) -> str:
-    """Return an argument of a hook; `TARGET::LINK` has two paths, the first may be relative."""
-    return "::".join(moved(part) for part in argument.split("::", 1))

@@ -35,50 +35,37 @@ COHERENT_PARTS = {"true": "coherent", "false": "noncoherent"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a generated spec.
+    """Options of a generated spec."""
 
-    Attributes:
-        vendor, cls: the spec's kind; the mode's own if empty.
-        device_ids: indices, UUIDs, names, "all" or "none".
-        all_device: add a device "all" that contains the others.
-        disabled_hooks: names of single hooks that `apply` does not execute, or "all".
-        enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
-        node_numbers: write type, major and minor of device nodes, for engines that cannot look
-            at the host's nodes; such a spec is wrong after the next boot.
-        gid_groups: add the groups of nodes that are not world-accessible to containers.
-        allow_builds: have BuildKit give the devices to every build.
-        host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
-            in a container and used on its host.
-        view: the driver's files as one mount; None for a mount per file.
-    """
-
+    # vendor, cls: the spec's kind; the mode's own if empty
     vendor: str = ""
     cls: str = ""
     device_name_strategies: Sequence[str] = ("index", "uuid")
-    device_ids: Sequence[str] = ("all",)
-    all_device: bool = True
+    device_ids: Sequence[str] = ("all",)  # indices, UUIDs, names, "all" or "none"
+    all_device: bool = True  # add a device "all" that contains the others
     hook_path: str = paths.HOOK_PATH
+    # names of single hooks that `apply` does not execute, or "all"
     disabled_hooks: Sequence[str] = ()
+    # names that override disabled_hooks; chmod is off unless named here
     enabled_hooks: Sequence[str] = ()
+    # write type, major and minor of device nodes, for engines that cannot look at the host's
+    # nodes; such a spec is wrong after the next boot
     node_numbers: bool = False
-    gid_groups: bool = True
-    allow_builds: bool = False
+    gid_groups: bool = True  # add the groups of nodes that are not world-accessible to containers
+    allow_builds: bool = False  # have BuildKit give the devices to every build
+    # (from, to) pairs that replace roots of host paths, for a spec that is made in a container and
+    # used on its host
     host_roots: Sequence[tuple[str, str]] = ()
-    view: MountedView | None = None
+    view: MountedView | None = None  # the driver's files as one mount; None for a mount per file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountedView:
-    """A farm view that a spec mounts.
-
-    Attributes:
-        shown: what the hook makes visible in the container.
-        files: sockets and folders, which are not in a view.
-    """
+    """A farm view that a spec mounts."""
 
     source: str
-    shown: model.View
-    files: Sequence[DriverFile]
+    shown: model.View  # what the hook makes visible in the container
+    files: Sequence[DriverFile]  # sockets and folders, which are not in a view
     env: Sequence[str]
 
 
@@ -93,13 +80,7 @@ class Job(NamedTuple):
 
 
 def prepare(inventory: Inventory, options: Options) -> Job:
-    """Return the parts of a spec, with checked options.
-
-    Raises:
-        UsageError: an option has an unknown value.
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
-    """
+    """Return the parts of a spec; UsageError, UnknownDeviceError, or HostError without devices."""
     kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
     enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
@@ -113,11 +94,8 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
     """Return the CDI spec of a machine.
 
     A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `split` removes it.
-
-    Raises:
-        UsageError: an option has an unknown value.
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
+    Raises UsageError if an option has an unknown value; UnknownDeviceError if a device id names
+    nothing; HostError if no device can be given to a container.
     """
     options = options or Options()
     job = prepare(inventory, options)

@@ -36,11 +36,7 @@ APPLY = "apply"
 
 
 def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
-    """Return the hooks to execute; a name in `enabled` overrides `disabled`.
-
-    Raises:
-        UsageError: a name is unknown, or "all" is in `enabled`.
-    """
+    """Return the hooks to execute; `enabled` overrides `disabled`. UsageError if unknown."""
     for name in (*disabled, *enabled):
         if name not in NAMES and not (name == "all" and name not in enabled):
             raise UsageError(

@@ -46,15 +46,10 @@ def for_every_container(inventory: Inventory) -> Injection:
 def devices(
     inventory: Inventory, ids: Sequence[str], strategies: Sequence[str], *, all_device: bool
 ) -> list[Device]:
-    """Return the devices; their names are unique.
+    """Return the devices that ids, or "all" or "none", name; their names are unique.
 
-    Args:
-        ids: indices, UUIDs or names of the devices, "all" or "none".
-        all_device: whether to add a device "all" that contains the others.
-
-    Raises:
-        UnknownDeviceError: a device id names nothing.
-        HostError: no device can be given to a container.
+    With `all_device`, a device "all" contains the others. Raises UnknownDeviceError if an id names
+    nothing, and HostError if no device can be given to a container.
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]
@@ -146,20 +141,17 @@ DRIVER_HOOKS = LINKS_AND_CACHE | {"enable-cuda-compat", "chmod"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The properties of a mode's specs.
+    """The properties of a mode's specs."""
 
-    Attributes:
-        vendor, cls: the default kind.
-        hooks: the hooks that its containers may have; enabling another one has no effect.
-        has_libcuda_env: whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only
-            for drivers with libraries in the usual directories.
-        has_numbers: whether a device name that is a number is a GPU's index (type-index: gpu0).
-    """
-
+    # vendor, cls: the default kind
     vendor: str = VENDOR
     cls: str = "gpu"
+    # the hooks that its containers may have; enabling another one has no effect
     hooks: frozenset[str] = frozenset()
+    # whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only for drivers with
+    # libraries in the usual directories
     has_libcuda_env: bool = False
+    # whether a device name that is a number is a GPU's index (type-index: gpu0)
     has_numbers: bool = False
 
 

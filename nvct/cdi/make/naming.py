@@ -21,11 +21,7 @@ UUID_WORD = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+|MIG-GPU-[0-9A-Fa-f/-]+")
 
 
 def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
-    """Return the strategies, each once.
-
-    Raises:
-        UsageError: a strategy is unknown, or there is none.
-    """
+    """Return the strategies, each once; UsageError if one is unknown, or there is none."""
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise UsageError(
@@ -52,11 +48,8 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
     """Return the devices that ids name, each once, in the order of the machine.
 
     "all" names every GPU that is not in MIG mode and every MIG device; devices without a device
-    node are not included. An explicit id must name a device that has one.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-        HostError: the device has no device node.
+    node are not included. An explicit id must name a device that has one. Raises
+    UnknownDeviceError if an id names nothing, and HostError if the device has no device node.
     """
     available = list(_available(inventory))
     if "all" in ids:
@@ -78,11 +71,7 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
-    """Return the devices of a mode other than nvml that ids name.
-
-    Raises:
-        UnknownDeviceError: an id names nothing.
-    """
+    """Return the devices that ids name in a mode other than nvml; UnknownDeviceError."""
     if "all" in ids:
         return list(inventory.devices)
     chosen = set()
@@ -120,7 +109,8 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
         )
     for pair in available:
         gpu, mig = pair
-        if word in names(gpu, mig, ("index", "uuid")) or word == _other_name(gpu, mig):
+        other = gpu.bus_id if mig is None else old_uuid(gpu, mig)  # that no spec has
+        if word in (*names(gpu, mig, ("index", "uuid")), other):
             return pair
     for gpu in inventory.gpus:
         if word not in (str(gpu.index), gpu.uuid, gpu.bus_id):
@@ -139,11 +129,6 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
         f"no device {word} among the {len(inventory.gpus)} GPUs of this machine",
         hint="nvidia-smi -L lists them",
     )
-
-
-def _other_name(gpu: Gpu, mig: MigDevice | None) -> str:
-    """Return the name of a device that no spec has."""
-    return gpu.bus_id if mig is None else old_uuid(gpu, mig)
 
 
 def old_uuid(gpu: Gpu, mig: MigDevice) -> str:

@@ -24,15 +24,10 @@ REGENERATE = "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate"
 
 
 def fragments(edits: ContainerEdits, source: str) -> model.Edits:
-    """Return valid container edits as JSON texts to paste into config.json.
+    """Return valid edits, of a source for messages, as JSON texts to paste into config.json.
 
-    Args:
-        source: of the edits, for messages.
-
-    Raises:
-        HostError: a device node is missing.
-        StaleSpecError: it has other numbers than in the spec.
-        CdiSpecError: it has another type than in the spec.
+    Raises HostError if a device node is missing, StaleSpecError or CdiSpecError if it has other
+    numbers or another type than in the spec.
     """
     hooks: dict[str, list[str]] = {}
     for hook in edits.get("hooks", ()):

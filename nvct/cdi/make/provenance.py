@@ -39,23 +39,16 @@ SPEC_LIMIT = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The origin of a spec.
-
-    Attributes:
-        driver: version of the driver whose files the spec gives, "" if it gives none.
-        inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
-        only: the devices that were chosen, as words with commas, "" for all.
-        no_hooks: the value of --no-hooks, "" if the spec may have hooks.
-        files: container path -> identity of the host's file.
-    """
+    """The origin of a spec."""
 
     generator: str = ""
-    driver: str = ""
+    driver: str = ""  # version of the driver whose files the spec gives, "" if it gives none
     module: str = ""
     mode: str = ""
-    inputs: str = ""
-    only: str = ""
-    no_hooks: str = ""
+    inputs: str = ""  # a hash of the inventory; equal on hosts with equal devices and driver files
+    only: str = ""  # the devices that were chosen, as words with commas, "" for all
+    no_hooks: str = ""  # the value of --no-hooks, "" if the spec may have hooks
+    # container path -> identity of the host's file
     files: Mapping[str, Identity] = field(default_factory=dict)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from nvct.cdi import versions
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.linux.files import read_bytes, write_atomic
 
 FORMATS = ("yaml", "json")
@@ -29,11 +29,7 @@ FOLDER_MODE = 0o755
 
 
 def check_format(name: str) -> str:
-    """Return the name of a format in lower case.
-
-    Raises:
-        UsageError: the format is unknown.
-    """
+    """Return the name of a format in lower case. Raises UsageError if the format is unknown."""
     if name.lower() not in FORMATS:
         raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
     return name.lower()
@@ -42,18 +38,10 @@ def check_format(name: str) -> str:
 def dumps(
     spec: Spec,
     format: str = "yaml",  # noqa: A002  as the option
-    comment: str = "",
+    comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return a spec as a file's content, with the lowest possible `cdiVersion`.
-
-    Args:
-        comment: whole lines before the YAML; JSON has no comments.
-
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
-    """
+    """Return a file's content, in YAML after a comment; CdiSpecError, UsageError for a format."""
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
     if format == "json":
@@ -72,20 +60,12 @@ def save(
 ) -> str:
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
-    Args:
-        path: .yaml or .json is added if it has no extension that nvct reads: engines read no
-            other files.
-        format: yaml or json; None means by the extension of the path, which then stays.
-        comment: as in `dumps`.
-        follow: a link at the path is followed, and a pipe or character device, such as
-            /dev/stdout, is written directly. Not in a folder that engines read: a device plugin
-            without other rights may write there.
-
-    Raises:
-        CdiSpecError: the spec is invalid.
-        UsageError: the format is unknown.
-        HostError: the file cannot be written.
-        UnsafePathError: the path is not a regular file.
+    The path gets .yaml or .json if it has no extension that nvct reads: engines read no other
+    files. Without a format, the extension decides. With `follow` a link at the path is followed,
+    and a pipe or character device, such as /dev/stdout, is written directly; not in a folder that
+    engines read: a device plugin without other rights may write there. Raises CdiSpecError and
+    UsageError as `dumps`, HostError if the file cannot be written, UnsafePathError if it is no
+    regular file.
     """
     is_stream = follow and _is_stream(path)
     ending = os.path.splitext(path)[1]
@@ -93,7 +73,11 @@ def save(
         path += f".{format or 'yaml'}"
     usual = "json" if ending == ".json" and not is_stream else "yaml"
     data = dumps(spec, format or usual, comment, source=path)
-    try:
+    with OSErrorsAs(
+        HostError,
+        f"CDI spec {path} cannot be written",
+        hint="choose another --output, or run as root",
+    ):
         if is_stream:
             with open(path, "wb") as file:
                 file.write(data)
@@ -102,20 +86,11 @@ def save(
         # Engines that watch the folder would read all files again.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
-    except OSError as error:
-        raise HostError(
-            f"CDI spec {path} cannot be written: {error.strerror}",
-            hint="choose another --output, or run as root",
-        ) from error
     return path
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it, which nobody else can write to, whatever the umask.
-
-    Raises:
-        OSError: one cannot be made.
-    """
+    """Make a folder and those above it, which only this user can write to; OSError."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
         with suppress(FileExistsError):  # another process was faster
@@ -147,11 +122,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0
 
 
 def yaml_text(document: dict[str, Any]) -> str:
-    """Return a document, with its start marker.
-
-    Raises:
-        TypeError: the document contains a value of another type.
-    """
+    """Return a document, with its start marker; TypeError for a value of another type."""
     return "\n".join(["---", *(_table(document, "") if document else ["{}"]), ""])
 
 

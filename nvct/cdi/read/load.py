@@ -21,14 +21,10 @@ WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 def load_file(path: str, *, owned: bool = False, limit: int = SIZE_LIMIT) -> Spec:
-    """Return the spec in a file.
+    """Return the spec in a file; CdiSpecError names the file and the position.
 
-    Args:
-        owned: refuse a file that belongs neither to root nor to this user, or that everybody may
-            write: another user could choose its mounts and hooks.
-
-    Raises:
-        CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
+    If it has to be `owned`, a file is refused that belongs neither to root nor to this user, or
+    that everybody may write: another user could choose its mounts and hooks.
     """
     try:
         data = read_bytes(path, limit, check=_check_owner if owned else None)
@@ -62,11 +58,7 @@ def unmapped_root(proc: str = "/proc") -> set[int]:
 
 
 def loads(data: bytes, *, source: str) -> Spec:
-    """Return the spec in a file's content.
-
-    Raises:
-        CdiSpecError: it is not a valid spec; names the file and the position.
-    """
+    """Return the spec in a file's content; CdiSpecError, with file and position, if it is none."""
     return validate(parse(data, source=source), source=source)
 
 
@@ -74,10 +66,8 @@ def parse(data: bytes, *, source: str) -> object:
     """Return the document in a file's content, which need not be a valid spec.
 
     Content that begins with a brace and is JSON is read as JSON, all else as YAML, whatever the
-    file's name, as engines do.
-
-    Raises:
-        CdiSpecError: it is neither, has a duplicate key, or is too deep or too large.
+    file's name, as engines do. Raises CdiSpecError if it is neither, has a duplicate key, or is
+    too deep or too large.
     """
     try:
         text = data.decode("utf-8-sig")

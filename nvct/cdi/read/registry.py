@@ -21,47 +21,37 @@ from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceErr
 
 
 class SpecFile:
-    """One readable spec file.
-
-    Attributes:
-        priority: position of its folder in the list of folders.
-    """
+    """One readable spec file."""
 
     __slots__ = ("path", "priority", "spec")
 
     def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
         self.path = path
-        self.priority = priority
+        self.priority = priority  # position of its folder in the list of folders
         self.spec = spec
 
 
 class Registry:
-    """The spec files and devices of the folders.
-
-    Attributes:
-        specs: by priority, then by file name.
-        devices: qualified name -> the spec file and the device.
-        errors: path of a file or folder -> the reason that it is unusable.
-        conflicts: qualified name -> the files that define it; it is not in `devices`.
-        inputs: all folders and files that were read, including those with errors.
-    """
+    """The spec files and devices of the folders."""
 
     __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
 
     def __init__(self) -> None:
-        self.specs: list[SpecFile] = []
+        self.specs: list[SpecFile] = []  # by priority, then by file name
+        # qualified name -> the spec file and the device
         self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        # path of a file or folder -> the reason that it is unusable
         self.errors: dict[str, NvctError] = {}
+        # qualified name -> the files that define it; it is not in `devices`
         self.conflicts: dict[str, list[str]] = {}
+        # all folders and files that were read, including those with errors
         self.inputs: list[str] = []
 
     def device(self, name: str) -> tuple[SpecFile, Device]:
         """Return a device by its qualified name, and its spec file.
 
-        Raises:
-            RequestError: the name is not a qualified name.
-            CdiConflictError: two files of the same priority define it.
-            UnknownDeviceError: no file defines it.
+        Raises RequestError if the name is not a qualified name; CdiConflictError if two files of
+        the same priority define it; UnknownDeviceError if no file defines it.
         """
         names.parse(name)
         if name in self.conflicts:
@@ -76,18 +66,11 @@ class Registry:
         return self.devices[name]
 
 
-def _load(path: str) -> Spec:
-    return load.load_file(path, owned=True)
-
-
-def scan(dirs: Sequence[str], read: Callable[[str], Spec] = _load) -> Registry:
-    """Read the spec files in folders; a missing folder is permitted.
-
-    Never raises: errors are in `errors` and `conflicts`.
-
-    Args:
-        read: returns the spec in a file, or raises NvctError.
-    """
+def scan(
+    dirs: Sequence[str],
+    read: Callable[[str], Spec] = lambda path: load.load_file(path, owned=True),
+) -> Registry:
+    """Read the spec files in folders, which may be missing; never raises, but collects errors."""
     registry = Registry()
     for priority, folder in enumerate(dirs):
         registry.inputs.append(folder)
@@ -111,7 +94,6 @@ def spec_paths(dirs: Sequence[str]) -> list[str]:
 
 
 def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
-    """Return the spec files directly in a folder, sorted by name."""
     try:
         with os.scandir(folder) as entries:
             spec_paths = [

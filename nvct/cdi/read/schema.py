@@ -36,11 +36,7 @@ def _validator() -> jsonschema.Draft7Validator:
 
 
 def check(document: object, *, source: str) -> None:
-    """Check a document against the schema.
-
-    Raises:
-        CdiSpecError: it does not conform; names the file and the position of the main error.
-    """
+    """Check a document against the schema; CdiSpecError with file and position of an error."""
     error = jsonschema.exceptions.best_match(_validator().iter_errors(document))
     if error is None:
         return

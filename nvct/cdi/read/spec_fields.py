@@ -43,11 +43,7 @@ def owner(at: str) -> str:
 
 
 def text(value: object, at: str) -> str:
-    """Read a string.
-
-    Raises:
-        CdiSpecError: it is not a string, or not valid as a path, argument or variable.
-    """
+    """Read a string; CdiSpecError if it is none, or not valid as path, argument or variable."""
     if not isinstance(value, str):
         raise CdiSpecError(f"{at} is {shown(value)}, not a string", hint="put it in quotes")
     if "\0" in value:
@@ -60,11 +56,7 @@ def text(value: object, at: str) -> str:
 
 
 def flag(value: object, at: str) -> bool:
-    """Read true or false.
-
-    Raises:
-        CdiSpecError: it is neither of them.
-    """
+    """Read true or false. Raises CdiSpecError if it is neither of them."""
     if not isinstance(value, bool):
         raise CdiSpecError(f"{at} is {shown(value)}, not true or false")
     return value
@@ -95,11 +87,7 @@ def array(reader: Reader) -> Reader:
 
 
 def texts(value: object, at: str) -> dict[str, str]:
-    """Read a table of strings, sorted by name.
-
-    Raises:
-        CdiSpecError: it is not a table of strings.
-    """
+    """Read a table of strings, sorted by name; CdiSpecError if it is something else."""
     if not isinstance(value, dict):
         raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
     return {

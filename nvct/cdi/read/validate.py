@@ -37,11 +37,7 @@ _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 
 def validate(document: object, *, source: str) -> Spec:
-    """Return a document as a spec: members with their exact names, and no nulls.
-
-    Raises:
-        CdiSpecError: it is not a valid spec; names the file and the position.
-    """
+    """Return a document as a spec, with exact names and no nulls; CdiSpecError with a position."""
     at = f"{source}:"
     if document is None:
         raise CdiSpecError(f"{source} is empty", hint="remove it or write a CDI spec")
@@ -86,14 +82,10 @@ def _check_devices(spec: Spec, at: str) -> None:
 def _check_device(device: Device, at: str) -> None:
     _check_annotations(device, at)
     edits = device.get("containerEdits")
-    if not edits or _is_empty(edits):
+    # An intelRdt object counts even if it is empty.
+    if not edits or ("intelRdt" not in edits and not any(edits.values())):
         raise CdiSpecError(f"{at} has no container edits", hint="give it a node, mount or env")
     _check_edits(edits, member(at, "containerEdits"))
-
-
-def _is_empty(edits: ContainerEdits) -> bool:
-    """Return whether edits change nothing; an intelRdt object counts even if it is empty."""
-    return "intelRdt" not in edits and not any(edits.values())
 
 
 def _check_edits(edits: ContainerEdits, at: str) -> None:
@@ -165,11 +157,7 @@ def _check_annotations(holder: Spec | Device, at: str) -> None:
 
 
 def check_annotations(annotations: Mapping[str, str]) -> None:
-    """Check annotations of a spec or device by the rules of Kubernetes.
-
-    Raises:
-        RequestError: a key is invalid, or the total size is too large.
-    """
+    """Check annotations by the rules of Kubernetes; RequestError for a bad key or size."""
     total = 0
     for full_key, text in annotations.items():
         domain, slash, name = full_key.rpartition("/")

@@ -35,11 +35,7 @@ _PLAIN_FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]")
 
 
 def parse(text: str, source: str) -> object:
-    """Return the document in a YAML text; it is not checked against the CDI schema.
-
-    Raises:
-        CdiSpecError: the text is not YAML, has a duplicate key, or is too deep or too large.
-    """
+    """Return a YAML text's document, unchecked; CdiSpecError if it is none, or too large."""
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
@@ -67,11 +63,7 @@ class _Loader(_Base):
     merged = 0
 
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:  # noqa: ANN401  PyYAML's own
-        """Limit the depth: libyaml's binding recurses in C, and deep nesting crashes it.
-
-        Raises:
-            yaml.MarkedYAMLError: the nesting is too deep.
-        """
+        """Limit the depth (MarkedYAMLError): libyaml recurses in C, deep nesting crashes it."""
         super().descend_resolver(current_node, current_index)
         self.depth += 1
         if self.depth > DEPTH_LIMIT:

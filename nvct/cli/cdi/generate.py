@@ -14,8 +14,7 @@ from nvct.errors import HostError
 def write(warn: Any = say, **values: Any) -> None:  # noqa: ANN401  each option has its own type
     """Discover this host and write its CDI specification; `warn` takes each line for stderr.
 
-    Raises:
-        NvctError: an option is wrong, the host has no driver, or a file cannot be written.
+    NvctError if an option is wrong, the host has no driver, or a file cannot be written.
     """
     from nvct.compile.publish import Request, publish
 

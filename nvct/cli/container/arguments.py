@@ -38,12 +38,9 @@ USUAL = (HELP, VERSION)
 
 @dataclass(slots=True)
 class Parsed:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        values: values of each given option, by its long name; None for a missing value.
-    """
-
+    # values of each given option, by its long name; None for a missing value
     values: dict[str, list[str | None]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
 
@@ -67,11 +64,8 @@ class Parsed:
 def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = False) -> Parsed:
     """Parse a command line.
 
-    Args:
-        in_order: stop at the first word that is not an option.
-
-    Raises:
-        UsageError: an option is unknown or ambiguous, lacks its value or takes none.
+    UsageError if an option is unknown or ambiguous, lacks its value or takes none. `in_order`:
+    stop at the first word that is not an option.
     """
     valid = (*options, *USUAL)
     parsed = Parsed()
@@ -165,14 +159,10 @@ HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
 
 @dataclass(slots=True)
 class Selected:
-    """The selected devices, without duplicates, in the order of the command line.
-
-    Attributes:
-        gpus: including the GPUs of requested MIG devices.
-    """
+    """The selected devices, without duplicates, in the order of the command line."""
 
     everything: bool = False
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)  # including the GPUs of requested MIG devices
     migs: list[tuple[Gpu, MigDevice]] = field(default_factory=list)
 
     def add(self, gpu: Gpu, mig: MigDevice | None = None) -> None:
@@ -193,11 +183,7 @@ def bus_id(text: str) -> str:
 
 
 def select(device_list: str | None, inventory: Inventory) -> Selected:
-    """Return the devices that a comma list names; None selects nothing.
-
-    Raises:
-        UnknownDeviceError: a word names no device.
-    """
+    """Return the devices that a list names, none for None; UnknownDeviceError for other words."""
     selected = Selected()
     if not inventory.gpus:
         return selected  # as libnvidia-container: words are not checked on a host without GPUs
@@ -240,11 +226,8 @@ def select_mig_capable(
 ) -> list[Gpu] | None:
     """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
-    Args:
-        capable: minors of the GPUs that support MIG.
-
-    Raises:
-        RequestError: the value names a device, or only some MIG devices are visible.
+    RequestError if the value names a device, or only some MIG devices are visible. `capable`:
+    minors of the GPUs that support MIG.
     """
     for word in (option_value or "").split(","):
         if not word:

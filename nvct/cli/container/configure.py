@@ -30,7 +30,7 @@ from nvct.container.prestart.deliver import Delivery
 from nvct.container.request import visible_devices
 from nvct.container.request.free import want_of
 from nvct.container.request.model import Request
-from nvct.errors import HostError, RequestError, UsageError
+from nvct.errors import HostError, OSErrorsAs, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
 from nvct.kernel.calls import Kernel, query_device_programs
@@ -88,11 +88,7 @@ class LocalContainer(Container):
         self.userns = True
 
     def enter(self, kernel: Kernel) -> Root:
-        """Return the container's root.
-
-        Raises:
-            HostError: the root does not exist.
-        """
+        """Return the container's root; HostError if the root does not exist."""
         del kernel
         root = Root.open(self.rootfs)
         root.label = "the container"
@@ -125,11 +121,7 @@ def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
 def run(
     options: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn
 ) -> None:
-    """Configure a container.
-
-    Raises:
-        NvctError: the container cannot get the requested devices or files.
-    """
+    """Configure a container; NvctError if it cannot get the requested devices or files."""
     rootfs = _rootfs(options)
     pid = _pid(options)
     request = request_of(options, roots)
@@ -185,12 +177,9 @@ def _pid(options: Parsed) -> int:
 def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
     """Return the container that a process belongs to.
 
-    Args:
-        pid: the process's number in /proc; 0 for a parent outside this PID namespace.
-        standalone: the process is the parent of this one, as the command line has no --pid.
-
-    Raises:
-        HostError: the process has ended, or mounts would appear on the host.
+    HostError if the process has ended, or mounts would appear on the host. `pid`: the process's
+    number in /proc; 0 for a parent outside this PID namespace. `standalone`: the process is the
+    parent of this one, as the command line has no --pid.
     """
     container_namespace = _mount_namespace(proc, str(pid))
     own_namespace = _mount_namespace(proc, "self")
@@ -209,9 +198,7 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
 def request_of(options: Parsed, roots: Roots) -> Request:
     """Return the command line as a request.
 
-    Raises:
-        RequestError: a device or channel is not valid.
-        UsageError: an option's value is not valid.
+    RequestError if a device or channel is not valid; UsageError if an option's value is not valid.
     """
     words = [word for word in (options.joined("device") or "").split(",") if word]
     free = want_of(words, DEVICES)
@@ -238,10 +225,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
 
 
 def device_name(word: str, roots: Roots) -> str:
-    """Return a device's name in plans; case is ignored and PCI bus ids are accepted.
-
-    As in libnvidia-container.
-    """
+    """Return a device's name in plans, as libnvidia-container: any case, PCI bus ids too."""
     if word.lower() == "all":
         return "all"
     kind, dash, uuid = word.partition("-")
@@ -306,9 +290,8 @@ def allow(
 ) -> None:
     """Allow a container's devices in its cgroup, if the cgroup restricts devices.
 
-    Raises:
-        HostError: the cgroup restricts devices and no --pid was given, or the kernel refuses or
-            does not show the rules.
+    HostError if the cgroup restricts devices and no --pid was given, or the kernel refuses or does
+    not show the rules.
     """
     texts = [node["rule"] for part in edits for node in part["nodes"] if node["rule"]]
     if not texts or is_rootless():
@@ -325,16 +308,13 @@ def allow(
 
 
 def _is_restricted(cgroup: rules.Cgroup) -> bool:
-    try:
+    with OSErrorsAs(
+        HostError, f"the device rules of {cgroup.folder} cannot be read", hint="add --no-cgroups"
+    ):
         if not cgroup.unified:
             with open(f"{cgroup.folder}/devices.list", encoding="ascii") as file:
                 return not file.read(2).startswith("a")
         return any(_programs(folder) for folder in cgroup.folders())
-    except OSError as error:
-        raise HostError(
-            f"the device rules of {cgroup.folder} cannot be read: {error.strerror}",
-            hint="add --no-cgroups",
-        ) from error
 
 
 def _programs(folder: str) -> list[int]:

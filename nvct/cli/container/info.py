@@ -39,10 +39,8 @@ def initialized(inventory: Inventory) -> NvmlSession | None:
     """Return an initialized NVML; None if it fails on a host that needs none, e.g. Tegra.
 
     Scripts read the driver's health from the exit status of info and list: libnvidia-container
-    initializes the driver before both print anything (src/cli/info.c, list.c).
-
-    Raises:
-        HostError: the driver needs NVML, and NVML cannot be initialized.
+    initializes the driver before both print anything (src/cli/info.c, list.c). HostError if the
+    driver needs NVML, and NVML cannot be initialized.
     """
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
     needed = inventory.mode in WITH_NVML

@@ -74,9 +74,8 @@ class Lister:
     def lines(self) -> Iterator[str]:
         """Yield the lines to print.
 
-        Raises:
-            RequestError: an option names something that the host lacks or that is not valid.
-            HostError: an IMEX channel has no device node.
+        RequestError if an option names something that the host lacks or that is not valid;
+        HostError if an IMEX channel has no device node.
         """
         visible = select(self.options.joined("device"), self.inventory)
         capable = {

@@ -22,7 +22,7 @@ from nvct import errors, paths
 from nvct.cli.container import arguments as args
 from nvct.cli.container.arguments import Option, Parsed
 from nvct.config.model import Config
-from nvct.errors import HostError, NvctError, UsageError
+from nvct.errors import HostError, NvctError, OSErrorsAs, UsageError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
 from nvct.host.nvml.session import NvmlSession
@@ -59,24 +59,20 @@ TERMINAL = "/dev/tty"
 class Log:
     """The log of --debug: a regular file, a stream or the terminal.
 
-    Raises:
-        UsageError: the file cannot be written.
-        DocumentError: the path is not a regular file.
+    UsageError if the file cannot be written; DocumentError if the path is not a regular file.
     """
 
     def __init__(self, path: str) -> None:
         self._file: IO[str] | None = None
         if not path:
             return
-        try:
+        with OSErrorsAs(UsageError, f"cannot write to {path}"):
             if path in STREAMS:
                 fd = os.dup(STREAMS[path])
             elif path == TERMINAL:
                 fd = os.open(path, os.O_WRONLY | os.O_NOCTTY)
             else:
                 fd = open_log(path)
-        except OSError as error:
-            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
         self._file = open(fd, "a", encoding="utf-8")  # noqa: SIM115  for the whole run
 
     def __call__(self, text: str) -> None:
@@ -250,10 +246,7 @@ def _check_root(roots: Roots, configured: str) -> None:
 
 
 def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions:
-    """Return the options of discovery: --ldcache restricts it to the folders in that cache.
-
-    As in libnvidia-container.
-    """
+    """Return discovery's options; --ldcache restricts it to that cache's folders (incumbent)."""
     options = DiscoveryOptions(compat32=True)
     path = global_options.text("ldcache")
     if not path:
@@ -262,11 +255,11 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
     from nvct.linux import ldcache
 
     cache_path = join(roots.driver_root, path)
-    try:
-        with open(cache_path, "rb") as file:
-            cache = ldcache.parse(file.read(ldcache.LIMIT + 1))
-    except OSError as error:
-        raise HostError(f"--ldcache: {cache_path} cannot be read: {error.strerror}") from error
+    with (
+        OSErrorsAs(HostError, f"--ldcache: {cache_path} cannot be read"),
+        open(cache_path, "rb") as file,
+    ):
+        cache = ldcache.parse(file.read(ldcache.LIMIT + 1))
     folders = dict.fromkeys(os.path.dirname(entry[1]) for entry in cache.entries)
     search_paths = [
         join(roots.driver_root, folder) for folder in folders if folder.startswith("/")

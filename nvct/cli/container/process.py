@@ -18,11 +18,7 @@ HINT = "mount -t proc proc /proc in this PID namespace"
 
 
 class Process:
-    """A process of this PID namespace.
-
-    Attributes:
-        number: its number in /proc; 0 if pid is 0.
-    """
+    """A process of this PID namespace; `number` is that in /proc, 0 if pid is 0."""
 
     __slots__ = ("_fd", "number", "pid")
 
@@ -64,11 +60,7 @@ class Process:
         )
 
     def check(self) -> None:
-        """Check that the process still runs, so files opened before in /proc belong to it.
-
-        Raises:
-            HostError: the process has ended.
-        """
+        """Check that the process still runs, and so owned its files in /proc; HostError if not."""
         if self._fd < 0:
             return
         try:

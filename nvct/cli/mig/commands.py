@@ -231,11 +231,8 @@ def selected(
 ) -> Sequence[Spec]:
     """Return a configuration: of a file, or without one of the tables and the hardware.
 
-    Args:
-        config_file: "" is none, which NVIDIA's program does not allow.
-
-    Raises:
-        UsageError, HostError: there is no such file or configuration, or the file is malformed.
+    UsageError or HostError if there is no such file or configuration, or the file is malformed.
+    `config_file`: "" is none, which NVIDIA's program does not allow.
     """
     if not config_file and not _is_parted():
         require(selected_config=selected_config)

@@ -11,7 +11,7 @@ from functools import partial
 
 from nvct.agent.core.instance import FOLDER, SOCKET
 from nvct.cli.context import settings_in_force
-from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
+from nvct.errors import DriverNotFoundError, HostError, NvctError, OSErrorsAs, UsageError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
@@ -26,11 +26,7 @@ STDIN = "-"
 
 
 def machine_of(given: object) -> Machine:
-    """Return this machine, or the one that a caller gives.
-
-    Raises:
-        DriverNotFoundError: there is no NVML here.
-    """
+    """Return this machine, or a caller's; DriverNotFoundError if there is no NVML here."""
     if isinstance(given, Machine):
         return given
     settings = settings_in_force()
@@ -53,11 +49,7 @@ def machine_of(given: object) -> Machine:
 
 @contextlib.contextmanager
 def failing(prefix: str) -> Iterator[None]:
-    """Put words before the message of an error, as NVIDIA's program has them.
-
-    Raises:
-        HostError: the error with the words.
-    """
+    """Raise a HostError with words before an error's message, as NVIDIA's program has them."""
     try:
         yield
     except NvctError as error:
@@ -65,11 +57,7 @@ def failing(prefix: str) -> Iterator[None]:
 
 
 def read(path: str) -> str:
-    """Return a file as text; - is standard input.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Return a file, or standard input for -, as text; UsageError if it cannot be read."""
     if path == STDIN:
         return sys.stdin.read()
     try:
@@ -80,24 +68,14 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file, whole or not at all.
-
-    Raises:
-        HostError: it cannot be written.
-    """
-    try:
+    """Replace a file, whole or not at all; HostError if it cannot be written."""
+    with OSErrorsAs(HostError, f"{path} cannot be written"):
         mode = None if os.path.exists(path) else 0o644
         files.write_atomic(path, text.encode(), mode=mode, follow=True)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def require(**values: str) -> None:
-    """Refuse empty options.
-
-    Raises:
-        UsageError: one is empty.
-    """
+    """Refuse empty options by UsageError."""
     missing = [name.replace("_", "-") for name, value in values.items() if not value]
     if missing:
         hint = "nvct mig configs prints the names" if "selected-config" in missing else ""

@@ -16,8 +16,7 @@ from nvct.cli.mig.commands import PARTED as PROGRAM
 from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
 
-INCUMBENT = "0.15.0"
-"""The version of NVIDIA's program; this one takes its options."""
+INCUMBENT = "0.15.0"  # The version of NVIDIA's program; this one takes its options
 
 
 @click.group(

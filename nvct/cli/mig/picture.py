@@ -14,10 +14,8 @@ from nvct.host.nvml.mig_model import MigGpu
 from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
-WIDTH, NARROW = 10, 8
-"""Columns of a memory slice: usually, and on a terminal of 80 columns."""
-LINE = 10 + 8 * WIDTH + 1
-"""Columns of the longest line of a picture."""
+WIDTH, NARROW = 10, 8  # Columns of a memory slice: usually, and on a terminal of 80 columns
+LINE = 10 + 8 * WIDTH + 1  # Columns of the longest line of a picture
 GIGABYTES = re.compile(r"\.\d+gb")
 COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
@@ -47,7 +45,9 @@ def layout_line(gpu: MigGpu, layout: Layout, width: int = WIDTH) -> Text:
     for part in sorted(layout.parts, key=lambda each: each.placement):
         line.append(_free(part.placement.start - at, width))
         cells = part.placement.size * width - 1
-        label = _fitting(_label(gpu, part), cells)
+        label = _label(gpu, part)
+        if len(label) > cells:  # without its memory: the list has the whole name
+            label = GIGABYTES.sub("", label)[:cells]
         line.append(label.center(cells), style=_color(gpu, part))
         line.append("|")
         at = part.placement.start + part.placement.size
@@ -133,11 +133,6 @@ def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
 
 def _free(slices: int, width: int) -> Text:
     return Text((".".center(width - 1) + "|") * max(slices, 0), style="dim")
-
-
-def _fitting(label: str, cells: int) -> str:
-    """Return a label, without its memory if there is no room: the list has the whole name."""
-    return label if len(label) <= cells else GIGABYTES.sub("", label)[:cells]
 
 
 def _label(gpu: MigGpu, part: Part) -> str:

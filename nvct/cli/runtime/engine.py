@@ -49,9 +49,8 @@ def engines() -> list[Engine]:
 def selected(engine: str, config: str | None) -> Engine | None:
     """Return the engine of this host that a command line selects, None if there is none.
 
-    Raises:
-        UsageError: several engines of this kind run, and there is no --config.
-        EngineError: the engine's files must not be edited; advice is printed.
+    UsageError if several engines of this kind run, and there is no --config; EngineError, after
+    advice is printed, if the engine's files must not be edited.
     """
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
@@ -104,10 +103,8 @@ def recorded(
     """Return the options that the journal has of all engines, or of the selected ones.
 
     Errors of a page are added to `errors`, so that they do not block the other engines. With
-    `remove`, an engine with a damaged page gets its default options instead.
-
-    Raises:
-        DocumentError: the journal cannot be read.
+    `remove`, an engine with a damaged page gets its default options instead. DocumentError if the
+    journal cannot be read.
     """
     recorded_options = []
     path = None if config is None else os.path.abspath(config)

@@ -92,8 +92,7 @@ configure_options = all_of(
 def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocation:
     """Return the meaning of the command line's options, by the rules of nvidia-ctk.
 
-    Raises:
-        UsageError: an option or combination is not valid.
+    UsageError if an option or combination is not valid.
     """
     warnings: list[str] = []
     name, mode = values["engine"], values["mode"]

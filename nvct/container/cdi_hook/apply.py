@@ -17,20 +17,12 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Do the work that the flags describe.
-
-    Raises:
-        NvctError: a part failed; earlier changes stay.
-    """
+    """Do the work that the flags describe; after an NvctError, earlier changes stay."""
     do(context, hook_command.work(context.options), hook_command.view(context.options))
 
 
 def do(context: Context, work: Work, view: View | None = None) -> None:
-    """Do the work in a container's root.
-
-    Raises:
-        NvctError: a part failed; earlier changes stay.
-    """
+    """Do the work in a container's root; after an NvctError, earlier changes stay."""
     if work["params"]:
         from nvct.container.cdi_hook import disable_device_node_modification
 
@@ -56,12 +48,7 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
 
 
 def create_symlinks(context: Context) -> None:
-    """Make links in the container, `--link TARGET::LINK` each.
-
-    Raises:
-        UsageError: a link is not written TARGET::LINK.
-        UnsafePathError: the path of a link is a directory.
-    """
+    """Make links in the container, `--link TARGET::LINK` each; UsageError, UnsafePathError."""
     _make_links(context, hook_command.work(context.options)["links"])
 
 

@@ -7,20 +7,15 @@ bits.
 
 from __future__ import annotations
 
+from nvct.container.cdi_hook.context import Context
 from nvct.errors import NvctError, UsageError
 from nvct.linux.constants import S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
 
 
 def run(context: Context) -> None:
     """Set the mode of existing paths; ignore missing permission, as the incumbent does.
 
-    Raises:
-        UsageError: the mode is missing or not octal.
-        NvctError: the first error, after all paths were tried.
+    Raises UsageError for a bad mode, and the first other error after all paths were tried.
     """
     mode = parse_mode(context.options.text("mode"))
     paths = context.options.values("path")
@@ -42,11 +37,7 @@ def run(context: Context) -> None:
 
 
 def parse_mode(text: str) -> int:
-    """Return an octal mode.
-
-    Raises:
-        UsageError: the text is not an octal mode.
-    """
+    """Return an octal mode. Raises UsageError if the text is not an octal mode."""
     digits = text[2:] if text.startswith("0o") else text
     if not digits or len(digits) > 5 or digits.strip("01234567") or int(digits, 8) > 0o7777:
         raise UsageError(f"--mode is {text!r}, want an octal number such as 755")

@@ -33,11 +33,7 @@ STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
 class Context:
-    """One run of one hook.
-
-    Attributes:
-        bundle: the container's bundle, as its state names it; "" until that was read.
-    """
+    """One run of one hook."""
 
     __slots__ = (
         "_bundle", "_is_checked", "_root", "_stdin_fd", "bundle", "kernel", "options",
@@ -60,18 +56,15 @@ class Context:
         self._stdin_fd = stdin_fd
         self._bundle = ""
         self._is_checked = False
-        self.bundle = ""
+        self.bundle = ""  # the container's bundle, as its state names it; "" until that was read
         self._root: Root | None = None
 
     def mounts(self) -> Root:
         """Return the container's root, to mount in it; the first call opens it.
 
-        Call it before `root()`, which may leave the mount namespace.
-
-        Raises:
-            BundleError: the state or config.json cannot be read or names no root.
-            UnsafePathError: the container's root is the root of the host.
-            HostError: the directory does not exist.
+        Call it before `root()`, which may leave the mount namespace. Raises BundleError if the
+        state or config.json cannot be read or names no root; UnsafePathError if the container's
+        root is the root of the host; HostError if the directory does not exist.
         """
         if self._root is None:
             root = Root.open(self._root_path())
@@ -87,12 +80,7 @@ class Context:
         return self._root
 
     def root(self) -> Root:
-        """Return the container's root, to read and write files in it.
-
-        Raises:
-            BundleError, UnsafePathError: as `mounts`.
-            HostError: as `mounts`, or the root cannot be made writable.
-        """
+        """Return the container's root, to read and write files in it; errors as of `mounts`."""
         root = self.mounts()
         if not self._is_checked:
             self._is_checked = True
@@ -119,11 +107,7 @@ class Context:
         return isinstance(section, dict) and section.get("readonly") is True
 
     def state(self) -> dict[str, jsontext.Json]:
-        """Return the container's state, which can be read once.
-
-        Raises:
-            BundleError: it cannot be read.
-        """
+        """Return the container's state, which can be read once; BundleError."""
         source = self.options.text("container-spec", "-")
         return read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
 
@@ -168,11 +152,7 @@ class Context:
 
 
 def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
-    """Return PID and bundle of a container's state; Docker before 17.06 writes `bundlePath`.
-
-    Raises:
-        BundleError: it has no absolute bundle, or no process.
-    """
+    """Return PID and bundle of a state (BundleError); Docker before 17.06 writes `bundlePath`."""
     bundle = state.get("bundle") or state.get("bundlePath")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         text = f"the container's state has the bundle {bundle!r:.100}"

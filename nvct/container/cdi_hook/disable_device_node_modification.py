@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.cdi_hook.context import Context
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.files import read_bytes, temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+from nvct.linux.kernel import Kernel
+from nvct.linux.root import Root
 
 PARAMS = "/driver/nvidia/params"
 TARGET = "/proc/driver/nvidia/params"
@@ -33,9 +30,7 @@ FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL,
 def run(context: Context) -> None:
     """Mask the params file if the host's allows changes and the container has one.
 
-    Raises:
-        HostError: mounting failed.
-        UnsafePathError: the container's file is not a regular file.
+    Raises HostError if mounting fails, UnsafePathError if the container's file is no regular file.
     """
     try:
         data = read_bytes(context.proc_root + PARAMS, LIMIT)

@@ -7,21 +7,14 @@ image's dynamic linker; no code of the image runs here.
 
 from __future__ import annotations
 
+from nvct.container.cdi_hook.context import Context
 from nvct.container.plan import hook_command
 from nvct.container.rootfs import compat, linker
 from nvct.container.rootfs.changes import Changes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
-
 
 def run(context: Context) -> None:
-    """Put the folder first in the drop-in, which the next update-ldcache reads.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
-    """
+    """Put the folder first in the drop-in, which the next update-ldcache reads; NvctError."""
     versions = hook_command.work(context.options)["compat"]
     if not versions:
         return

@@ -7,20 +7,11 @@ Hot. A createRuntime hook: it runs in the runtime's namespaces, where the proces
 from __future__ import annotations
 
 from nvct.container import leases
-from nvct.container.cdi_hook.context import process_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
+from nvct.container.cdi_hook.context import Context, process_of
 
 
 def run(context: Context) -> None:
-    """Rename the leases.
-
-    Raises:
-        BundleError: the container's state has no process.
-        HostError: a lease is gone.
-    """
+    """Rename the leases; BundleError or HostError if the process or a lease is gone."""
     pid, context.bundle = process_of(context.state())
     folder, holder, count = map(context.options.text, ("folder", "holder", "count"))
     leases.hand_over(folder, int(count), holder, pid)

@@ -67,10 +67,9 @@ IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
     """Run the hook that `argv`, without the program's name, names; return the exit status.
 
-    Args:
-        run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
-            No variable names it, because an engine may start hooks with an image's. A hook of a
-            user's own engine has `recorder.folder_of_hook` instead. "": nowhere.
+    A failure is recorded in `run_dir` ("": nowhere) for `nvct log`: crun does not show what a hook
+    says. No variable names it, because an engine may start hooks with an image's. A hook of a
+    user's own engine has `recorder.folder_of_hook` instead.
     """
     contexts: list[Context] = []
     began = time.monotonic()
@@ -105,7 +104,7 @@ def _record(
 
 
 def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Context]) -> int:
-    name = _hook_name(argv)
+    name = next((word for word in argv if not word.startswith("-")), "")
     if name not in HOOKS:
         return _without_hook(argv, name, program)
     before = argv[: argv.index(name)]
@@ -128,10 +127,6 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Conte
     quiet = options.is_set("quiet") or hook_options.is_set("quiet")
     _run(name, hook_options, stdin_fd, program, contexts, quiet=quiet)
     return 0
-
-
-def _hook_name(argv: list[str]) -> str:
-    return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _without_hook(argv: list[str], name: str, program: str) -> int:

@@ -8,23 +8,15 @@ import posix
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants as c
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+from nvct.linux.kernel import Kernel
+from nvct.linux.root import Root
 
 REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 
 
 def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
-    """Mount one file of a container over another.
-
-    Raises:
-        HostError: mounting failed.
-        UnsafePathError: the source vanished.
-    """
+    """Mount one file of a container over another; HostError, or UnsafePathError if it vanished."""
     fd = root.path_fd(source)
     if fd is None:
         raise UnsafePathError(f"{source} vanished")
@@ -39,15 +31,10 @@ def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> No
 def attach(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Mount a file over another; kernels before 5.12 need mount(2).
+    """Mount a file over another, whose `path` is the container's; before Linux 5.12 by mount(2).
 
-    Args:
-        source, target: descriptors; `path` is the target's in the container.
-        no_exec: the file cannot be executed, nor mapped as code.
-
-    Raises:
-        OSError: as the system calls.
-        UnsafePathError: the target vanished.
+    With `no_exec` it can be neither executed nor mapped as code. Raises OSError as the calls, and
+    UnsafePathError if the target vanished.
     """
     attributes = ATTRIBUTES | (c.MOUNT_ATTR_NOEXEC if no_exec else 0)
     try:
@@ -74,10 +61,7 @@ def attach(
 def attach_by_remount(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Bind the file and make the bind read-only: two calls of mount(2).
-
-    Args and errors are those of `attach`.
-    """
+    """Bind the file, then make the bind read-only, by mount(2); args and errors as of `attach`."""
     kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, c.MS_BIND)
     top = root.path_fd(path)
     if top is None:

@@ -13,11 +13,8 @@ import posix
 
 from nvct.errors import HostError
 from nvct.linux import constants as c
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 # statvfs(3); a bind remount removes flags that it does not repeat.
 ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 2, 4, 8, 0x2000
@@ -35,10 +32,7 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
 
     This process leaves the container's mount namespace, so make mounts before the call. The root
     becomes the working directory. If the runtime did not make the root read-only, it is returned
-    unchanged.
-
-    Raises:
-        HostError: the kernel refuses.
+    unchanged. Raises HostError if the kernel refuses.
     """
     if not _is_closed_by_runtime(root, proc_root, kernel):
         return root

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 def cover_files(context: Context, view: View) -> None:
     """Mount files of the view over files of the image that have their fixed path.
 
-    Raises:
-        HostError: the view is not there, or mounting failed.
-        UnsafePathError: the image has a directory at the path.
+    Raises HostError if the view is not there, or mounting failed, and UnsafePathError if the image
+    has a directory at the path.
     """
     root = context.mounts()
     _check(root, view)
@@ -47,7 +46,6 @@ def cover_files(context: Context, view: View) -> None:
 
 
 def _check(root: Root, view: View) -> None:
-    """Check that the view is mounted."""
     for path in (*view["libraries"], *view["links"])[:1]:
         if not root.is_file(f"{view['mount_point']}/{path}"):
             raise HostError(
@@ -74,12 +72,7 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
 
 
 def run(context: Context, view: View, compat: str) -> None:
-    """Add the linker's entries and the links.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe, or its mounts cannot be read.
-        OSError: the root cannot be written to.
-    """
+    """Add the linker's entries and the links; NvctError, OSError if it cannot be written to."""
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)

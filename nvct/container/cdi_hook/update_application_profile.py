@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.cdi_hook.context import Context
 from nvct.container.rootfs import profile
 from nvct.container.rootfs.changes import Changes
 from nvct.linux.constants import S_IFCHR, S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.cdi_hook.context import Context
-    from nvct.linux.root import Root
+from nvct.linux.root import Root
 
 DEVICE_LIMIT = 100_000
 
 
 def run(context: Context, *, leave_volumes: bool = False) -> None:
-    """Write the profile; a container without GPU nodes stays unchanged.
-
-    Args:
-        leave_volumes: write nothing if its folder is in a mount.
-    """
+    """Write the profile if there are GPUs, and unless its folder is in a mount to be left."""
     root = context.root()
     minors = gpu_minors(root)
     for minor in minors:

@@ -27,22 +27,14 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Update the cache for folders from the flags and from enable-cuda-compat.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
-    """
+    """Update the cache for folders from the flags and from enable-cuda-compat; NvctError."""
     folders = context.options.values("folder")
     root = context.root()
     update(context, folders, linker.read_conf(root).compat)
 
 
 def update(context: Context, folders: list[str], compat: list[str]) -> None:
-    """Add the libraries of folders, those of compat first.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
-    """
+    """Add the libraries of folders, those of compat first; NvctError."""
     changes = Changes(context.root())
     musl = linker.musl_path(changes.root)
     if musl:
@@ -86,11 +78,7 @@ def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
 
 
 def forget(context: Context, changes: Changes, folders: list[str]) -> None:
-    """Remove the entries of folders from the cache.
-
-    Raises:
-        NvctError: a file of the container is damaged or not safe.
-    """
+    """Remove the entries of folders from the cache; NvctError if a file is damaged or not safe."""
     data = changes.root.read_file(CACHE, ldcache.LIMIT)
     if data is None:
         return

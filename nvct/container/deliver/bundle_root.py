@@ -32,9 +32,7 @@ class UnfitError(Exception):
 class Layout:
     """A layout for one container: changes of its root, which it closes, and of config.json.
 
-    Args:
-        folder: of the bundle, "" for the working directory.
-        destinations: of mounts that hide files of the root.
+    `folder` is the bundle's, "" for the working directory; `destinations` hide files of the root.
     """
 
     __slots__ = (
@@ -44,9 +42,9 @@ class Layout:
     def __init__(
         self,
         bundle: Bundle,
-        folder: str,
+        folder: str,  # of the bundle, "" for the working directory
         root: Root,
-        destinations: Iterable[str],
+        destinations: Iterable[str],  # of mounts that hide files of the root
         note: Callable[[str], None],
     ) -> None:
         self._root = root
@@ -82,7 +80,6 @@ class Layout:
         return ""
 
     def _compat_folder(self, versions: Compat) -> str:
-        """Return the folder of the image's CUDA compatibility libraries, "" if not used."""
         if not versions:
             return ""
         root, covered = self._root, self._covered
@@ -111,11 +108,7 @@ def reason(error: Exception) -> str:
 
 
 def root_path(bundle: Bundle, folder: str) -> str:
-    """Return the path of a container's root on the host.
-
-    Raises:
-        UnfitError: config.json has no root.path.
-    """
+    """Return the path of a container's root on the host; UnfitError without root.path."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise UnfitError("config.json names no root")
@@ -123,12 +116,7 @@ def root_path(bundle: Bundle, folder: str) -> str:
 
 
 def open_root(bundle: Bundle, folder: str) -> Root:
-    """Open a container's root.
-
-    Raises:
-        UnfitError: config.json names no root, or the root is the host's.
-        HostError: the directory does not exist.
-    """
+    """Open a container's root; UnfitError for none or the host's, HostError if it is missing."""
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
     root.budget = bundle

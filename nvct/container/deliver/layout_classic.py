@@ -67,7 +67,8 @@ class _ClassicLayout(Layout):
     ) -> None:
         driver = {mount[0] for edit in edits if "cache" in edit for mount in edit["mounts"]}
         hiding = [mount[0] for edit in edits if "cache" not in edit for mount in edit["mounts"]]
-        hiding += [path for path in _destinations(bundle) if mount_target(path) not in driver]
+        paths = [mount.get("destination") for mount in bundle.mounts]
+        hiding += [p for p in paths if isinstance(p, str) and mount_target(p) not in driver]
         super().__init__(bundle, folder, root, hiding, note)
         self._driver_mounts = driver
         self._hooked_edits = edits
@@ -78,12 +79,7 @@ class _ClassicLayout(Layout):
         self.edits, self.summary = self._hooked_edits, f"with a hook: {why}"
 
     def decide(self, work: Work, kernel: Kernel) -> None:
-        """Decide what to write; change nothing.
-
-        Raises:
-            UnfitError: the hook would see another root.
-            NvctError, OSError: the root cannot be read, or the hook would refuse it.
-        """
+        """Decide what to write; change nothing. UnfitError if the hook would see another root."""
         root = self._root
         if mount_points.is_read_only(root):
             raise UnfitError("the root is read-only")
@@ -166,7 +162,6 @@ class _ClassicLayout(Layout):
                 libraries.setdefault(machine, []).append((soname, f"{names[folder]}/{file}"))
 
     def _gpu_minors(self) -> list[int]:
-        """Return the minor numbers of all GPU nodes that the container will have."""
         has_own_dev = False
         for mount in self._bundle.mounts:
             destination = mount_target(str(mount.get("destination")))
@@ -183,8 +178,3 @@ class _ClassicLayout(Layout):
             if isinstance(path, str) and isinstance(minor, int):
                 minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
         return minors
-
-
-def _destinations(bundle: Bundle) -> list[str]:
-    destinations = [mount.get("destination") for mount in bundle.mounts]
-    return [path for path in destinations if isinstance(path, str)]

@@ -69,11 +69,7 @@ def _check(table: Farm, bundle: Bundle) -> None:
 
 
 class _FarmLayout(Layout):
-    """The layout of one container.
-
-    Attributes:
-        env_why: why programs find the driver by environment variables, "" if by files.
-    """
+    """The layout of one container."""
 
     __slots__ = (
         "_above", "_common", "_entries", "_hooks", "_is_again", "_linked", "_other_edits", "_work",
@@ -94,7 +90,7 @@ class _FarmLayout(Layout):
         self._is_again = False
         self.mount_point = ""
         self.compat = ""
-        self.env_why = ""
+        self.env_why = ""  # why programs find the driver by environment variables, "" if by files
         self._other_edits: list[Edits] = []
 
     # Decision: no changes.
@@ -102,9 +98,8 @@ class _FarmLayout(Layout):
     def decide(self, edits: list[Edits], kernel: Kernel) -> None:
         """Decide the mount point of the view and the changes of the root and of config.json.
 
-        Raises:
-            UnfitError: the layout does not fit this container.
-            NvctError, OSError: the root cannot be read.
+        Raises UnfitError if the layout does not fit this container, and NvctError or OSError if
+        the root cannot be read.
         """
         self._decide_root(edits, kernel)
         common = [id(edit) for edit in self._common]
@@ -130,7 +125,10 @@ class _FarmLayout(Layout):
             if over:
                 self.env_why = f"{over} is a mount"
             else:
-                self._add_search_paths(musl, glibc=glibc)
+                if musl:  # the driver needs glibc: the image must have a layer such as gcompat
+                    linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
+                if glibc:
+                    self._add_glibc()
         except (LdCacheError, UnsafePathError) as error:
             self.env_why = error.message
         self._find_links()
@@ -165,7 +163,6 @@ class _FarmLayout(Layout):
             raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
     def _choose_mount_point(self, *, read_only: bool) -> str:
-        """Return the mount point of the view."""
         path = BESIDE_COMPAT if self.compat else MOUNT_POINT
         try:
             resolved = self._root.real(path)
@@ -189,15 +186,7 @@ class _FarmLayout(Layout):
             for mount in self._bundle.mounts
         )
 
-    def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        """Add the search paths of the dynamic linkers."""
-        if musl:  # the driver needs glibc: the image must have a layer such as gcompat
-            linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
-        if glibc:
-            self._add_glibc()
-
     def _add_glibc(self) -> None:
-        """Add the entries of ld.so.cache and the drop-in."""
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
         self._is_again = view_links.add_cache(
@@ -247,7 +236,9 @@ class _FarmLayout(Layout):
             edits["nodes"] += common["nodes"]
             edits["gids"] += common["gids"]
         edits["env"] = self._env()
-        edits["mounts"] = [*self._single_mounts(), [self.mount_point, self._mount()]]
+        source = jsontext.quote(self._entries.table["view"])
+        view = f'{{"destination":"{self.mount_point}","source":{source},"options":{OPTIONS}}}'
+        edits["mounts"] = [*self._single_mounts(), [self.mount_point, view]]
         if self._entries.table["params"]:
             for hook in self._hooks[:1]:
                 edits["hook"] = {**hook, "work": {**no_work(), "params": True}}
@@ -271,10 +262,6 @@ class _FarmLayout(Layout):
     def _is_in_view(self, path: str) -> bool:
         """Report whether the view covers a path: the view has such a file (`nvct.farm.model`)."""
         return path.startswith(f"{self.mount_point}/")
-
-    def _mount(self) -> str:
-        source = jsontext.quote(self._entries.table["view"])
-        return f'{{"destination":"{self.mount_point}","source":{source},"options":{OPTIONS}}}'
 
     def _env(self) -> list[str]:
         variables = self._entries.env(self.mount_point)

@@ -35,11 +35,7 @@ S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
 def observe(kind: str, path: str) -> Value:
-    """Return the current value of a fingerprint; None if the path does not exist.
-
-    Raises:
-        ValueError: the kind is unknown, or the path is not valid.
-    """
+    """Return a fingerprint's value now; None without the path; ValueError for an unknown kind."""
     try:
         if kind in ("stat", "absent"):
             s = posix.stat(path)
@@ -64,10 +60,7 @@ def observe(kind: str, path: str) -> Value:
 
 
 def broken(fingerprints: list[Fingerprint]) -> Fingerprint | None:
-    """Return the first fingerprint that no longer matches, None if all match.
-
-    A malformed one never matches.
-    """
+    """Return the first fingerprint that does not match, or is malformed; None if all match."""
     for fingerprint in fingerprints:
         if not isinstance(fingerprint, list) or len(fingerprint) != 3:  # type: ignore[redundant-expr]  # it was read from a file
             return ["damaged", "", None]
@@ -124,11 +117,7 @@ def _digest(path: str) -> str:
 
 
 def settle(fingerprints: list[Fingerprint], now_ns: int) -> bool:
-    """Replace matching hashes with the cheaper stat if their files are old enough.
-
-    Returns:
-        Whether any was replaced.
-    """
+    """Replace matching hashes of old files by the cheaper stat; return whether any was."""
     replaced = False
     for fingerprint in fingerprints:
         if fingerprint[0] == "hash":

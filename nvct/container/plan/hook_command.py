@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     Kinds: TypeAlias = dict[str, str]
 
 POINT = "createContainer"
-SEPARATOR = "::"
-"""Separates target and path in --link and --view-file."""
+SEPARATOR = "::"  # Separates target and path in --link and --view-file
 
 
 def flags_of_work(work: Work) -> list[str]:
@@ -89,11 +88,7 @@ class Options:
         return self.text(name) == "true"
 
     def put(self, kind: str, name: str, value: str) -> None:
-        """Add the value of a flag.
-
-        Raises:
-            UsageError: the value of a switch is neither true nor false.
-        """
+        """Add the value of a flag; UsageError for a switch that is neither true nor false."""
         if kind == SWITCH:
             value = "true" if _is_true(name, value) else "false"
         self.given.setdefault(name, []).append(value)
@@ -110,11 +105,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
-    """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
-
-    Raises:
-        UsageError: a flag is unknown, or its value is missing or wrong.
-    """
+    """Parse flags up to the first other word; with `surplus`, to the end. UsageError."""
     options = Options()
     index = 0
     while index < len(words):
@@ -147,11 +138,7 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 
 
 def work(options: Options) -> Work:
-    """Return the work in the container's root that flags describe.
-
-    Raises:
-        UsageError: a link is not written TARGET::LINK.
-    """
+    """Return the work in the container's root that flags describe; UsageError."""
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
         compat = {
@@ -169,11 +156,7 @@ def work(options: Options) -> Work:
 
 
 def view(options: Options) -> View | None:
-    """Return the farm view that flags describe, None if there is none.
-
-    Raises:
-        UsageError: a path is not absolute, or leads out of the view.
-    """
+    """Return the view that flags describe, or None; UsageError if a path leads out of it."""
     mount_point = options.text("view")
     if not mount_point:
         return None

@@ -25,11 +25,7 @@ NVIDIA_HOOKS = (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS)
 
 
 def apply(bundle: Bundle, edits: list[Edits]) -> None:
-    """Edit the document of a bundle; no file is written.
-
-    Raises:
-        DocumentError: a member that must be an array is not one.
-    """
+    """Edit the document of a bundle; no file is written. DocumentError if an array is none."""
     _env(bundle, [e for edit in edits for e in edit["env"]])
     bound = _nodes(bundle, [n for edit in edits for n in edit["nodes"]])
     _mounts(bundle, [m for edit in edits for m in edit["mounts"]] + bound)
@@ -148,7 +144,8 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
             mounts_below.append((target, document.fragment(element)))
         else:
             unchanged.append(document.fragment(element))
-    added = [(target, texts_by_target[target]) for target in sorted(texts_by_target, key=_depth)]
+    targets = sorted(texts_by_target, key=lambda target: target.count("/"))
+    added = [(target, texts_by_target[target]) for target in targets]
     texts = [text for _, text in (_merge(added, mounts_below) if mounts_below else added)]
     if len(unchanged) == len(elements):
         document.append(("mounts",), texts)
@@ -165,10 +162,6 @@ def _merge(
         indexes = [i for i, (target, _) in enumerate(merged) if target.startswith(mount[0] + "/")]
         merged.insert(indexes[0] if indexes else len(merged), mount)
     return merged
-
-
-def _depth(destination: str) -> int:
-    return destination.count("/")
 
 
 def _hooks(bundle: Bundle, edits: list[Edits]) -> None:
@@ -207,6 +200,5 @@ def remove_nvidia_hooks(bundle: Bundle) -> bool:
 
 
 def _member(value: Json, key: str) -> str:
-    """Return a text of an object, "" if it has none."""
     text = value.get(key) if isinstance(value, dict) else None
     return text if isinstance(text, str) else ""

@@ -37,11 +37,7 @@ LAZY_MEMBERS = (MOUNTS, "cache")
 
 
 class LazyList:
-    """A list of consecutive rows.
-
-    Args:
-        lines: all rows of the document.
-    """
+    """A list of consecutive rows among the lines of a document."""
 
     __slots__ = ("_count", "_first", "_lines", "_mounts", "_values")
 
@@ -86,11 +82,7 @@ class LazyMounts:
         self._mounts: list[Value] | None = None
 
     def parsed(self) -> list[Value]:
-        """Return the list.
-
-        Raises:
-            DocumentError: the row is not JSON.
-        """
+        """Return the list. Raises DocumentError if the row is not JSON."""
         if self._mounts is None:
             value: Value = jsontext.parse_trusted(self._line, "a row")
             self._mounts = list(value)
@@ -181,11 +173,7 @@ def join(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def read(text: str) -> dict[str, object]:
-    """Return a document from its text: the line of the head and the lines of its rows.
-
-    Raises:
-        DocumentError: the head is not a JSON object, or its row numbers are wrong.
-    """
+    """Return a document from the line of its head and those of its rows; DocumentError."""
     lines = text.split("\n")
     head = jsontext.parse_trusted(lines[0], "a head")
     if not isinstance(head, dict):

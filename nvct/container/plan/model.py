@@ -182,19 +182,12 @@ class StalePlanError(HostError):
 def collect(
     plan: Plan, names: list[str], capabilities: list[str] | None = None, *, compat: bool = True
 ) -> list[Edits]:
-    """Return the edits for full device names, after the common edits of their specs.
+    """Return the edits for full device names, each device's once, after their specs' common edits.
 
-    Names of the same device count once.
-
-    Args:
-        capabilities: requested driver capabilities; None for all but compat32.
-        compat: whether CUDA compatibility libraries of the image may replace the driver's. It
-            applies to nvct's own plan only, not to hooks in specs of others.
-
-    Raises:
-        UnknownDeviceError: a name is not in the plan.
-        StaleSpecError: the spec of a device no longer describes the host.
-        StalePlanError: a fingerprint of a requested device does not match.
+    `capabilities` are the driver's, None for all but compat32. With `compat`, CUDA compatibility
+    libraries of the image may replace the driver's, in nvct's own plan only. Raises
+    UnknownDeviceError if a name is not in the plan, StaleSpecError if the spec of a device no
+    longer describes the host, StalePlanError if a fingerprint of a device does not match.
     """
     check_known(plan, names)
     selected: list[Edits] = []
@@ -217,11 +210,7 @@ def collect(
 
 
 def check_known(plan: Plan, names: list[str]) -> None:
-    """Refuse names that a plan does not have.
-
-    Raises:
-        UnknownDeviceError: a name is not in the plan.
-    """
+    """Refuse names that a plan does not have: UnknownDeviceError."""
     missing = [name for name in names if name not in plan["devices"]]
     if missing:
         raise _unknown(plan, missing[0])
@@ -279,11 +268,7 @@ def no_work() -> Work:
 
 
 def check_mount_sources(edits: list[Edits]) -> None:
-    """Check that each mount source of the edits exists.
-
-    Raises:
-        StalePlanError: a file or folder is missing.
-    """
+    """Check that each mount source of the edits exists; else StalePlanError."""
     for edit in edits:
         for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
@@ -312,10 +297,8 @@ def common(
 ) -> list[Edits]:
     """Return the common edits of the first spec of a kind: driver files and control nodes.
 
-    Raises:
-        CdiSpecError: no spec of this kind is in the plan.
-        StalePlanError: a fingerprint of the spec does not match.
-        StaleSpecError: the spec no longer describes the host.
+    Raises CdiSpecError if no spec of this kind is in the plan; StalePlanError if a fingerprint of
+    the spec does not match; StaleSpecError if the spec no longer describes the host.
     """
     for name, device in plan["devices"].items():
         if name.partition("=")[0] == kind:

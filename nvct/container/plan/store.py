@@ -30,11 +30,7 @@ SEAL_SIZE = len(SEAL) + 8 + len(SEAL_END)
 
 
 def run_dir(env: Mapping[str, str], root: str = "/") -> str:
-    """Return the run directory's path for this user and environment.
-
-    Args:
-        root: a directory that the host's root owns.
-    """
+    """Return the run directory for this user and environment; the host's root owns `root`."""
     configured = env.get(paths.RUN_DIR_ENV)
     if configured:
         return configured
@@ -45,17 +41,13 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
 
 
 class Store:
-    """The run directory, open if no other user owns it or has one of the forbidden permissions.
-
-    Attributes:
-        fd: of the directory, -1 if it is missing or not safe.
-    """
+    """The run directory, open if no other user owns it or has one of the forbidden permissions."""
 
     __slots__ = ("fd", "path", "reason")
 
     def __init__(self, path: str, *, create: bool = False, forbidden: int = 0o077) -> None:
         self.path = path
-        self.fd = -1
+        self.fd = -1  # of the directory, -1 if it is missing or not safe
         self.reason = ""
         try:
             if create:

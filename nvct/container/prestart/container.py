@@ -14,29 +14,23 @@ import posix
 from nvct.errors import BundleError, DocumentError, HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.files import read_all
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 PROC = "/proc"
 LIMIT = 64 << 20
 ENDED = "has the container's process ended?"
 ALL_IDS = ("0", "0", "4294967295")
-HOST = "1"
-"""The process with the mounts of the host, or of the container that the engine runs in."""
+HOST = "1"  # The process with the mounts of the host, or of the container that the engine runs in
 
 
 class Process:
     """A process that is opened by its PID (or "self") once.
 
     The kernel reuses the PID of an ended process. /proc/PID is opened once, and its files by that
-    descriptor: their content belongs to that process, or the kernel returns ESRCH.
-
-    Raises:
-        HostError: /proc/PID cannot be opened.
+    descriptor: their content belongs to that process, or the kernel returns ESRCH. HostError if
+    /proc/PID cannot be opened.
     """
 
     __slots__ = ("_fd", "_pidfd", "pid")
@@ -55,10 +49,8 @@ class Process:
         """Check that the process has this PID in our PID namespace, and hold a pidfd.
 
         The fdinfo of a pidfd has the PID of the process in the PID namespace of the procfs (since
-        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check.
-
-        Raises:
-            HostError: the process has ended, or /proc belongs to another PID namespace.
+        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check. Raises
+        HostError if the process has ended, or /proc belongs to another PID namespace.
         """
         open_pidfd = getattr(posix, "pidfd_open", None)
         if open_pidfd is None or not isinstance(self.pid, int):
@@ -84,19 +76,11 @@ class Process:
             )
 
     def open(self, name: str) -> int:
-        """Open one of the process's files.
-
-        Raises:
-            OSError: the file cannot be opened; ESRCH if the process has ended.
-        """
+        """Open one of the process's files; OSError, ESRCH if the process has ended."""
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
     def read(self, name: str) -> bytes:
-        """Read one of the process's files.
-
-        Raises:
-            HostError: the file cannot be read.
-        """
+        """Read one of the process's files. Raises HostError if the file cannot be read."""
         try:
             return _read(self.open(name))
         except OSError as error:
@@ -125,13 +109,7 @@ def _read(fd: int) -> bytes:
 class Container:
     """A container that has not started yet.
 
-    Attributes:
-        rootfs: absolute path of its root in its mount namespace, before the pivot.
-        userns: whether its user namespace is not that of this process.
-
-    Raises:
-        HostError: there is no such process, or its mount namespace is the host's or that of
-            this process.
+    Raises HostError if there is no such process, or its mount namespace is the host's or ours.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
@@ -140,7 +118,7 @@ class Container:
         self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
     ) -> None:
         self.pid = pid
-        self.rootfs = rootfs
+        self.rootfs = rootfs  # absolute path of its root in its mount namespace, before the pivot
         self._user_fd = self._mount_fd = -1
         self.process: Process | None = process or Process(pid, proc)
         try:
@@ -150,6 +128,7 @@ class Container:
         except BaseException:
             self.close()
             raise
+        # whether its user namespace is not that of this process
         self.userns = not _is_of("self", self._user_fd, proc, "user")
 
     def _refuse_host_mounts(self, process: Process, proc: str) -> None:
@@ -193,12 +172,7 @@ class Container:
         self._mount_fd = self._user_fd = -1
 
     def enter(self, kernel: Kernel) -> Root:
-        """Enter the namespaces permanently; return the container's root.
-
-        Raises:
-            HostError: a namespace cannot be entered, or the root does not exist.
-            UnsafePathError: the container's root is the host's.
-        """
+        """Enter the namespaces for good; return the root. HostError, UnsafePathError."""
         try:
             kernel.setns(self._mount_fd, c.CLONE_NEWNS)
         except OSError as error:
@@ -233,11 +207,7 @@ class Container:
 
 
 def rootfs_of(bundle: Bundle, folder: str) -> str:
-    """Return the path of a container's root, which may be relative to the bundle.
-
-    Raises:
-        BundleError: config.json has no root.path.
-    """
+    """Return the path of a root, which may be relative to the bundle; BundleError without one."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
         raise BundleError(f"{bundle.path} has no root.path")

@@ -74,12 +74,7 @@ class Node:
         return f"{posix.major(self.device)}:{posix.minor(self.device)}"
 
     def make(self, root: Root, kernel: Kernel) -> None:
-        """Create the node under a temporary name, then rename it.
-
-        Raises:
-            UnsafePathError: the path is a directory.
-            HostError: the node cannot be created, or the folder is mounted nodev.
-        """
+        """Create the node under a temporary name, then rename it; HostError, UnsafePathError."""
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
         try:
@@ -111,13 +106,9 @@ class Node:
             raise
 
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
-        """Return a mount of the host's node for the container.
+        """Return a mount of the host's node, below `dev_root`, for the container.
 
-        Args:
-            dev_root: the folder that contains the host's /dev.
-
-        Raises:
-            HostError: the host does not have the node, or it has another device number.
+        Raises HostError if the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)
@@ -130,11 +121,7 @@ class Node:
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits; the last node of a path counts.
-
-    Raises:
-        RequestError: a node is not a character device.
-    """
+    """Return the nodes of edits, the last of a path; RequestError if one is no character node."""
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
 
@@ -177,11 +164,7 @@ class Delivery:
         self.kernel = kernel
 
     def run(self, edits: list[Edits]) -> None:
-        """Deliver the edits; this process stays in the container's namespaces.
-
-        Raises:
-            NvctError: an edit cannot be delivered.
-        """
+        """Deliver the edits (NvctError); this process stays in the container's namespaces."""
         actions = _actions(edits)
         works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
         self._rules(edits)
@@ -191,14 +174,17 @@ class Delivery:
         try:
             if self.container.userns:
                 _load_all()
-            if self._binds_nodes():
+            if self.container.userns or is_rootless():
                 dev_root = self.config.dev_root or "/"
                 trees += [node.take(dev_root, self.kernel) for node in devices]
                 devices = []
             with self.container.enter(self.kernel) as root:
                 root.budget = self.bundle
                 try:
-                    self._inside(root, trees, devices)
+                    for node in devices:
+                        node.make(root, self.kernel)
+                    for tree in trees:
+                        tree.attach(root, self.kernel)
                     for work in works:
                         apply.do(self._context(Options(), root), work)
                     for name, options in actions:
@@ -210,9 +196,6 @@ class Delivery:
                     ) from error
         finally:
             mounts.close(trees)
-
-    def _binds_nodes(self) -> bool:
-        return self.container.userns or is_rootless()
 
     def _rules(self, edits: list[Edits]) -> None:
         if self.config.cli_no_cgroups or is_rootless():
@@ -226,12 +209,6 @@ class Delivery:
             texts, self.container.pid, configured,
             env=self.env, warn=self.warn, process=self.container.process,
         )  # fmt: skip
-
-    def _inside(self, root: Root, trees: list[mounts.Tree], devices: list[Node]) -> None:
-        for node in devices:
-            node.make(root, self.kernel)
-        for tree in trees:
-            tree.attach(root, self.kernel)
 
     def _context(self, options: Options, root: Root) -> Context:
         return _Inside(options, root, self.warn, self.kernel)

@@ -106,21 +106,13 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Replace each device program of some cgroups by a program of the rules.
-
-    Raises:
-        HostError: the kernel refuses a change.
-    """
+    """Replace each device program of some cgroups by a program of the rules; HostError."""
     program = build(rules)
     _replace_all(folders, lambda _: program)
 
 
 def extend(folders: list[str], rules: list[Rule]) -> None:
-    """Make each device program of some cgroups also allow what the rules allow.
-
-    Raises:
-        HostError: the kernel refuses a change, or does not show a program.
-    """
+    """Make each device program of some cgroups also allow what the rules allow; HostError."""
 
     def extended(program_fd: int) -> bytes:
         program = instructions(program_fd)
@@ -154,10 +146,10 @@ def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
     for program_id in ids:
         old_fd = new_fd = -1
         try:
-            old_fd = open_program(program_id)
+            old_fd = _bpf(PROG_GET_FD_BY_ID, pack("III", program_id, 0, 0))
             new_fd = load(program_for(old_fd), NAME)  # one each: none can be attached twice
             if flags & ALLOW_MULTI:
-                replace_program(cgroup_fd, new_fd, old_fd)
+                attach(cgroup_fd, new_fd, ALLOW_MULTI | REPLACE, old_fd)
             else:
                 attach(cgroup_fd, new_fd, flags)
         finally:
@@ -170,20 +162,15 @@ ANY = -1
 
 
 class Rule:
-    """One device rule.
-
-    Attributes:
-        kind: "c", "b" or "a" for both.
-        access: letters of "rwm": read, write, mknod.
-    """
+    """One device rule."""
 
     __slots__ = ("access", "allow", "kind", "major", "minor")
 
     def __init__(self, kind: str, major: int, minor: int, access: str, *, allow: bool) -> None:
-        self.kind = "c" if kind == "u" else kind
+        self.kind = "c" if kind == "u" else kind  # "c", "b" or "a" for both
         self.major = major
         self.minor = minor
-        self.access = access
+        self.access = access  # letters of "rwm": read, write, mknod
         self.allow = allow
 
     @classmethod
@@ -226,11 +213,6 @@ def query(cgroup_fd: int) -> tuple[int, list[int]]:
     return flags, list(unpack_from(f"{count}I", ids))
 
 
-def open_program(program_id: int) -> int:
-    """Return a descriptor of a loaded program."""
-    return _bpf(PROG_GET_FD_BY_ID, pack("III", program_id, 0, 0))
-
-
 def instructions(program_fd: int) -> bytes:
     """Return the instructions of a loaded program, empty if the kernel hides them.
 
@@ -264,17 +246,11 @@ def load(instructions: bytes, name: str) -> int:
     return _bpf(PROG_LOAD, attr)
 
 
-def replace_program(cgroup_fd: int, program_fd: int, old_fd: int) -> None:
-    """Replace an attached program atomically. Linux 5.6."""
-    _attach(cgroup_fd, program_fd, ALLOW_MULTI | REPLACE, old_fd)
+def attach(cgroup_fd: int, program_fd: int, flags: int, old_fd: int = 0) -> None:
+    """Attach a program; with REPLACE (Linux 5.6), in place of the old one, atomically.
 
-
-def attach(cgroup_fd: int, program_fd: int, flags: int) -> None:
-    """Attach a program; without ALLOW_MULTI it replaces the attached one."""
-    _attach(cgroup_fd, program_fd, flags, 0)
-
-
-def _attach(cgroup_fd: int, program_fd: int, flags: int, old_fd: int) -> None:
+    Without ALLOW_MULTI it replaces the attached one.
+    """
     attr = pack("IIIII", cgroup_fd, program_fd, ATTACH_CGROUP_DEVICE, flags, old_fd)
     _bpf(PROG_ATTACH, attr)
 

@@ -100,11 +100,7 @@ def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, pr
 
 
 def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
-    """Deliver the request of the container whose state is read from `stdin_fd`.
-
-    Raises:
-        NvctError: the request is refused, and why.
-    """
+    """Deliver the request of the container whose state `stdin_fd` has; NvctError says why not."""
     from nvct.container import recorder, settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
@@ -150,12 +146,7 @@ def is_served(bundle: Bundle) -> bool:
 
 
 def refuse(request: Request, config: Config) -> None:
-    """Refuse requests that a hook does not deliver.
-
-    Raises:
-        RequestError: the request has CDI device names.
-        ConfigError: in the configured mode hooks do not deliver.
-    """
+    """Refuse CDI device names (RequestError), and modes without hooks (ConfigError)."""
     if config.mode not in HANDLED and not config.skip_mode_detection:
         raise ConfigError(
             f"{config.path or 'the configuration'}: in mode {config.mode} a prestart hook gives"
@@ -226,11 +217,7 @@ def _say(text: str) -> None:
 
 
 def read_state(fd: int) -> tuple[int, str]:
-    """Return PID and bundle of the container's state.
-
-    Raises:
-        BundleError: as `process_of`, or the input is not a container's state.
-    """
+    """Return PID and bundle of the container's state; BundleError if the input is none."""
     from nvct.container.cdi_hook.context import process_of, read_object
 
     return process_of(read_object(fd, "state"))

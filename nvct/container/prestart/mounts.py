@@ -36,15 +36,7 @@ BIND = ("", "none", "bind")
 
 
 class Tree:
-    """A mount of a host file or folder.
-
-    Attributes:
-        restrictions: MOUNT_ATTR_* bits.
-        fd: detached mount of the source, -1 if the kernel is too old.
-
-    Raises:
-        HostError: the source does not exist, or cannot be cloned.
-    """
+    """A mount of a host file or folder; HostError if there is none, or it cannot be cloned."""
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
 
@@ -53,9 +45,9 @@ class Tree:
     ) -> None:
         self.source = source
         self.destination = destination
-        self.restrictions = restrictions
+        self.restrictions = restrictions  # MOUNT_ATTR_* bits
         self._recursive = c.AT_RECURSIVE if recursive else 0
-        self.fd = -1
+        self.fd = -1  # detached mount of the source, -1 if the kernel is too old
         try:
             self.status: stat_result = posix.stat(source)
             self._take(kernel)
@@ -92,12 +84,7 @@ class Tree:
             self.fd = -1
 
     def attach(self, root: Root, kernel: Kernel) -> None:
-        """Attach the mount in the container; its mount namespace is already entered.
-
-        Raises:
-            UnsafePathError: the target in the container is not usable, or it changes.
-            HostError: the kernel refuses the mount.
-        """
+        """Attach the mount in the container, already entered; UnsafePathError, HostError."""
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
             if self.fd >= 0:
@@ -153,9 +140,7 @@ class Tree:
 def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
     """Clone the sources of the mounts of compiled edits; the last mount of a destination counts.
 
-    Raises:
-        HostError: a source cannot be cloned.
-        RequestError: a mount is not a bind mount.
+    Raises HostError if a source cannot be cloned, and RequestError if a mount is not a bind mount.
     """
     trees: list[Tree] = []
     try:

@@ -42,15 +42,12 @@ OPEN = (b"DevicePolicy=auto", b"DeviceAllow=")
 
 
 class Cgroup:
-    """The cgroup with the device rules of a process.
-
-    Attributes:
-        path: of the cgroup in the hierarchy with the device rules, "/" for the root cgroup.
-    """
+    """The cgroup with the device rules of a process."""
 
     __slots__ = ("folder", "path", "unified")
 
     def __init__(self, path: str, folder: str, *, unified: bool) -> None:
+        # of the cgroup in the hierarchy with the device rules, "/" for the root cgroup
         self.path = path
         self.folder = folder
         self.unified = unified
@@ -74,13 +71,9 @@ class Cgroup:
 
 
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
-    """Return the cgroup with the device rules of a process.
+    """Return the cgroup with the device rules of a process, which may be open already.
 
-    Args:
-        process: the process, if it is already open; its PID is not looked up again then.
-
-    Raises:
-        HostError: no cgroup hierarchy with device rules is mounted.
+    Raises HostError if no cgroup hierarchy with device rules is mounted.
     """
     paths = {}
     if process is None:
@@ -139,15 +132,10 @@ def allow(
     proc: str = "/proc",
     process: Process | None = None,
 ) -> None:
-    """Add device rules to a container.
+    """Add device rules, entries of linux.resources.devices, to a container.
 
-    Args:
-        texts: the rules, as entries of linux.resources.devices.
-        configured: linux.resources.devices of its config.json; None if unknown: the existing rules
-            of the cgroup then stay.
-
-    Raises:
-        HostError: the kernel refuses a rule.
+    `configured` are those of its config.json; None if unknown: the existing rules of the cgroup
+    then stay. Raises HostError if the kernel refuses a rule.
     """
     rules = _parsed(texts)
     if not rules:
@@ -163,7 +151,9 @@ def allow(
         if configured is None:
             device_filter.extend(cgroup.folders(), rules)
         else:
-            device_filter.replace(cgroup.folders(), _existing(configured) + rules)
+            existing = [Rule.read(entry) for entry in configured]
+            existing += [Rule(*rule, allow=True) for rule in DEFAULTS]
+            device_filter.replace(cgroup.folders(), existing + rules)
     else:
         _write(cgroup.folder, rules)
 
@@ -173,12 +163,6 @@ def _parsed(texts: list[str]) -> list[Rule]:
         Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
         for text in dict.fromkeys(texts)
     ]
-
-
-def _existing(configured: list[dict[str, Any]]) -> list[Rule]:
-    """Return the existing rules of a container: config.json and the runtime's defaults."""
-    rules = [Rule.read(entry) for entry in configured]
-    return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 
 
 def _write(folder: str, rules: list[Rule]) -> None:
@@ -221,7 +205,8 @@ def allow_in_unit(
         posix.stat(running)
     except OSError:
         return
-    program = next((p for p in (f"{d}/{PROGRAM}" for d in folders) if _is_program(p)), "")
+    paths = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((path for path in paths if posix.access(path, posix.X_OK)), "")
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
@@ -231,7 +216,11 @@ def allow_in_unit(
     data, status = result
     if not status and OPEN[0] in data.split() and set(data.split()) <= set(OPEN):
         return
-    words = [f"DeviceAllow=/dev/{_kind(r)}/{r.major}:{r.minor} {r.access}" for r in rules]
+    kinds = {"b": "block"}
+    words = [
+        f"DeviceAllow=/dev/{kinds.get(r.kind, 'char')}/{r.major}:{r.minor} {r.access}"
+        for r in rules
+    ]
     if not status:
         result = _systemctl([program, "set-property", "--runtime", "--", unit, *words], env, warn)
         if result is None:
@@ -251,11 +240,3 @@ def _systemctl(
     except NvctError as error:
         warn(error.message)
         return None
-
-
-def _kind(rule: Rule) -> str:
-    return "block" if rule.kind == "b" else "char"
-
-
-def _is_program(path: str) -> bool:
-    return posix.access(path, posix.X_OK)

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 def requested(
     annotations: Mapping[str, object], config: Config, notes: list[str]
 ) -> tuple[str, list[str]] | None:
-    """Return the source and the words of a request, None if no annotation asks for a device.
-
-    Raises:
-        RequestError: a word is not a CDI name, in mode auto.
-    """
+    """Return source and words of a request, or None; RequestError, in mode auto, for a bad one."""
     prefixes = tuple(config.annotation_prefixes)
     keys = sorted(key for key in annotations if key.startswith(prefixes))
     if not keys:

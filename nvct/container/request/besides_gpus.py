@@ -31,12 +31,7 @@ def add(
     *,
     privileged: bool,
 ) -> None:
-    """Add the extras that the variables and mounts of a container ask for to its request.
-
-    Raises:
-        RequestError: a value is malformed.
-        NotPermittedError: an extra requires a privileged container.
-    """
+    """Add the extras that variables and mounts ask for; RequestError, NotPermittedError."""
     extras = request.extras
     for name, variable in FEATURES.items():
         setattr(extras, name, variables.get(variable) == "enabled")
@@ -70,10 +65,7 @@ def channels(
 
     Grammar and privilege are those of devices. "none" requests no channel; the incumbent (v1.20)
     gives every channel. "all" requests no channel either: an old image that gets all GPUs must not
-    get all channels as well.
-
-    Raises:
-        RequestError: a word is not a channel.
+    get all channels as well. Raises RequestError if a word is not a channel.
     """
     if config.ignore_imex:
         return []

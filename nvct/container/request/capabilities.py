@@ -21,11 +21,7 @@ HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
 
 
 def parse(value: str) -> list[str]:
-    """Return the sorted distinct capabilities of a comma list, or just ["all"].
-
-    Raises:
-        RequestError: a word is not a capability, even if the list contains "all".
-    """
+    """Return the sorted capabilities of a comma list, or just ["all"]; RequestError."""
     words = split(value, CAPABILITIES)
     for word in words:
         if word != "all" and word not in DRIVER_CAPABILITIES:
@@ -34,16 +30,11 @@ def parse(value: str) -> list[str]:
 
 
 def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) -> list[str]:
-    """Return the sorted capabilities that a container gets.
+    """Return the sorted capabilities that a container gets, at most the `supported` ones.
 
-    Args:
-        supported: the upper bound from the configuration.
-        legacy_image: an unset variable means all supported capabilities; for older images.
-
-    Raises:
-        RequestError: a word is not a capability.
-        NotPermittedError: a capability is not among the supported ones.
-        ConfigError: a supported capability does not exist.
+    For legacy images an unset variable means all of these. Raises RequestError for a word that is
+    no capability, NotPermittedError for one that is not supported, ConfigError for a supported one
+    that does not exist.
     """
     allowed = _bound(supported)
     if value is None and legacy_image:
@@ -74,9 +65,8 @@ def _bound(supported: Sequence[str]) -> list[str]:
 def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool) -> bool:
     """Report whether a container gets the MIG capability that a variable asks for.
 
-    Raises:
-        NotPermittedError: the container is not privileged.
-        RequestError: the value is not "all", the only one that libnvidia-container supports.
+    Raises NotPermittedError if the container is not privileged, and RequestError if the value is
+    not "all", the only one that libnvidia-container supports.
     """
     value = variables.get(name, "")
     if not value:

@@ -45,20 +45,7 @@ annotations of the pod on, so a pod can forge those of containerd there."""
 
 
 class Case:
-    """A request and everything that rules can test about it.
-
-    Attributes:
-        request: None if it is malformed.
-        error: why the request is malformed or cannot be met; set by callers.
-        refuses: the current rule ignores or denies; set by callers.
-        given: what the kubelet has given the container by variables, mounts or annotations, once a
-            rule has asked for it; None for nothing.
-        given_error: why that is not known.
-        parse: returns the request of a device plugin's answer; set by callers.
-        source: the variable, annotation or mount that carries the request.
-        way: by which an engine gives the devices, in words; "" for other sources.
-        annotations: of config.json; those of the origin if it is known.
-    """
+    """A request and everything that rules can test about it."""
 
     __slots__ = (
         "_injected", "annotations", "config", "error", "given", "given_error", "origin", "parse",
@@ -75,15 +62,20 @@ class Case:
         *,
         privileged: bool,
     ) -> None:
-        self.request = request
+        self.request = request  # None if it is malformed
+        # why the request is malformed or cannot be met; set by callers
         self.error: NvctError | None = None
-        self.refuses = False
+        self.refuses = False  # the current rule ignores or denies; set by callers
+        # what the kubelet has given the container by variables, mounts or annotations, once a rule
+        # has asked for it; None for nothing
         self.given: Request | None = None
-        self.given_error: NvctError | None = None
+        self.given_error: NvctError | None = None  # why that is not known
+        # returns the request of a device plugin's answer; set by callers
         self.parse: Callable[[Answer], Request | None] | None = None
         self._injected: Nodes | None = None
-        self.source = source
-        self.way = ""
+        self.source = source  # the variable, annotation or mount that carries the request
+        self.way = ""  # by which an engine gives the devices, in words; "" for other sources
+        # of config.json; those of the origin if it is known
         self.annotations = annotations if origin is None else origin.annotations
         self.config = config
         self.origin = origin
@@ -112,11 +104,7 @@ class Case:
         return any(KUBELET_CGROUP in name.removesuffix(".slice").split("-") for name in folders)
 
     def ask_kubelet(self, folder: str) -> str:
-        """Find out what the kubelet with this folder has given the container.
-
-        Returns:
-            Why it is not the kubelet's container, "" if it is one.
-        """
+        """Find out what the kubelet has given; return why the container is not its own, or ""."""
         from nvct.container.request import kubelet_record  # few rules ask
 
         uid = ""

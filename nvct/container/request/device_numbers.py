@@ -94,18 +94,14 @@ def is_gpu(number: Number) -> bool:
 
 
 class Device:
-    """A device of a plan.
-
-    Attributes:
-        is_all: it is named "all", and its kind has no other device.
-    """
+    """A device of a plan."""
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.names = [name]
         self.kind, _, device = name.partition("=")
-        self.is_all = device == "all"
+        self.is_all = device == "all"  # it is named "all", and its kind has no other device
         self.plan = plan
         entry = plan["devices"][name]
         self._spec, self._edits = entry["spec"], entry["edits"]
@@ -157,18 +153,14 @@ def devices_of(plan: Plan) -> list[Device]:
 
 
 class Selection:
-    """The device numbers behind the names that a rule matches.
-
-    Attributes:
-        numbers: device numbers; each alone is a selected device, or a part of one.
-        sets: sets of device numbers; each set is a selected device.
-    """
+    """The device numbers behind the names that a rule matches."""
 
     __slots__ = ("numbers", "sets")
 
     def __init__(self) -> None:
+        # device numbers; each alone is a selected device, or a part of one
         self.numbers: set[Number] = set()
-        self.sets: list[set[Number]] = []
+        self.sets: list[set[Number]] = []  # sets of device numbers; each set is a selected device
 
     def among(self, nodes: Nodes) -> str:
         """Return the path of a node that belongs to a selected device, "" if there is none."""
@@ -184,11 +176,7 @@ class Selection:
 def select(
     plans: Sequence[Plan], own_kind: str, fits: Callable[[Sequence[str]], bool]
 ) -> Selection:
-    """Return the device numbers of all devices whose names match.
-
-    Args:
-        own_kind: the kind of NVIDIA GPUs.
-    """
+    """Return the numbers of all devices whose names match; `own_kind` is that of NVIDIA's GPUs."""
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]
     for device in devices:
@@ -244,9 +232,7 @@ def _add(selection: Selection, device: Device, devices: Sequence[Device], own_ki
 def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
-    Args:
-        devices: the text of /proc/devices.
-        minors: the text of /proc/driver/nvidia-caps/mig-minors.
+    `devices` and `minors` are the texts of /proc/devices and /proc/driver/nvidia-caps/mig-minors.
     """
     drivers = {str(major): name for name, major in parse_proc_devices(devices).items()}
     words = [line.split() for line in minors.splitlines()]

@@ -19,11 +19,7 @@ PROFILE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.+-")
 
 
 def parse(word: str, source: str) -> Want:
-    """Return what a word free:N asks for.
-
-    Raises:
-        RequestError: it is malformed.
-    """
+    """Return what a word free:N asks for. Raises RequestError if it is malformed."""
     number, *conditions = word[len(PREFIX) :].split("@")
     if not is_index(number) or number == "0":
         raise _malformed(word, source)
@@ -48,11 +44,7 @@ def _malformed(word: str, source: str) -> RequestError:
 
 
 def want_of(words: list[str], source: str) -> Want | None:
-    """Return what a list of words asks for if one of them is free:N, else None.
-
-    Raises:
-        RequestError: the word is malformed, or does not stand alone.
-    """
+    """Return what free:N among words asks for, else None; RequestError if it is not alone."""
     wants = [word for word in words if word.startswith(PREFIX)]
     if not wants:
         return None

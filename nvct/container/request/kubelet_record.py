@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 FOLDER = "device-plugins"
 FILE = "kubelet_internal_checkpoint"
-CLAIMS = "dra_manager_state"
-"""In the kubelet's folder itself."""
+CLAIMS = "dra_manager_state"  # In the kubelet's folder itself
 LIMIT = 4 << 20
 """Of a record, which takes up to 12 times as much memory: nvct-nri may have 128 MiB. 250 pods with
 answers of 5 KiB take 2 MB."""
-UID_LENGTH = 32
-"""Of a UID without its dashes."""
+UID_LENGTH = 32  # Of a UID without its dashes
 HEX = "0123456789abcdef"
 JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 """Lists: of two answers, the kubelet passes one on."""
@@ -42,29 +40,21 @@ VARINT, BYTES = 0, 2
 
 
 class Answer:
-    """The answers of all device plugins for one container.
-
-    Attributes:
-        env, annotations: as in config.json, if the pod's author does not replace them.
-        mounts: as in config.json, without options.
-        nodes, names: host paths of device nodes, and CDI names, for the engine itself.
-    """
+    """The answers of all device plugins for one container."""
 
     __slots__ = ("annotations", "env", "mounts", "names", "nodes")
 
     def __init__(self) -> None:
+        # env, annotations: as in config.json, if the pod's author does not replace them
         self.env: Env = {}
         self.annotations: dict[str, object] = {}
-        self.mounts: list[Mapping[str, object]] = []
+        self.mounts: list[Mapping[str, object]] = []  # as in config.json, without options
+        # nodes, names: host paths of device nodes, and CDI names, for the engine itself
         self.nodes: list[str] = []
         self.names: list[str] = []
 
     def add(self, answer: bytes) -> None:
-        """Add the answer of one plugin, a ContainerAllocateResponse.
-
-        Raises:
-            ValueError: it is malformed.
-        """
+        """Add a plugin's answer, a ContainerAllocateResponse; ValueError if it is malformed."""
         for number, content in _fields(answer):
             if number in (ENVS, ANNOTATIONS, MOUNTS, NODES, NAMES):
                 pair = dict(_fields(content))
@@ -86,9 +76,8 @@ class Answer:
 def pod_uid(cgroup: str) -> str:
     """Return the UID of the pod that the kubelet has made a cgroup for, "" if there is none.
 
-    Args:
-        cgroup: linux.cgroupsPath: /kubepods/burstable/podUID/ID, or
-            kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
+    linux.cgroupsPath is /kubepods/burstable/podUID/ID, or
+    kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
     """
     for name in reversed(cgroup.partition(":")[0].split("/")):
         _, pod, uid = name.removesuffix(".slice").rpartition("pod")
@@ -100,11 +89,7 @@ def pod_uid(cgroup: str) -> str:
 
 
 def read(folder: str, uid: str) -> dict[str, Answer]:
-    """Return what the containers of a pod were given, by their names.
-
-    Raises:
-        DocumentError: the record cannot be read.
-    """
+    """Return what the containers of a pod were given, by their names; DocumentError."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
         posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
@@ -125,11 +110,7 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
 
 
 def claimed(folder: str, uid: str) -> list[str]:
-    """Return the CDI names that DRA drivers gave for the claims of a pod, of all its containers.
-
-    Raises:
-        DocumentError: the record cannot be read.
-    """
+    """Return the CDI names that DRA drivers gave for the claims of a pod; DocumentError."""
     path = f"{folder}/{CLAIMS}"
     try:
         record: Any = jsontext.parse(read_bytes(path, LIMIT).decode(), path)

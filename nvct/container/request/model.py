@@ -29,23 +29,13 @@ MIG_CAPABILITIES = {
 }
 JETPACK = "NVIDIA_REQUIRE_JETPACK"
 IMEX = "NVIDIA_IMEX_CHANNELS"
-BY_ANNOTATION = "annotation "
-"""The start of the source of a request by annotation."""
-BY_ENGINE = "engine devices"
-"""The source of devices that the engine itself put into config.json."""
+BY_ANNOTATION = "annotation "  # The start of the source of a request by annotation
+BY_ENGINE = "engine devices"  # The source of devices that the engine itself put into config.json
 EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IMEX])
 
 
 class Extras:
-    """What a container requests besides GPUs.
-
-    Attributes:
-        gds, mofed, gdrcopy, nvswitch: NVIDIA_<NAME> is "enabled".
-        imex: distinct numbers of IMEX channels.
-        imex_unmade: include channels without a device node on the host.
-        mig_config, mig_monitor: access to the MIG capability of that name.
-        csv_all: on Tegra, everything in the CSV files of JetPack; not counted by __bool__.
-    """
+    """What a container requests besides GPUs."""
 
     __slots__ = (
         "csv_all", "gdrcopy", "gds", "imex", "imex_unmade", "mig_config", "mig_monitor", "mofed",
@@ -53,14 +43,17 @@ class Extras:
     )  # fmt: skip
 
     def __init__(self) -> None:
+        # gds, mofed, gdrcopy, nvswitch: NVIDIA_<NAME> is "enabled"
         self.gds = False
         self.mofed = False
         self.gdrcopy = False
         self.nvswitch = False
-        self.imex: list[int] = []
-        self.imex_unmade = False
+        self.imex: list[int] = []  # distinct numbers of IMEX channels
+        self.imex_unmade = False  # include channels without a device node on the host
+        # mig_config, mig_monitor: access to the MIG capability of that name
         self.mig_config = False
         self.mig_monitor = False
+        # on Tegra, everything in the CSV files of JetPack; not counted by __bool__
         self.csv_all = False
 
     def __bool__(self) -> bool:
@@ -68,40 +61,19 @@ class Extras:
 
 
 class Want:
-    """What the word free:N asks for; `nvct.container.request.free` reads it.
-
-    Attributes:
-        count: of devices, at least 1.
-        memory: bytes that each has at least; 0 for any.
-        profile: of MIG devices, as 1g.10gb; "" for GPUs that are not in MIG mode.
-    """
+    """What the word free:N asks for; `nvct.container.request.free` reads it."""
 
     __slots__ = ("count", "memory", "profile", "word")
 
     def __init__(self, word: str, count: int) -> None:
         self.word = word
-        self.count = count
-        self.memory = 0
-        self.profile = ""
+        self.count = count  # of devices, at least 1
+        self.memory = 0  # bytes that each has at least; 0 for any
+        self.profile = ""  # of MIG devices, as 1g.10gb; "" for GPUs that are not in MIG mode
 
 
 class Request:
-    """What a container requests.
-
-    Attributes:
-        ids: distinct, in order, as written; ["all"] for all devices; empty if `none` is true.
-            PCI bus ids have the form of plans, except in mode cdi, whose specs are not ours.
-        none: the container gets driver files and control nodes, but no GPU.
-        kind: the CDI kind of unqualified ids.
-        mode: "cdi" or "jit-cdi"; "legacy" or "csv" if configured.
-        extras: other requested features; none in mode cdi.
-        capabilities: sorted driver capabilities; None for all except 32-bit libraries.
-        requirements: (variable, expression) pairs that must hold.
-        free: what the word free:N asks for, if that was the request; then `ids` are the UUIDs of
-            the devices that were chosen, and before that the word.
-        plans: a fingerprint of each plan that was used: the time of its compilation in ns since
-            1970, and the driver's version.
-    """
+    """What a container requests."""
 
     __slots__ = (
         "capabilities", "extras", "free", "ids", "kind", "mode", "none", "notes", "plans",
@@ -109,17 +81,25 @@ class Request:
     )  # fmt: skip
 
     def __init__(self, ids: list[str], source: str) -> None:
+        # distinct, in order, as written; ["all"] for all devices; empty if `none` is true. PCI bus
+        # ids have the form of plans, except in mode cdi, whose specs are not ours.
         self.ids = ids
-        self.kind = RUNTIME_KIND
-        self.none = not ids
+        self.kind = RUNTIME_KIND  # the CDI kind of unqualified ids
+        self.none = not ids  # the container gets driver files and control nodes, but no GPU
         self.source = source
         self.qualified = bool(ids) and all(map(is_qualified, ids))
-        self.mode = "jit-cdi"
+        self.mode = "jit-cdi"  # "cdi" or "jit-cdi"; "legacy" or "csv" if configured
         self.notes: list[str] = []
-        self.extras = Extras()
+        self.extras = Extras()  # other requested features; none in mode cdi
+        # sorted driver capabilities; None for all except 32-bit libraries
         self.capabilities: list[str] | None = None
+        # (variable, expression) pairs that must hold
         self.requirements: list[tuple[str, str]] = []
+        # what the word free:N asks for, if that was the request; then `ids` are the UUIDs of the
+        # devices that were chosen, and before that the word
         self.free: Want | None = None
+        # a fingerprint of each plan that was used: the time of its compilation in ns since 1970,
+        # and the driver's version
         self.plans: list[str] = []
 
     @property

@@ -34,16 +34,11 @@ if TYPE_CHECKING:
 
 
 UID_MAP = "/proc/self/uid_map"
-ALL_UIDS = (1 << 32) - 1
-"""The length of the map of the host's own user namespace."""
+ALL_UIDS = (1 << 32) - 1  # The length of the map of the host's own user namespace
 
 
 class RuleResult:
-    """The result of one rule.
-
-    Attributes:
-        why: the condition that does not hold, or all conditions.
-    """
+    """The result of one rule."""
 
     __slots__ = ("holds", "rule", "then", "why")
 
@@ -51,21 +46,11 @@ class RuleResult:
         self.rule = rule
         self.then = then
         self.holds = holds
-        self.why = why
+        self.why = why  # the condition that does not hold, or all conditions
 
 
 class Origin:
-    """The origin of a request, according to config.json and the kernel.
-
-    Attributes:
-        cgroup: linux.cgroupsPath of config.json, "" if missing.
-        mapped_root: host uid of the container's uid 0, as config.json maps it; None if the
-            container joins another user namespace.
-        count: returns the number of devices of a kind, for a request.
-        aliases: returns all names of each device that a name selects, for a request; None if
-            they are unknown.
-        uid_map: path of the deciding process's uid_map; read when a rule needs it.
-    """
+    """The origin of a request, according to config.json and the kernel."""
 
     __slots__ = (
         "aliases", "annotations", "cgroup", "check_known", "count", "mapped_root", "plans",
@@ -85,13 +70,18 @@ class Origin:
         self.annotations = bundle.annotations
         document = bundle.document
         cgroup = document.value(("linux", "cgroupsPath"))
+        # linux.cgroupsPath of config.json, "" if missing
         self.cgroup = cgroup if isinstance(cgroup, str) else ""
+        # host uid of the container's uid 0, as config.json maps it; None if the container joins
+        # another user namespace
         self.mapped_root = _mapped(bundle)
-        self.count = count
+        self.count = count  # returns the number of devices of a kind, for a request
         self.check_known = check_known
+        # returns all names of each device that a name selects, for a request; None if they are
+        # unknown
         self.aliases = aliases
         self.plans = plans
-        self.uid_map = uid_map
+        self.uid_map = uid_map  # path of the deciding process's uid_map; read when a rule needs it
         self.results: list[RuleResult] = []
 
     def owner(self) -> int | None:

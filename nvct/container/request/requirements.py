@@ -23,10 +23,8 @@ PREFIX = "NVIDIA_REQUIRE_"
 
 PROPERTIES = ("arch", "brand", "cuda", "driver")
 OF_GPUS = ("arch", "brand")
-UNKNOWN = "\0"
-"""The value of a property with which no factor holds."""
-OPERATORS = ("<=", ">=", "!=", "=", "<", ">")
-"""Longer ones first."""
+UNKNOWN = "\0"  # The value of a property with which no factor holds
+OPERATORS = ("<=", ">=", "!=", "=", "<", ">")  # Longer ones first
 DIGITS = "0123456789"
 LENGTH_LIMIT = 16 * 1024
 """Characters in all expressions of a container. A factor costs 2 us per GPU; CUDA uses 3 KiB."""
@@ -39,11 +37,8 @@ def gather(
 ) -> list[tuple[str, str]]:
     """Return the (variable, expression) pairs that must hold, sorted by variable.
 
-    Args:
-        legacy_image: CUDA_VERSION implies a requirement.
-
-    Raises:
-        RequestError: the expressions together are longer than LENGTH_LIMIT.
+    In a legacy image CUDA_VERSION implies a requirement. Raises RequestError if the expressions
+    together are longer than LENGTH_LIMIT.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -76,11 +71,7 @@ def _cuda(text: str) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1.
-
-    Raises:
-        RequestError: it is not a version.
-    """
+    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1; RequestError."""
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
     if len(parts) > 3 or not all(_is_number(part) for part in parts):
@@ -93,12 +84,8 @@ def major_minor(version: str) -> str:
 def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> None:
     """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
-    Args:
-        facts: values of cuda, driver, arch and brand; a missing or empty value is unknown.
-
-    Raises:
-        RequirementError: a requirement does not hold.
-        RequestError: a requirement is malformed.
+    `facts` are values of cuda, driver, arch and brand; a missing or empty one is unknown. Raises
+    RequirementError, or RequestError for a malformed requirement.
     """
     for name, expression in requirements:
         if not holds(expression, facts, name):
@@ -126,11 +113,7 @@ def _advice(expression: str, facts: Mapping[str, str]) -> str:
 
 
 def holds(expression: str, facts: Mapping[str, str], source: str = "the requirement") -> bool:
-    """Report whether an expression holds; an empty one does.
-
-    Raises:
-        RequestError: an evaluated factor is malformed.
-    """
+    """Report whether an expression holds; an empty one does. RequestError if it is malformed."""
     if len(expression) > LENGTH_LIMIT:
         raise RequestError(f"{source} is longer than {LENGTH_LIMIT} characters")
     terms = [term for term in expression.split(" ") if term.strip(",")]
@@ -160,11 +143,7 @@ def _factor_holds(factor: str, facts: Mapping[str, str], source: str) -> bool:
 
 
 def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str, str]:
-    """Return property, operator and value of a factor.
-
-    Raises:
-        RequestError: the factor is malformed.
-    """
+    """Return property, operator and value of a factor; RequestError if it is malformed."""
     for name in PROPERTIES:
         condition = factor[len(name) :] if factor.startswith(name) else ""
         for operator in OPERATORS:
@@ -180,12 +159,7 @@ def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str
 def _is_value(name: str, operator: str, value: str) -> bool:
     if name == "brand":
         return bool(value) and operator in {"=", "!="} and not set(value) & set("<>=!" + BLANK)
-    return is_version(value)
-
-
-def is_version(text: str) -> bool:
-    """Report whether a text consists of numbers separated by dots."""
-    return all(_is_number(part) for part in text.split("."))
+    return all(_is_number(part) for part in value.split("."))
 
 
 def _is_number(text: str) -> bool:

@@ -111,13 +111,9 @@ def given_by(
 ) -> Request | None:
     """Return the request that a device plugin has put into a container, None if there is none.
 
-    Args:
-        source: of the container's request. Where that is no annotation, the engine has taken
-            those of the answer, and has not passed them on.
-        variables: of the container; they choose driver files, but no device.
-
-    Raises:
-        RequestError: the answer is malformed.
+    Where the container's `source` is no annotation, the engine has taken those of the answer, and
+    has not passed them on. Its `variables` choose driver files, but no device. Raises RequestError
+    if the answer is malformed.
     """
     env, mounts = answer.env, answer.mounts
     found = _find(env, mounts, answer.annotations, config, [], privileged=privileged)

@@ -33,11 +33,7 @@ HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or 
 
 
 def split(value: str, source: str) -> list[str]:
-    """Return the trimmed words of a comma list, without empty ones.
-
-    Raises:
-        RequestError: the value is longer than VALUE_LIMIT or has more than WORD_LIMIT words.
-    """
+    """Return the trimmed words of a comma list, without empty ones; RequestError for too many."""
     if len(value) > VALUE_LIMIT:
         raise RequestError(
             f"{source} is {len(value)} characters long", hint=f"the limit is {VALUE_LIMIT}"
@@ -53,17 +49,11 @@ def split(value: str, source: str) -> list[str]:
 def evaluate(
     words: Iterable[str], source: str, *, check: Callable[[str, str], object] | None = None
 ) -> list[str] | None:
-    """Return the devices that a list of trimmed words requests.
+    """Return the devices that a list of trimmed words, which `check` accepts, requests.
 
-    Args:
-        check: raises RequestError for an invalid word; default `check_word`.
-
-    Returns:
-        None for no request (empty, or contains void), [] for "none" (driver files but no device),
-        ["all"], or the distinct ids as written, in order.
-
-    Raises:
-        RequestError: a word is not a device name, or there are too many.
+    None is no request (empty, or contains void), [] "none" (driver files but no device); else it
+    is ["all"], or the distinct ids as written, in order. Raises RequestError for a word that is no
+    device name, or too many.
     """
     check = check or check_word
     ids = list(dict.fromkeys(words))
@@ -86,11 +76,7 @@ def evaluate(
 
 
 def check_word(word: str, source: str) -> None:
-    """Refuse a word that cannot name a device.
-
-    Raises:
-        RequestError: the word has none of the forms in HINT.
-    """
+    """Refuse a word (RequestError) that has none of the forms in HINT."""
     device_id = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
     if (
         is_index(device_id)

@@ -27,11 +27,7 @@ IMEX = "imex/"
 
 
 def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the distinct device words of the mounts, in order.
-
-    Raises:
-        RequestError: a mount below cdi/ is not a CDI name.
-    """
+    """Return the distinct device words of mounts, in order; RequestError for a bad CDI name."""
     words: list[str] = []
     for request in _requests(mounts):
         if request.startswith(CDI):

@@ -18,27 +18,23 @@ from nvct.linux.walk import link_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from os import stat_result
 
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
 
 
 class Changes:
-    """Files and links to write into a root, and files to remove.
-
-    Attributes:
-        files: (path, content, mode) each; the content differs from that of the root.
-        sealed: (path, mode) of read-only directories, made before their files.
-    """
+    """Files and links to write into a root, and files to remove."""
 
     __slots__ = ("files", "links", "removed", "root", "sealed")
 
     def __init__(self, root: Root) -> None:
         self.root = root
+        # (path, content, mode) each; the content differs from that of the root
         self.files: list[tuple[str, bytes, int]] = []
         self.removed: list[str] = []
         self.links: list[tuple[str, str]] = []
+        # (path, mode) of read-only directories, made before their files
         self.sealed: list[tuple[str, int]] = []
 
     def file(self, path: str, current: bytes | None, content: bytes, mode: int = 0o644) -> bool:
@@ -48,13 +44,10 @@ class Changes:
         return content != current
 
     def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
-        """Add links, (target, path) each.
+        """Add links, (target, path) each; return those that can be made, and whether one exists.
 
         Links replace links of the image and empty files, but no other files: `docker commit`
         leaves an empty file where a runtime had a mount. Each directory is opened once.
-
-        Returns:
-            The paths of links that exist or can be made, and whether one exists.
         """
         paths: list[str] = []
         exists = False
@@ -80,12 +73,7 @@ class Changes:
         return paths, exists
 
     def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
-        """Make all changes as `owner`, or as the user of this process.
-
-        Raises:
-            UnsafePathError: the root has changed.
-            OSError: the root cannot be written to.
-        """
+        """Make all changes as `owner` or this user; UnsafePathError if the root has changed."""
         if not (self.files or self.links or self.removed):
             return
         before = posix.geteuid(), posix.getegid()
@@ -137,8 +125,5 @@ def _link_at(folder: int | None, name: str) -> tuple[bool, str | None]:
     if status is None or folder is None:
         return True, None
     text = link_text(name, folder)
-    return text is not None or _is_empty_file(status), text
-
-
-def _is_empty_file(status: stat_result) -> bool:
-    return status.st_mode & S_IFMT == S_IFREG and not status.st_size
+    is_empty_file = status.st_mode & S_IFMT == S_IFREG and not status.st_size
+    return text is not None or is_empty_file, text

@@ -38,11 +38,8 @@ LIST_LIMIT = 1024
 def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     """Return the folder of the compatibility libraries if they are used, else None.
 
-    Args:
-        versions: of the host's driver and its CUDA; the folder of the libraries in images.
-
-    Raises:
-        UnsafePathError: the folder's name is not valid in files of the dynamic linker.
+    `versions` are those of the host's driver and its CUDA, and the libraries' folder in images.
+    Raises UnsafePathError if the linker's files cannot have the folder's name.
     """
     folder = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
     if folder is None:
@@ -64,7 +61,8 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
 
 
 def _libraries(root: Root, folder: str) -> list[str]:
-    names = [name for name in root.listdir(folder, LIST_LIMIT) or () if _is_full(name)]
+    listed = root.listdir(folder, LIST_LIMIT) or ()
+    names = [n for n in listed if n.startswith(LIBRARY) and "." in n[len(LIBRARY) :]]
     if not names:
         return names
     fd = root.path_fd(folder)
@@ -77,18 +75,10 @@ def _libraries(root: Root, folder: str) -> list[str]:
     return [name for name, status in statuses if status and status.st_mode & S_IFMT == S_IFREG]
 
 
-def _is_full(name: str) -> bool:
-    return name.startswith(LIBRARY) and "." in name[len(LIBRARY) :]
-
-
 def is_wanted(
     driver: Version | None, cuda: Version | None, compat: Version | None, note: Note | None
 ) -> bool:
-    """Report whether compatibility libraries are used, by the rules of the incumbent's v1.20.
-
-    Args:
-        compat: driver version of the libraries.
-    """
+    """Report whether compatibility libraries are used, as in the incumbent's v1.20."""
     if note is not None:
         if driver is not None and compat is not None:
             return driver[0] in note.drivers and compat > driver
@@ -99,17 +89,13 @@ def is_wanted(
 
 
 class Note:
-    """The ELF note of a compatibility libcuda.
-
-    Attributes:
-        drivers: supported major versions of host drivers; may be empty.
-    """
+    """The ELF note of a compatibility libcuda."""
 
     __slots__ = ("cuda", "drivers")
 
     def __init__(self, cuda: Version | None, drivers: frozenset[int]) -> None:
         self.cuda = cuda
-        self.drivers = drivers
+        self.drivers = drivers  # supported major versions of host drivers; may be empty
 
 
 def _note(warn: Warn, root: Root, path: str) -> Note | None:
@@ -132,11 +118,9 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
 def parse_note(description: bytes) -> Note:
     """Parse the description of a note, as encoding/json of Go does for the incumbent's v1.20.
 
-    NVIDIA's libraries have the members `CUDA version` and `driver`, the incumbent's struct
-    `CUDA Version` and `Driver`: Go ignores case. A missing member or null counts as empty.
-
-    Raises:
-        DocumentError: it is not a JSON object, or a member has the wrong type.
+    NVIDIA's libraries have the members `CUDA version` and `driver`, the incumbent's struct `CUDA
+    Version` and `Driver`: Go ignores case. A missing member or null counts as empty. Raises
+    DocumentError if it is not a JSON object, or a member has the wrong type.
     """
     text = description.rstrip(b"\0").decode("utf-8", "surrogateescape")
     value = jsontext.parse(text, "CUDA compatibility note")

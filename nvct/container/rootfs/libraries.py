@@ -52,11 +52,7 @@ class MountTargets:
 
     @classmethod
     def of(cls, root: Root, proc_root: str) -> MountTargets:
-        """Return the mounts of this process.
-
-        Raises:
-            HostError: they cannot be read.
-        """
+        """Return the mounts of this process. Raises HostError if they cannot be read."""
         from nvct.linux.files import read_bytes
         from nvct.linux.mountinfo import targets
 
@@ -77,11 +73,7 @@ class MountTargets:
         return any(path == target or path.startswith(f"{target}/") for target in self._targets)
 
     def names_in(self, folder: str) -> set[str] | None:
-        """Return the names mounted in a folder; None if the whole folder must be read.
-
-        Args:
-            folder: a resolved path in the container.
-        """
+        """Return the names mounted in a resolved folder; None if the whole folder must be read."""
         if self.is_covered(folder):
             return None
         names = set()
@@ -107,12 +99,8 @@ def scan(
 ) -> Libraries:
     """Return (name, path) of the libraries in a folder, by machine.
 
-    Args:
-        folder: a resolved path in it.
-        shown: the name of the folder in the result.
-
-    Raises:
-        UnsafePathError: the folder has too many entries.
+    `folder` is a resolved path, `shown` its name in the result. Raises UnsafePathError if it has
+    too many entries.
     """
     names = [name for name in root.listdir(folder, NAME_LIMIT) or () if is_library(name)]
     mounted = mounts.names_in(folder)

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import posix
 
+from nvct.container.rootfs.changes import Changes
 from nvct.errors import UnsafePathError
 from nvct.linux.constants import S_IFDIR, S_IFMT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.rootfs.changes import Changes
-    from nvct.linux.root import Root
+from nvct.linux.root import Root
 
 CACHE = "/etc/ld.so.cache"
 LIBC = "libc.so.6"
@@ -50,11 +47,7 @@ def musl_path(root: Root) -> str:
 
 
 def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
-    """Add folders to musl's path file; the file replaces the default folders.
-
-    Raises:
-        UnsafePathError: the path file is not a regular file.
-    """
+    """Add folders to musl's path file, which replaces the default folders; UnsafePathError."""
     data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
@@ -118,11 +111,7 @@ FOLDER_LIMIT = 256
 
 
 class LinkerConf:
-    """The content of the drop-in.
-
-    Attributes:
-        view: folders of a farm view, which the shim mounts as a whole.
-    """
+    """The content of the drop-in."""
 
     __slots__ = ("compat", "folders", "view")
 
@@ -131,7 +120,7 @@ class LinkerConf:
     ) -> None:
         self.compat = compat
         self.folders = folders
-        self.view = view or []
+        self.view = view or []  # folders of a farm view, which the shim mounts as a whole
 
     @property
     def all(self) -> list[str]:
@@ -139,11 +128,7 @@ class LinkerConf:
         return [*self.compat, *self.view, *self.folders]
 
     def render(self) -> bytes:
-        """Return the content of the file, empty without folders.
-
-        Raises:
-            UnsafePathError: a folder's name has a special meaning in the file.
-        """
+        """Return the file's content, "" without folders; UnsafePathError for a special name."""
         lines: list[str] = []
         groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
         for mark, folders in groups.items():
@@ -182,11 +167,7 @@ def read_conf(root: Root) -> LinkerConf:
 
 
 def add_conf(changes: Changes, conf: LinkerConf) -> None:
-    """Add the drop-in and the file that includes it; or remove the drop-in.
-
-    Raises:
-        UnsafePathError: a folder name is not valid in it, or it is not a regular file.
-    """
+    """Add the drop-in and the file that includes it; or remove the drop-in. UnsafePathError."""
     root, data = changes.root, conf.render()
     current = root.read_file(CONF, CONF_LIMIT)
     if not data:

@@ -21,24 +21,16 @@ if TYPE_CHECKING:
 
 
 class LinkerState:
-    """The current cache and drop-in.
-
-    Attributes:
-        earlier: the drop-in of an earlier start.
-        data: the content of the cache, None if there is none.
-        problem: why the cache cannot be edited, or "".
-
-    Raises:
-        UnsafePathError: the cache or the drop-in is not a regular file, or too large.
-    """
+    """The current cache and drop-in; UnsafePathError if one is no regular file, or too large."""
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self.earlier = linker.read_conf(root)
+        self.earlier = linker.read_conf(root)  # the drop-in of an earlier start
+        # the content of the cache, None if there is none
         self.data = root.read_file(CACHE, ldcache.LIMIT)
-        self.problem = ""
+        self.problem = ""  # why the cache cannot be edited, or ""
         self._cache: ldcache.Cache | None = None
         if self.data is not None:
             try:
@@ -81,14 +73,10 @@ class LinkerState:
         return [f for f in folders if f not in cached or f in unproven]
 
     def merged(self, libraries: Libraries, conf: linker.LinkerConf) -> bytes | None:
-        """Return the new content of the cache, None if it does not change.
+        """Return the new content of the cache with the new drop-in, None if it does not change.
 
-        Args:
-            conf: the new drop-in. Cache entries of folders that only the earlier drop-in has are
-                removed.
-
-        Raises:
-            LdCacheError: a name is not valid in a cache.
+        Entries of folders that only the earlier drop-in has are removed. Raises LdCacheError if a
+        name is not valid in a cache.
         """
         if self.problem:
             return None
@@ -106,17 +94,13 @@ class LinkerState:
         changes: Changes,
         libraries: Libraries,
         compat: list[str],
-        folders: list[str],
+        folders: list[str],  # folders of the driver, without the linker's default folders
         view: list[str] | None = None,
     ) -> None:
         """Add the new cache and drop-in to changes.
 
-        Args:
-            folders: folders of the driver, without the linker's default folders.
-
-        Raises:
-            LdCacheError: a name is not valid in a cache.
-            UnsafePathError: a folder's name is not valid in the drop-in.
+        `folders` are the driver's, without the linker's default ones. Raises LdCacheError or
+        UnsafePathError if a name or folder is not valid there.
         """
         conf = linker.LinkerConf(compat, self.uncovered(folders, libraries), view)
         data = self.merged(libraries, conf)

@@ -33,19 +33,12 @@ NAME_LIMIT = 4096
 
 
 class ConfigMounts:
-    """The destinations of the mounts in config.json.
-
-    Attributes:
-        targets: destinations in order, both as written and resolved in the image.
-    """
+    """The destinations of the mounts in config.json."""
 
     __slots__ = ("targets",)
 
     def __init__(self, root: Root, destinations: Iterable[str]) -> None:
-        """Resolve the destinations in the image.
-
-        Runtimes follow links before `..`, so the cleaned text alone is not enough.
-        """
+        """Resolve destinations in the image: runtimes follow links before `..`, not after."""
         targets: dict[str, None] = {}
         for destination in destinations:
             target = mount_target(destination)
@@ -57,7 +50,7 @@ class ConfigMounts:
                         targets[clean(root.real(f"/{destination}"))] = None
                 except UnsafePathError:
                     continue  # the runtime will refuse it
-        self.targets = targets
+        self.targets = targets  # destinations in order, both as written and resolved in the image
 
     def above(self, path: str) -> str:
         """Return the outermost mount at a path or above it, "" if there is none."""
@@ -189,14 +182,9 @@ def _keeps(folder: str, container: str, layers: list[str]) -> bool:
 
 
 def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
-    """Report whether a mount point exists; False if the path does not exist.
+    """Report whether a mount point, a resolved path, exists.
 
-    Args:
-        path: resolved path of the mount point.
-        allowed: names that may be in it.
-
-    Raises:
-        UnsafePathError: the mount would hide files of the image.
+    Raises UnsafePathError if the mount would hide files of the image, other than those `allowed`.
     """
     status = root.lstat(path)
     if status is None:

@@ -51,11 +51,9 @@ def in_container(path: str) -> str:
 def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
-    Links for a library folder that the image does not have are skipped.
-
-    Args:
-        links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
-        folder: the folder for libraries of this machine, if it is not the image's own.
+    Links for a library folder that the image does not have are skipped; `folder` is that for
+    libraries of this machine, if it is not the image's own. A path in `links`, (path, path in the
+    view) each, may begin with LIBRARIES or LIBRARIES_32.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -77,14 +75,11 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
 
 
 def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ()) -> list[str]:
-    """Return dangling links into a view that an earlier start made.
+    """Return dangling links into a view that an earlier start made, without `current` ones.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
-    capabilities of the earlier start. The number of inspected names is limited.
-
-    Args:
-        folders: folders to search besides those of libraries and programs.
-        current: paths of links that stay.
+    capabilities of the earlier start. Folders are searched besides those of libraries and
+    programs. The number of inspected names is limited.
     """
     if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
@@ -131,20 +126,16 @@ def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> in
 def add_cache(  # noqa: PLR0917
     changes: Changes,
     mount_point: str,
-    libraries: Entries,
-    libraries_32: Entries | None,
+    libraries: Entries,  # (name, path in the container) of 64-bit libraries
+    libraries_32: Entries | None,  # of 32-bit libraries, None if the container does not get them
     compat: str,
     warn: Callable[[str], None],
 ) -> bool:
     """Add the entries and the drop-in to changes; return whether an earlier start made a drop-in.
 
-    Args:
-        libraries: (name, path in the container) of 64-bit libraries.
-        libraries_32: of 32-bit libraries, None if the container does not get them.
-
-    Raises:
-        LdCacheError: the image's cache has an unknown format.
-        UnsafePathError: a path is not a regular file.
+    Libraries are (name, path in the container); those of 32 bits are None if the container does
+    not get them. Raises LdCacheError if the image's cache has an unknown format, and
+    UnsafePathError if a path is not a regular file.
     """
     root = changes.root
     earlier = linker.read_conf(root)

@@ -156,11 +156,7 @@ X_OK, S_IFMT, S_IFREG = 1, 0o170000, 0o100000
 
 
 def find_runtime(candidates: Sequence[str], path: str) -> str:
-    """Return the path of the first candidate that is executable.
-
-    Raises:
-        RuntimeNotFoundError: no candidate is executable.
-    """
+    """Return the path of the first candidate that is executable; else RuntimeNotFoundError."""
     for name in candidates:
         if "/" in name:
             if _executable(name):
@@ -183,11 +179,7 @@ def _executable(path: str) -> bool:
 
 
 def become(path: str, args: list[str]) -> NoReturn:
-    """Execute the low-level runtime with our arguments and environment, unchanged.
-
-    Raises:
-        RuntimeNotFoundError: the runtime cannot be executed.
-    """
+    """Execute the low-level runtime with our arguments and environment; RuntimeNotFoundError."""
     from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
     # Python ignores both signals; the runtime and the container would inherit that.

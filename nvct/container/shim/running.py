@@ -45,11 +45,8 @@ def check(
     """Apply the policy to a command line; return the one for the low-level runtime.
 
     The bundle of `invocation` becomes the container's, for the record of a refusal: its id until
-    the folder is known.
-
-    Raises:
-        NotPermittedError: the policy denies the capability.
-        NvctError: a file cannot be read or understood.
+    the folder is known. Raises NotPermittedError if the policy denies the capability, and
+    NvctError if a file cannot be read or understood.
     """
     if not config.policy and trouble is None:
         return args
@@ -85,7 +82,6 @@ def _asked(args: list[str]) -> tuple[str, set[str]]:
 
 
 def _capabilities(path: str) -> set[str]:
-    """Return the capabilities of a process in any of its sets."""
     process = jsontext.parse(_text(path), path)
     members = process.get("capabilities") if isinstance(process, dict) else None
     sets = members.values() if isinstance(members, dict) else [members]
@@ -93,11 +89,7 @@ def _capabilities(path: str) -> set[str]:
 
 
 def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
-    """Return the bundle of a running container, by the state that its runtime keeps.
-
-    Raises:
-        BundleError: it is not found.
-    """
+    """Return the bundle of a running container, by its runtime's state; BundleError without it."""
     user = host.env.get("XDG_RUNTIME_DIR", "")
     is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable
     bases = [user, "/run"] if is_rootless and user else ["/run"]
@@ -132,15 +124,14 @@ def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctErro
     Even if they see the host already: a container that is older than the policy was not asked.
     """
     from nvct.container import engine_devices, plan_devices
-    from nvct.container.host_view import way_out, way_to_processes
+    from nvct.container.host_view import way_out
 
     if CAP_SYS_ADMIN in bundle.capabilities:
         return
     bundle.document.put(("process", "capabilities", "bounding"), f'["{CAP_SYS_ADMIN}"]')
     privileged = bundles.Bundle(bundle.path, bundle.document.render())
     origin = plan_devices.origin_of(privileged, config, host)
-    way_to_host = way_to_processes if origin.is_rootless() else way_out
-    if not way_to_host(privileged):
+    if not way_out(privileged, is_rootless=origin.is_rootless()):
         return
     try:
         engine_devices.check(
@@ -169,11 +160,7 @@ def _without_rules(args: list[str]) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file, of stdin for "-".
-
-    Raises:
-        BundleError: it cannot be read.
-    """
+    """Return the text of a file, of stdin for "-". Raises BundleError if it cannot be read."""
     try:
         if path != "-":
             return read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")

@@ -68,9 +68,7 @@ def find_config_files(
     """Return the configuration files, sorted by container path.
 
     `search_paths`, absolute on the host, replace /etc and the data directories of the driver root.
-
-    Raises:
-        HostError: the host's root is not readable.
+    HostError if the host's root is not readable.
     """
     files: dict[str, DriverFile] = {}
     if search_paths:
@@ -115,8 +113,7 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
 def check(search: Search, files: Sequence[DriverFile]) -> None:
     """Warn of each library that a configuration file names and that containers do not get.
 
-    Raises:
-        HostError: the host's root is not readable.
+    HostError if the host's root is not readable.
     """
     loaded = [file for file in files if file.kind == "library"]
     container_paths = {file.container_path for file in loaded}
@@ -154,9 +151,7 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
 def libraries_in(text: str, *, is_icd: bool) -> set[str]:
     """Return the libraries that a configuration file names; an ICD of OpenCL in its first line.
 
-    Raises:
-        ValueError: it is no JSON.
-        RecursionError: its JSON is nested too deeply.
+    ValueError if it is no JSON; RecursionError if its JSON is nested too deeply.
     """
     if is_icd:
         return {line.strip() for line in text.splitlines()[:1] if line.strip()}

@@ -111,8 +111,7 @@ def cached_paths(search: Search) -> list[str]:
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
     """Return the version of libcuda or libnvidia-ml in the directories, "" if there is none.
 
-    Raises:
-        DriverNotFoundError: there are several versions, and no loaded module to choose by.
+    DriverNotFoundError if there are several versions, and no loaded module to choose by.
     """
     for name in ("libcuda", "libnvidia-ml"):
         versions = _versions(tree, dirs, (name,))
@@ -136,8 +135,7 @@ def _versions(tree: Tree, dirs: Sequence[str], stems: Sequence[str]) -> set[str]
 def find_libraries(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return the libraries of a driver version, sorted by container path.
 
-    Raises:
-        DriverNotFoundError: there is no library of that version.
+    DriverNotFoundError if there is no library of that version.
     """
     tree = search.tree
     files: dict[str, DriverFile] = {}

@@ -46,11 +46,7 @@ class Headers(NamedTuple):
 
 
 class Tree:
-    """A directory of the host that is read as a root of its own.
-
-    Raises:
-        HostError: there is no such directory.
-    """
+    """A directory of the host that is read as a root of its own; HostError without it."""
 
     def __init__(self, host_path: str) -> None:
         self.host_root = host_path
@@ -181,11 +177,7 @@ class Tree:
         return machine, soname
 
     def linker_cache(self) -> Cache | None:
-        """Return the tree's ld.so.cache, None if there is none.
-
-        Raises:
-            LdCacheError: the cache is damaged or unreadable.
-        """
+        """Return the tree's ld.so.cache, None without one; LdCacheError: damaged or unreadable."""
         if not self._has_read_cache:
             self._has_read_cache = True
             try:

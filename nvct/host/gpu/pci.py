@@ -16,7 +16,7 @@ import os
 import re
 from typing import NamedTuple
 
-from nvct.errors import HostError
+from nvct.errors import HostError, OSErrorsAs
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
@@ -105,16 +105,12 @@ class HostDriver(NamedTuple):
 def host_drivers(roots: Roots) -> list[HostDriver]:
     """Return the host's driver of each vGPU of this machine; empty if there is no vGPU.
 
-    Raises:
-        HostError: the configuration space of a device is not readable.
+    HostError if the configuration space of a device is not readable.
     """
     drivers = []
     for path in nvidia_devices(roots):
-        try:
-            with open(f"{path}/config", "rb") as file:
-                space = file.read(SIZE)
-        except OSError as error:
-            raise HostError(f"{path}/config: {error.strerror}") from error
+        with OSErrorsAs(HostError, f"{path}/config"), open(f"{path}/config", "rb") as file:
+            space = file.read(SIZE)
         if len(space) < SIZE:
             raise HostError(
                 f"{path}/config: only {len(space)} bytes are readable, vGPUs are not recognized",

@@ -29,19 +29,14 @@ HINTS = {
 
 
 def load(path: str) -> ModuleType:
-    """Return pynvml, which calls the functions of one library file.
-
-    Raises:
-        NvmlError: the file cannot be loaded.
-    """
+    """Return pynvml with the functions of one library file; NvmlError if that cannot be loaded."""
     return _load(path, path)
 
 
 def load_below(root: str, path: str) -> ModuleType:
     """Return what `load` does, of a file that only root can change below a folder.
 
-    Raises:
-        NvmlError: others can change it, or it cannot be loaded.
+    NvmlError if others can change it, or it cannot be loaded.
     """
     try:
         fd = trusted_file.open_trusted(root, f"/{os.path.relpath(path, root)}")
@@ -119,10 +114,8 @@ class Driver:
     ) -> object:
         """Return the result of a function that is called with `Calls` and the arguments.
 
-        `until` is the deadline, by `time.monotonic`: the session ends this process then.
-
-        Raises:
-            NvmlError: the library cannot be loaded or initialized, or refuses a call.
+        `until` is the deadline, by `time.monotonic`: the session ends this process then. NvmlError
+        if the library cannot be loaded or initialized, or refuses a call.
         """
         if self._nvml is None:
             self._nvml = Calls(self._load(self._path))

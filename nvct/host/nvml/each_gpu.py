@@ -61,10 +61,7 @@ def ask(
 
     A question has a thread, and `Calls`, of its own. A GPU hangs that has not answered `limit_s`
     after another one has. GPUs are asked `at_once` if each answer takes long; a `complete` answer
-    lacks none.
-
-    Raises:
-        NvmlError: one hangs, and `complete` is true.
+    lacks none. NvmlError if one hangs, and `complete` is true.
     """
     every = range(nvml.nvmlDeviceGetCount())
     with _changed:
@@ -86,11 +83,7 @@ def ask(
 
 
 def check(nvml: Calls) -> None:
-    """Ask each GPU for a value that does not matter.
-
-    Raises:
-        NvmlError: one hangs.
-    """
+    """Ask each GPU for a value that does not matter; NvmlError if one hangs."""
 
     def memory(nvml: Calls, index: int) -> None:
         nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -149,11 +142,7 @@ class _Inquiry(Generic[T]):
                 parts = 0 if self._count() > come else parts + (not told)
 
     def answers(self, indices: Sequence[int], late: str) -> Answers[T]:
-        """Return what has come back until now.
-
-        Raises:
-            Exception: a question has a defect.
-        """
+        """Return what has come back until now, or raise the Exception of a defective question."""
         with _changed:
             if self._defects:
                 raise self._defects[0]

@@ -33,11 +33,7 @@ NUMBERS = count(1)
 
 
 class Watch:
-    """A started watch of all GPUs.
-
-    Raises:
-        NVMLError: NVML cannot make a set of events.
-    """
+    """A started watch of all GPUs; NVMLError if NVML cannot make a set of events."""
 
     def __init__(self, nvml: Calls) -> None:
         self.number = next(NUMBERS)
@@ -154,8 +150,7 @@ _starting = threading.Lock()  # two verbs may want the watch at the same time
 def events(nvml: Calls) -> NvmlEvents:
     """Return the events since the last question; the first question starts the watch.
 
-    Raises:
-        NvmlError: the watch has ended, and the next question starts another one.
+    NvmlError if the watch has ended; the next question starts another one.
     """
     watch = current(nvml)
     unanswered = watch.probe(nvml)
@@ -170,9 +165,8 @@ def events(nvml: Calls) -> NvmlEvents:
 def current(nvml: Calls) -> Watch:
     """Return the running watch, started if there is none.
 
-    Raises:
-        NVMLError: NVML cannot make a set of events.
-        NvmlError: the watch has ended; the next call starts another one.
+    NVMLError if NVML cannot make a set of events; NvmlError if the watch has ended: the next call
+    starts another one.
     """
     global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
     with _starting:

@@ -26,18 +26,13 @@ class Library(NamedTuple):
 def nvml_library(roots: Roots) -> str:
     """Return the path of the driver's NVML, in the driver root or as this container has it.
 
-    Raises:
-        DriverNotFoundError: there is none.
+    DriverNotFoundError if there is none.
     """
     return find(roots).path
 
 
 def find(roots: Roots) -> Library:
-    """Return the driver's NVML, as `nvml_library`.
-
-    Raises:
-        DriverNotFoundError: there is none.
-    """
+    """Return the driver's NVML, as `nvml_library`; DriverNotFoundError if there is none."""
     for root in dict.fromkeys((roots.driver_root, "/")):
         try:
             with Tree(root) as tree:

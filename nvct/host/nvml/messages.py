@@ -21,11 +21,8 @@ from _socket import MSG_NOSIGNAL, socket
 from nvct import errors
 from nvct.errors import DocumentError
 from nvct.oci import jsontext
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 HEADER = 4
 LIMIT = 16 << 20  # bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB.
@@ -45,9 +42,7 @@ class MalformedMessageError(MalformedError):
 def send(connection: socket, message: Json, until: float | None = None) -> None:
     """Write one message before a deadline of `time.monotonic`; None waits without limit.
 
-    Raises:
-        TimeoutError: the deadline has passed.
-        EOFError: the other side has closed the connection.
+    TimeoutError if the deadline has passed; EOFError if the other side has closed the connection.
     """
     write(connection, encode(message), until)
 
@@ -80,11 +75,7 @@ def encode(message: Json) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    """Return how many bytes follow the first HEADER bytes of a message.
-
-    Raises:
-        MalformedMessageError: they are too many.
-    """
+    """Return how many bytes follow a message's HEADER bytes; MalformedMessageError if too many."""
     length = int.from_bytes(header, "big")
     if length > LIMIT:
         raise MalformedMessageError(f"a message of {length} bytes, more than {LIMIT}")
@@ -92,11 +83,7 @@ def length_of(header: bytes) -> int:
 
 
 def decode(data: bytes) -> Json:
-    """Return a message from the bytes that follow its header.
-
-    Raises:
-        MalformedMessageError: the data is not a message.
-    """
+    """Return a message from the bytes after its header; MalformedMessageError if it is none."""
     try:
         return jsontext.parse(data.decode("ascii"), "a message")
     except UnicodeDecodeError as error:
@@ -106,11 +93,7 @@ def decode(data: bytes) -> Json:
 
 
 def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
-    """Return a request's id, verb and arguments.
-
-    Raises:
-        MalformedMessageError: the message is not a request.
-    """
+    """Return a request's id, verb and arguments; MalformedMessageError if it is none."""
     if isinstance(message, dict) and message.keys() == {"id", "verb", "arguments"}:
         number, verb, arguments = message["id"], message["verb"], message["arguments"]
         if type(number) is int and isinstance(verb, str) and isinstance(arguments, dict):
@@ -127,9 +110,8 @@ def answers_before(message: Json, number: int) -> bool:
 def value_of(message: Json, number: int) -> Json:
     """Return the value of the answer to a request.
 
-    Raises:
-        NvctError: the worker's error.
-        MalformedMessageError: the message is not an answer, or answers another request.
+    NvctError as the worker's; MalformedMessageError if the message is not an answer, or answers
+    another request.
     """
     if not isinstance(message, dict) or type(message.get("id")) is not int:
         raise MalformedMessageError("a message is not an answer")

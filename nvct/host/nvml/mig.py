@@ -202,8 +202,7 @@ def mig_create(nvml: Calls, uuid: str, kind: int, start: int, size: int) -> int:
 def mig_create_compute(nvml: Calls, uuid: str, gi: int, kind: int, engine: int) -> int:
     """Create a compute instance in a GPU instance, where NVML puts it; return its id.
 
-    Raises:
-        NvmlError: the GPU instance can have none of this kind.
+    NvmlError if the GPU instance can have none of this kind.
     """
     instance = _instance(nvml, uuid, gi)
     profile = compute_profile(nvml, instance, kind, engine)

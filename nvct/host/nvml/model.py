@@ -131,9 +131,5 @@ class Nvml(Protocol):
     """A source of NvmlReport."""
 
     def report(self) -> NvmlReport:
-        """Return what NVML reports about this machine.
-
-        Raises:
-            NvmlError: NVML does not work at all.
-        """
+        """Return what NVML reports about this machine; NvmlError if NVML does not work at all."""
         ...

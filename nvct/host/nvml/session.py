@@ -71,8 +71,7 @@ class NvmlSession:
     def report(self) -> NvmlReport:
         """Return what NVML reports about this machine: all of it.
 
-        Raises:
-            NvmlError: the library cannot be loaded or initialized, hangs or crashes; a GPU hangs.
+        NvmlError if the library cannot be loaded or initialized, hangs or crashes, or a GPU hangs.
         """
         return self._ask_complete("report", NvmlReport)
 
@@ -91,11 +90,7 @@ class NvmlSession:
         return self.ask("mig", MigState)
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
-        """Make one change to MIG, and return its answer.
-
-        Raises:
-            NvmlError: as `report`, or NVML refuses the change.
-        """
+        """Change MIG once, and return the answer; NvmlError as `report`, or if NVML refuses."""
         return self.ask(verb, answer, arguments)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
@@ -112,8 +107,7 @@ class NvmlSession:
     def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
 
-        Raises:
-            NvmlError: the worker does not end: it waits in the kernel.
+        NvmlError if the worker does not end: it waits in the kernel.
         """
         worker = self._own_worker()
         if worker is None:
@@ -134,8 +128,7 @@ class NvmlSession:
     def _ask_complete(self, verb: str, kind: type[T]) -> T:
         """Return the answer to a verb that refuses to leave out a GPU that hangs.
 
-        Raises:
-            NvmlError: as `ask`; or a GPU hangs, and the worker is killed.
+        NvmlError as `ask`, or if a GPU hangs: the worker is killed.
         """
         try:
             return self.ask(verb, kind, {"complete": True})
@@ -147,9 +140,8 @@ class NvmlSession:
     def ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
         """Return the worker's answer to a request.
 
-        Raises:
-            NvmlError: NVML refuses, or the worker does not answer and is killed.
-            NvctError: the worker's own failure.
+        NvmlError if NVML refuses, or the worker does not answer and is killed; NvctError as the
+        worker's own failure.
         """
         worker = self._own_worker()
         if worker is None:

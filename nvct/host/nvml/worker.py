@@ -25,10 +25,7 @@ from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.calls import Calls, Load
 from nvct.host.nvml.process import DEBUG_ENV
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 PACKAGE = "nvct.host.nvml"
 
@@ -61,10 +58,7 @@ def serve(connection: socket, path: str, load: Load = calls.load, root: str | No
     """Answer requests until the session closes the connection; `root` as of the session.
 
     NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
-    for events, up to a second.
-
-    Raises:
-        MalformedMessageError: the session does not speak the protocol.
+    for events, up to a second. MalformedMessageError if the session does not speak the protocol.
     """
     if root is not None:
         load = partial(calls.load_below, root)

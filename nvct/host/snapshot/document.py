@@ -34,7 +34,7 @@ from functools import partial
 from importlib import import_module
 from typing import IO, Any, BinaryIO, TypeAlias, cast
 
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.host.snapshot.redaction import Uuids, cleaned
 from nvct.linux.files import write_atomic
 
@@ -117,10 +117,9 @@ def _index(tables: dict[str, Any]) -> bytes:
 def save(snapshot: Snapshot, path: str) -> None:
     """Write a snapshot to a new folder, or to a file if the name ends in .tar.gz or .tgz.
 
-    Raises:
-        HostError: the snapshot cannot be written, or the folder exists.
+    HostError if the snapshot cannot be written, or the folder exists.
     """
-    try:
+    with OSErrorsAs(HostError, f"cannot write a snapshot to {path}"):
         if path.endswith((".tar.gz", ".tgz")):
             write_atomic(path, packed(snapshot), follow=True)
             return
@@ -130,8 +129,6 @@ def save(snapshot: Snapshot, path: str) -> None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "xb") as file:
                 file.write(data)
-    except OSError as error:
-        raise HostError(f"cannot write a snapshot to {path}: {error.strerror}") from error
 
 
 def packed(snapshot: Snapshot) -> bytes:
@@ -153,9 +150,8 @@ def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
 def load(path: str) -> Snapshot:
     """Read a snapshot from a folder or a tar file.
 
-    Raises:
-        HostError: the path cannot be read.
-        DocumentError: the path is not a snapshot, has another version, or is not safe.
+    HostError if the path cannot be read; DocumentError if the path is not a snapshot, has another
+    version, or is not safe.
     """
     try:
         if not os.path.isdir(path):
@@ -255,11 +251,7 @@ class _LimitedReader:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """Read some bytes.
-
-        Raises:
-            ReadError: they are more than there is room for.
-        """
+        """Read some bytes; ReadError if there is no room for so many."""
         if size > self.room:
             raise tarfile.ReadError("a header is too large")
         data = self._file.read(size)

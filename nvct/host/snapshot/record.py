@@ -59,11 +59,7 @@ DEV = (
 
 
 def record(roots: Roots, options: DiscoveryOptions, *, ask_nvml: bool = True) -> Snapshot:
-    """Return a host's snapshot, not redacted yet.
-
-    Raises:
-        HostError: the driver root does not exist.
-    """
+    """Return a host's snapshot, not redacted yet; HostError if the driver root does not exist."""
     snapshot = Snapshot()
     machine = options.machine or posix.uname().machine
     snapshot.about = {

@@ -62,9 +62,8 @@ def is_integrated_name(name: str) -> bool:
 def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a Jetson or IGX board.
 
-    Raises:
-        HostError: the lists are empty, or no node in them exists.
-        UsageError: a search path is not absolute.
+    HostError if the lists are empty, or no node in them exists; UsageError if a search path is not
+    absolute.
     """
     board = _Board(roots, options, Findings())
     entries = csv.read(roots, board.options, board.findings)

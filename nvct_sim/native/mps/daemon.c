@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -69,7 +70,7 @@ static int listen_here(void)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     unlink(CONTROL_SOCKET);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
-        listen(fd, BACKLOG) != 0) {
+        chmod(CONTROL_SOCKET, 0666) != 0 || listen(fd, BACKLOG) != 0) { /* clients of any user */
         puts(strerror(errno));
         return -1;
     }

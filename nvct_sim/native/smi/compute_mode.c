@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia-smi -c: how many processes may use a GPU at once.
+ * nvidia-smi -c: how many processes may use a GPU at once. compute-policy: in which turns.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +33,21 @@ int set_compute_mode(const struct gpu_list *list, const char *ids, const char *m
             return fail(operation, result);
         printf("Set compute mode to %s for GPU %s.\n", modes[number], gpu->bus_id);
     }
+    puts("All done.");
+    return EXIT_DONE;
+}
+
+/* Nothing runs on a simulated GPU: the number is checked, and has no effect. */
+int set_time_slice(const struct gpu_list *list, const char *ids, const char *number)
+{
+    unsigned slice = 0;
+    if (!parse_unsigned(number, &slice) || slice > 3) {
+        printf("Invalid timeslice: %s\n", number);
+        return EXIT_INVALID_ARGUMENT;
+    }
+    for (unsigned i = 0; i < list->count; i++)
+        if (!list->gpus[i].status && is_selected(&list->gpus[i], ids))
+            printf("Set the timeslice to %u for GPU %s.\n", slice, list->gpus[i].bus_id);
     puts("All done.");
     return EXIT_DONE;
 }

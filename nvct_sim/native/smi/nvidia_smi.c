@@ -85,6 +85,7 @@ static int usage(void)
          "    topo -m                      how GPUs are joined\n"
          "    -mig, --multi-instance-gpu=MODE   0 or 1\n"
          "    -c, --compute-mode=MODE      0 DEFAULT, 2 PROHIBITED or 3 EXCLUSIVE_PROCESS\n"
+         "    compute-policy --set-timeslice=N   0 default to 3 long; accepted without effect\n"
          "    -r, --gpu-reset              reset the GPUs, which no process may use\n"
          "    mig -lgip | -lgi | -lci      MIG profiles, GPU instances, compute instances\n"
          "    mig -cgi PROFILE,... [-C]    create GPU instances (with compute instances)\n"
@@ -104,7 +105,7 @@ static const char *value_of(int argc, char **argv, int *i, const char *brief, co
 }
 
 struct options {
-    const char *id, *query, *processes, *format, *mig_mode, *compute_mode, *groups;
+    const char *id, *query, *processes, *format, *mig_mode, *compute_mode, *time_slice, *groups;
     bool list, version, help, report, xml, reset;
 };
 
@@ -137,6 +138,8 @@ static int parse(int argc, char **argv, struct options *o)
             o->format = value;
         else if ((value = value_of(argc, argv, &i, "-mig", "--multi-instance-gpu")))
             o->mig_mode = value;
+        else if ((value = value_of(argc, argv, &i, "--set-timeslice", "--set-timeslice")))
+            o->time_slice = value;
         else if ((value = value_of(argc, argv, &i, "-c", "--compute-mode")))
             o->compute_mode = value;
         else {
@@ -168,6 +171,8 @@ static int run(const struct gpu_list *list, const struct options *o)
         return set_mig_mode(list, o->id, o->mig_mode);
     if (o->compute_mode)
         return set_compute_mode(list, o->id, o->compute_mode);
+    if (o->time_slice)
+        return set_time_slice(list, o->id, o->time_slice);
     if (o->reset)
         return reset_gpus(list, o->id);
     if (o->list)
@@ -191,7 +196,8 @@ int main(int argc, char **argv)
     struct options options = {0};
     bool mig = argc > 1 && strcmp(argv[1], "mig") == 0;
     bool topology = argc > 1 && strcmp(argv[1], "topo") == 0;
-    int status = mig || topology ? EXIT_DONE : parse(argc, argv, &options);
+    bool policy = argc > 1 && strcmp(argv[1], "compute-policy") == 0;
+    int status = mig || topology ? EXIT_DONE : parse(argc - policy, argv + policy, &options);
     if (status || options.help)
         return status ? status : usage();
     if (!load_nvml()) {

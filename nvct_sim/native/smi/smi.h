@@ -180,6 +180,7 @@ int print_report(const struct gpu_list *list, const char *ids, const char *group
 
 /* compute_mode.c */
 int set_compute_mode(const struct gpu_list *list, const char *ids, const char *mode);
+int set_time_slice(const struct gpu_list *list, const char *ids, const char *number);
 
 /* reset.c */
 int reset_gpus(const struct gpu_list *list, const char *ids);

@@ -11,7 +11,7 @@ from tests.kubernetes.api import DEFAULT
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD, running
 
-collect_ignore = [] if FULL else ["test_nri.py", "test_release.py"]
+collect_ignore = [] if FULL else ["test_nri.py", "test_release.py", "test_versions.py"]
 
 
 @pytest.fixture(scope="package", params=CONTAINERD)

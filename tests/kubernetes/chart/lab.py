@@ -71,7 +71,8 @@ def installed(
     offers_no_gpu(node)
     assert nvidia_labels(node) == labels
     assert condition_of(node) == ""
-    assert not audit.refused(node.audit_log, began)
+    refused = audit.refused(node.audit_log, began)
+    assert not refused, refused
     kept = [line.removeprefix(f"{NODE}: ").partition(" stays")[0] for line in printed]
     named = [*(path for path in kept if path.startswith("/")), *OTHERS]
     left = files_of(node) - files

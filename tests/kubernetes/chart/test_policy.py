@@ -13,6 +13,7 @@ from nvct.agent.condition.condition import TYPE
 from nvct.agent.heal.brakes import FAILING, STOP, STOPPED
 from nvct.agent.heal.node import REQUEST
 from nvct.agent.heal.node import TAINT as FAILED
+from nvct.agent.kubernetes.node_pods import PROTECTED
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
 from tests.kubernetes.api import PODS, Object, wait
 from tests.kubernetes.chart.lab import ON_ONE, answer, installed
@@ -37,8 +38,26 @@ WORDS = (
 COUNT = "nvidia.com/gpu.count"
 ONLY_OWN = "may change only the Node that it runs on"
 ONLY_PODS = "may evict only pods of the Node that it runs on"
-ON_OTHER, ON_NODE, NOWHERE = "on-other", "on-node", "nowhere"
-"""Pods by where they run; the last one waits for a node."""
+ON_OTHER, ON_NODE, NOWHERE, KEPT = "on-other", "on-node", "nowhere", "kept"
+"""Pods by where they run; the third one waits for a node, and the last one has a label."""
+JANITOR = "janitor.dgxc.nvidia.com"
+CRD: Object = {
+    "metadata": {"name": f"rebootnodes.{JANITOR}"},
+    "spec": {
+        "group": JANITOR, "scope": "Cluster",
+        "names": {"kind": "RebootNode", "plural": "rebootnodes"},
+        "versions": [
+            {
+                "name": "v1alpha1", "served": True, "storage": True,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+                }},
+            },
+        ],
+    },
+}  # fmt: skip
+"""Stands for NVSentinel's."""
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ONLY_LEASES = "may take and free a Lease only for the Node that it runs on"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/nvct/leases"
 MERGE = "application/merge-patch+json"
@@ -57,9 +76,12 @@ def guarded(node: Cluster) -> Iterator[Cluster]:
     metadata = {"name": OTHER, "labels": labels, "annotations": {"example.com/note": "x"}}
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": metadata, "spec": spec})
     places: dict[str, Object] = {ON_OTHER: {"nodeName": OTHER}, ON_NODE: {"nodeName": NODE},
-              NOWHERE: {"nodeSelector": {"kubernetes.io/hostname": "none"}}}  # fmt: skip
+              NOWHERE: {"nodeSelector": {"kubernetes.io/hostname": "none"}},
+              KEPT: {"nodeName": OTHER}}  # fmt: skip
     for name, place in places.items():
-        node.api.create(PODS, Pod(script="sleep 600", spec=place).manifest(name))
+        manifest = Pod(script="sleep 600", spec=place).manifest(name)
+        manifest["metadata"]["labels"] = {PROTECTED: "never" if name == KEPT else "later"}
+        node.api.create(PODS, manifest)
     try:
         with installed(node, *WORDS):
             assert wait(lambda: ONLY_OWN in change(node, {}, at=NODE))
@@ -248,6 +270,45 @@ def test_no_other_pod_can_be_evicted(name: str, at: str, guarded: Cluster) -> No
     assert ONLY_PODS in evict(guarded, name, at=at)
 
 
+def test_a_pod_with_the_label_is_not_evicted_by_a_token_either(guarded: Cluster) -> None:
+    assert "may not evict a pod with the label nvct.dev/evict=never" in evict(guarded, KEPT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"nodeName": OTHER, "force": False}, ""),
+        ({"nodeName": NODE, "force": False}, "only of the Node that it runs on"),
+        ({"nodeName": OTHER, "force": True}, "not by force"),
+        ({"force": False}, "only of the Node that it runs on"),
+    ],
+)
+def test_a_reboot_is_asked_for_its_own_node(
+    spec: Object, sentence: str, guarded: Cluster, reboots: str
+) -> None:
+    refusal = answer(guarded, "POST", reboots, reboot(spec), OTHER)
+    assert sentence in refusal
+    assert bool(refusal) == bool(sentence)
+
+
+def reboot(spec: Object) -> Object:
+    version = f"{JANITOR}/v1alpha1"
+    return {"apiVersion": version, "kind": "RebootNode", "metadata": {"name": "x"}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def reboots(guarded: Cluster) -> Iterator[str]:
+    """Make the kind RebootNode, and yield the path of its collection, once it is guarded."""
+    path = f"/apis/{JANITOR}/v1alpha1/rebootnodes"
+    guarded.api.create(CRDS, {"kind": "CustomResourceDefinition", **CRD})
+    body = reboot({"nodeName": NODE, "force": False})
+    try:
+        assert wait(lambda: "only of the Node" in answer(guarded, "POST", path, body, OTHER))
+        yield path
+    finally:
+        guarded.api.delete(f"{CRDS}/{CRD['metadata']['name']}")
+
+
 def test_an_eviction_of_no_pod_is_refused(guarded: Cluster) -> None:
     assert "not found" in evict(guarded, "absent")
     assert "no params found" in evict(guarded, "absent", namespace="kube-public")
@@ -332,6 +393,19 @@ def test_only_a_person_ends_the_stop_of_healing(leases: Cluster) -> None:
     assert change_stop(**{FAILING: "{}"}) == ""
     for text in (None, "", "all is well"):
         assert "a person ends the stop of healing" in change_stop(**{STOPPED: text})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"finalizers": ["example.com/stay"]},
+        {"labels": {"app.kubernetes.io/managed-by": "x"}},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]},
+    ],
+)
+def test_nothing_else_of_a_lease_can_be_changed(metadata: Object, leases: Cluster) -> None:
+    refusal = answer(leases, "PATCH", f"{LEASES}/{STOP}", {"metadata": metadata}, OTHER)
+    assert "may change nothing but annotations among the metadata of a Lease" in refusal
 
 
 @pytest.mark.parametrize(

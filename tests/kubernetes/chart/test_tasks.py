@@ -8,8 +8,12 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.mig_manager.node_labels import CONFIG, STATE
-from tests.kubernetes.api import wait
+from nvct_sim import node_changes, tree
+from tests.engines.checks import UUID
+from tests.kubernetes import audit
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.chart.lab import (
+    CHART,
     FARM,
     GPUS,
     IMAGE_SAYS_ALL,
@@ -23,6 +27,7 @@ from tests.kubernetes.chart.lab import (
     condition_of,
     gpus_of,
     installed,
+    log_of,
     nvidia_labels,
     state_of,
 )
@@ -31,6 +36,14 @@ from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.pods import Pod, run
 
 pytestmark = pytest.mark.slow
+HEALING = (
+    "--set=health.remediation=reset", "--set=agent.env[0].name=HEALTH_PROBATION",
+    "--set-string=agent.env[0].value=1",
+)  # fmt: skip
+RIGHTS_OF_HEALING = {
+    ("get", "pods"), ("create", "pods/eviction"), ("get", "leases"), ("patch", "leases"),
+}  # fmt: skip
+"""Besides changes of the Node, which other tasks make by default."""
 
 
 @ON_ONE
@@ -67,6 +80,39 @@ def _show_tree(node: Cluster) -> None:
     name = ("daemonset", "nvct-worker", *IN_NAMESPACE)
     node.kubectl("patch", *name, "--type=json", f"--patch={json.dumps(patch)}")
     node.kubectl("rollout", "status", *name, "--timeout=90s")
+
+
+@ON_ONE
+def test_a_gpu_heals_by_rights_that_no_account_has_by_default(node: Cluster) -> None:
+    start = node.audit_log.stat().st_size
+    machine = simulated(node)
+    usual = audit.granted(node.helm("template", "nvct", str(CHART), *IN_NAMESPACE))
+    with installed(node, *HEALING):
+        _show_tree(node)
+        more = audit.granted(node.helm("get", "manifest", "nvct", *IN_NAMESPACE)) - usual
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        for name in ("fails", "stays"):
+            node.api.create(PODS, asks("", f"{LIST}; sleep 600").manifest(name))
+        assert wait(
+            lambda: all(UUID.findall(log_of(node, n)) for n in ("fails", "stays")), TIMEOUT_S
+        )
+        (uuid,) = set(UUID.findall(log_of(node, "fails")))
+        gpu = next(n for n in range(GPUS) if tree.gpu_uuid(machine.name, n) == uuid)
+        node_changes.set_gpu(machine, gpu, ecc_uncorrected=1, recovery="reset")
+        node_changes.apply(machine, "xid", [str(gpu), "48"])
+        assert wait(lambda: node.api.find(f"{PODS}/fails") is None, TIMEOUT_S), state_of(node)
+        assert allocatable(node) == GPUS - 1
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        events = "/api/v1/namespaces/default/events?fieldSelector=reason%3DGPUHealthy"
+        assert wait(lambda: (node.api.find(events) or {})["items"], TIMEOUT_S), state_of(node)
+        assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
+        stays = node.api.find(f"{PODS}/stays")
+        assert stays is not None
+        assert "deletionTimestamp" not in stays["metadata"]
+        node.api.delete(f"{PODS}/stays")
+    used = {each.right for each in audit.of_accounts(audit.requests(node.audit_log, start))}
+    assert {(right.verb, right.resource) for right in more} == RIGHTS_OF_HEALING
+    assert more <= used
 
 
 @ON_ONE

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,8 +15,10 @@ from click.testing import CliRunner, Result
 from nvct.agent.core import instance
 from nvct.agent.nvml import release
 from nvct.cdi.make.generate import ALLOW_BUILDS
+from nvct.cli import refresh
+from nvct.cli.cdi import generate
 from nvct.cli.main import program
-from nvct.compile import published_spec
+from nvct.compile import live_host, published_spec
 from nvct.config import load
 from nvct.doctor import parts
 from nvct.doctor.node import Node
@@ -220,6 +224,50 @@ def test_an_equal_spec_is_not_rewritten(lab: Lab, tmp_path: Path) -> None:
     inode = output.stat().st_ino
     publish(lab, output)
     assert output.stat().st_ino == inode
+
+
+def changed_config(lab: Lab) -> None:
+    lab.config_toml.write_text(lab.config_toml.read_text() + "\n# changed\n")
+
+
+def added(path: str) -> Callable[[Lab], None]:
+    """Return what adds a file below the directory of nodes, or of /etc."""
+
+    def add(lab: Lab) -> None:
+        roots = live_host.roots_of(load.load(str(lab.config_toml)))
+        file = Path(path.format(dev=roots.dev, etc=roots.etc))
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.touch()
+
+    return add
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_config, added("{dev}/nvidia9"), added("{dev}/nvidia-caps/nvidia-cap9"),
+        added("{etc}/ld.so.cache"),
+    ],
+    ids=["config.toml", "node", "MIG", "libraries"],
+)  # fmt: skip
+def test_what_changes_while_it_runs_is_published(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Lab], None]
+) -> None:
+    """The path unit that starts it sees no change until it has ended."""
+    written: list[int] = []
+
+    def write(*args: Any, **values: Any) -> None:
+        generate.write(*args, **values)
+        if not written:
+            change(lab)
+        written.append(1)
+
+    monkeypatch.setattr(refresh, "write", write)
+    monkeypatch.setattr(refresh, "PAUSE_S", 0)
+
+    assert publish(lab, tmp_path / "nvidia.yaml").exit_code == 0
+
+    assert len(written) == 2
 
 
 def test_the_spec_is_removed_with_the_driver(lab: Lab, tmp_path: Path) -> None:

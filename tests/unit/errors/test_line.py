@@ -115,11 +115,9 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 
 def test_the_errors_of_the_module_are_the_subclasses_of_one() -> None:
-    defined = {
-        one for one in vars(errors).values() if isinstance(one, type) and one is not NvctError
-    }
+    types = {one for one in vars(errors).values() if isinstance(one, type)}
 
-    assert defined | {NvctError} == set(classes())
+    assert {one for one in types if issubclass(one, BaseException)} == set(classes())
 
 
 def test_only_usage_and_a_missing_runtime_have_an_exit_status_of_their_own() -> None:
@@ -143,3 +141,18 @@ def test_the_documentation_tells_the_exit_statuses() -> None:
 
     assert {code: int(status) for code, status, _ in items} == expected
     assert all(re.search(r"\.\s.*\.$", text, re.DOTALL) for _, _, text in items)
+
+
+def test_an_os_error_of_a_block_gets_a_text_and_the_systems_reason() -> None:
+    with (
+        pytest.raises(HostError, match=r"^/x cannot be read: No such file$") as raised,
+        errors.OSErrorsAs(HostError, "/x cannot be read", hint="make it"),
+    ):
+        raise FileNotFoundError(2, "No such file", "/x")
+    assert raised.value.hint == "make it"
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_other_errors_of_such_a_block_stay_what_they_are() -> None:
+    with pytest.raises(RequestError, match=r"^a$"), errors.OSErrorsAs(HostError, "no"):
+        raise RequestError("a")

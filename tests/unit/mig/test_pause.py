@@ -125,6 +125,15 @@ def test_a_gpu_in_use_is_not_reset(machine: Machine) -> None:
     assert machine.reset.bus_ids == []  # type: ignore[attr-defined]
 
 
+def test_nvidia_smi_sees_to_nvidia_persistenced(machine: Machine) -> None:
+    daemon = Holder(
+        pid=7, command="nvidia-persiste", container="", pod="", unit="", device="GPU 0"
+    )
+    held = replace(machine, find_holders=lambda *_: [daemon])
+
+    assert [gpu.index for gpu in reset_gpus(held, ["0"], wait_s=0.0)] == [0]
+
+
 def test_the_command_says_what_it_has_reset(node: tree.Node, machine: Machine) -> None:
     result = CliRunner().invoke(reset, ["0"], obj=machine, catch_exceptions=False)
 

@@ -14,7 +14,7 @@ import pytest
 from nvct.doctor import decisions
 from nvct.host import gpu_record
 from nvct.nri import nri_pb2 as api
-from nvct.nri.accounts import CREATING
+from nvct.nri.accounts import CREATED, CREATING
 from nvct.nri.plugin import POST_CREATED, POST_STARTED, REMOVED, STOPPED, Plugin
 from tests.support.kubelet_records import UID
 from tests.unit.nri.fake_engine import FakeEngine, RefusedError, connected
@@ -252,6 +252,33 @@ def test_a_container_whose_start_failed_has_nothing(case: Case) -> None:
         assert list(held(case)) == ["2"]
         tell(engine, REMOVED, container())
         assert list(held(case)) == ["2"]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_plugin_that_connects_between_create_and_start(case: Case, *, is_new: bool) -> None:
+    """A container that has been made and not started holds nothing; its start may still fail."""
+    plugin = case.plugin()
+    with connected(plugin) as engine:
+        engine.start()
+        for id_ in "12345":
+            tell(engine, POST_CREATED, container(id_ * 64))
+    if is_new:
+        kill(plugin)
+        plugin = case.plugin()
+    made = [container(id_ * 64, state=CREATED) for id_ in "123"]
+    runs = container("4" * 64, state=3)  # started meanwhile; the fifth one's start failed
+    with connected(plugin) as engine:
+        engine.start(pods=[SANDBOX], containers=[*made, runs])
+        assert list(held(case)) == ["4"]
+        tell(engine, POST_STARTED, made[0])
+        tell(engine, REMOVED, made[1])
+        assert list(held(case)) == ["4", "1"]
+        record = gpu_record.read(case.record_folder)
+        assert record is not None
+        assert record.holdings[1].since > time.time() - 60
+    assert len(records(case)) == 5
+    claims = [each.name[-1] for each in Path(case.record_folder).glob("creating-*")]
+    assert claims == ([] if is_new else ["3"])
 
 
 @pytest.mark.parametrize("since", ["1e300", "-1.0", "NaN", "Infinity"])

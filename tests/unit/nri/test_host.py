@@ -138,6 +138,7 @@ def test_who_creates_does_not_wait_long_for_a_large_specification(
             host.plan(name)
     assert time.monotonic() - began < 0.5
     goes_on.set()
+    assert host._reading is not None
     host._reading.join(10)
     assert len(host.plan("registry")["devices"]) == 1
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from typing import Any
@@ -13,9 +14,21 @@ from nvct.container import host_view
 from nvct.nri import mounts as judging
 from nvct.nri import nri_pb2 as api
 from nvct.nri.mounts import Node
-from tests.support.kubelet_records import UID
+from tests.support.kubelet_records import CONTAINER, UID, Given, write
+from tests.support.policy_lab import nodes
 from tests.unit.nri.fake_engine import RefusedError
-from tests.unit.nri.test_plugin import DENY, ID, POD, Case, case, configure, lab
+from tests.unit.nri.test_plugin import (
+    CGROUP,
+    DENY,
+    GPU,
+    ID,
+    POD,
+    Case,
+    case,
+    configure,
+    device,
+    lab,
+)
 
 __all__ = ["case", "lab"]  # fixtures
 
@@ -128,7 +141,7 @@ def test_a_root_in_a_subvolume_is_the_root() -> None:
 def test_what_the_runtime_mounts_in_another_way_gives_every_device() -> None:
     def is_wide(*mounts: tuple[str, str, str]) -> bool:
         each = [api.Mount(source=s, type=t, options=o.split(",")) for s, t, o in mounts]
-        return bool(Node(KUBELET).judge(api.PodSandbox(), each).way)
+        return bool(Node(KUBELET).judge(api.PodSandbox(), each)[1])
 
     held = ("/sys/class", "bind", "rbind,ro")
     assert not is_wide(held, ("proc", "proc", "nosuid"), ("tmpfs", "tmpfs", "mode=755"))
@@ -437,6 +450,58 @@ def test_mounts_of_one_pod_are_in_nobody_s_way(
     tracemalloc.stop()
     assert cpu_s(*own) < 0.02
     assert cpu_s(*own, "/usr") < 0.5
+
+
+def reason_while_mounts_change(
+    case: Case, monkeypatch: pytest.MonkeyPatch, container: api.Container
+) -> str:
+    """Return why a container is refused while nobody can read the table of mounts.
+
+    The kernel lets nobody read it while it changes: with 100 pods at once for half a minute. An
+    engine ends a plugin that takes two seconds, and goes on without it.
+    """
+    case.options = {"rule": "enforce"}
+    kubelet = case.lab.home / "kubelet"
+    kubelet.mkdir(exist_ok=True)
+    write(kubelet, Given(cdi=GPU[:1], devices=["0"]))
+    plugin = case.plugin()
+    plugin.prepare()
+    path = case.lab.home / "mountinfo"
+    os.mkfifo(path)
+    monkeypatch.setattr(judging, "MOUNTS", str(path))
+    monkeypatch.setattr(host_view, "PROC", str(case.lab.home / "no procfs is read"))
+    pod = api.PodSandbox(id=ID, uid=UID, namespace="default", name="pod")
+    container.name, container.linux.cgroups_path = CONTAINER, CGROUP
+    request = api.ValidateContainerAdjustmentRequest(pod=pod, container=container)
+    began = time.monotonic()
+    answer = plugin.validate(request.SerializeToString())
+    assert time.monotonic() - began < 1.9
+    return api.ValidateContainerAdjustmentResponse.FromString(answer).reason
+
+
+def test_what_every_pod_with_a_gpu_has_needs_no_mounts(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the driver's files by CDI, and control groups, of version 1 without a namespace."""
+    files = [{"hostPath": f"/usr/lib/{n}.so", "containerPath": f"/usr/lib/{n}.so"} for n in "ab"]
+    case.lab.spec(devices={"0": {**nodes((195, 0), path="/dev/nvidia"), "mounts": files}})
+    mounts = [
+        own("cgroup", "ro", destination="/sys/fs/cgroup"),
+        *(api.Mount(source=f["hostPath"], destination=f["hostPath"], type="bind") for f in files),
+    ]
+    container = api.Container(
+        mounts=mounts, linux=api.LinuxContainer(namespaces=OWN, **device(0))
+    )  # containerd 2.1 has resolved the kubelet's CDI names, and shows none
+    assert reason_while_mounts_change(case, monkeypatch, container) == ""
+
+
+def test_mounts_that_cannot_be_read_in_time_are_refused(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = [api.Mount(source="/usr", destination="/x", type="bind")]
+    container = api.Container(mounts=mounts)
+    reason = reason_while_mounts_change(case, monkeypatch, container)
+    assert "mounts that nvct cannot judge (it takes longer than" in reason
 
 
 def test_what_takes_too_long_to_judge_is_refused(

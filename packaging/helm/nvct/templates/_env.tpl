@@ -66,6 +66,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: HEALTH_PREFLIGHT
   value: {{ .Values.health.preflight | quote }}
 {{- end }}
+{{- if and .Values.condition.enabled (not .Values.condition.podEvents) }}
+- name: NVCT_POD_EVENTS
+  value: "false"
+{{- end }}
 {{- if include "nvct.heals" . }}
 - name: NVCT_REMEDIATION
   value: {{ .Values.health.remediation }}

@@ -73,8 +73,8 @@ class Lab:
         self.notices: list[dict[str, Any]] = []
         self.start()
 
-    def start(self) -> None:
-        self.events = DeviceEvents("node-1", str(self.socket), Log(target=self.log))
+    def start(self, **more: bool) -> None:
+        self.events = DeviceEvents("node-1", str(self.socket), Log(target=self.log), **more)
 
     def add(self, *devices: str, is_warning: bool = True, at: float | None = None) -> None:
         self.notices.append({
@@ -97,6 +97,14 @@ class Lab:
 
         asyncio.run(run())
         return [event["involvedObject"]["name"] for event in self.cluster.events]
+
+
+def test_pods_have_no_events_where_they_are_switched_off(lab: Lab) -> None:
+    lab.start(of_pods=False)
+    lab.cluster.refused = {POD: 403}
+    lab.add("GPU-0")
+    assert lab.tell() == ["node-1"]
+    assert lab.events.problem.text == ""
 
 
 @pytest.fixture

@@ -78,7 +78,11 @@ class FakeKubelet:
             raise RefusedError(of_claim.error)
         return [
             PreparedDevice(
-                tuple(one.request_names), one.pool_name, one.device_name, tuple(one.cdi_device_ids)
+                requests=tuple(one.request_names),
+                pool=one.pool_name,
+                device=one.device_name,
+                cdi=tuple(one.cdi_device_ids),
+                share=one.share_id,
             )
             for one in of_claim.devices
         ]

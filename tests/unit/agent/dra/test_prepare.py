@@ -327,7 +327,9 @@ def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) 
     assert node.journal.load() == {}
 
 
-def test_a_journal_of_the_version_before_is_read(node: Node) -> None:
+def test_a_journal_of_the_version_before_is_read_and_written_so_that_that_one_reads_it(
+    node: Node,
+) -> None:
     entry = {
         "device": "gpu-0", "uuid": "GPU-0", "gpu": "GPU-0", "requests": ["gpu"], "is_admin": False,
         "place": None,
@@ -342,6 +344,15 @@ def test_a_journal_of_the_version_before_is_read(node: Node) -> None:
 
     assert (known.entries[0].device, known.share, known.has_metadata) == ("gpu-0", None, False)
     assert known.daemon == Daemon(resource="gpu.nvidia.com/x", uuids=(uuid,), percentage=5)
+    more = replace(
+        known.entries[0], share_mib=1024, cores=50, alternatives=("a/b",), shares=(("a", "id"),)
+    )
+    many_users = replace(known.daemon, multi_user=True, time_slice=1)
+    for wanted in (replace(known, entries=(more,), daemon=many_users), known):
+        node.journal.save({known.uid: wanted})
+        assert node.journal.load() == {known.uid: wanted}
+    (written,) = json.loads(Path(node.journal.path).read_text())["claims"]
+    assert (written["entries"], written["daemon"]) == ([entry], daemon)
 
 
 def test_containers_can_read_what_their_devices_are(node: Node) -> None:

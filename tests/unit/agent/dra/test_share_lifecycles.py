@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims with shares of a GPU live and die at random, at the same time, and nothing leaks.
 
-A test's keeper has daemons that start and end slowly; all above it is real.
+In the first test a keeper has daemons that start and end slowly; all above it is real.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -17,14 +19,20 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.dra import journal, mps_claims
-from nvct.agent.dra.devices import MIB, Device
+from nvct.agent.dra.devices import DRIVER, MIB, Device
+from nvct.agent.dra.journal import Journal, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.mps.daemons import Daemon, of_shares
 from nvct.agent.mps.keeper import ENDING, NOT_YET
-from tests.unit.agent.dra.test_prepare import Node
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_kubelet import RefusedError
+from tests.unit.agent.dra.test_mps import Lab, lab, node
+from tests.unit.agent.dra.test_prepare import CLAIM, Node
 
+__all__ = ["lab", "node"]
 STEPS = 100
+LIVES = 500 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 30
 GPUS = {f"gpu-{n}": f"GPU-00000000-1111-4222-8333-{n:012x}" for n in range(2)}
 SIZES = (2000, 5000)
 PAUSE = 20
@@ -82,7 +90,7 @@ class Life:
         self.node.restart()
         self.node.preparer.devices = {
             name: Device(
-                name=name, uuid=uuid, gpu=uuid, attributes={}, capacity={"memory": 15360 * MIB}
+                name=name, uuid=uuid, gpu=uuid, attributes={}, capacity={"memory": 81559 * MIB}
             )
             for name, uuid in GPUS.items()
         }  # fmt: skip
@@ -164,3 +172,63 @@ async def test_random_lifecycles_of_shares_leave_nothing_behind(
     await asyncio.gather(*map(life.end, ends))
     life.check()
     assert life.keeper.daemons == {}
+
+
+async def test_random_lifecycles_with_real_daemons_leave_nothing_behind(lab: Lab) -> None:
+    """By the kubelet's calls, with MPS's stand-in: the agent, its worker and daemons are killed.
+
+    `lab` finds daemons, folders and compute modes that are left.
+    """
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    lab.shares = "uniform"
+    left = [f"life-{n}" for n in range(LIVES)]
+    live: dict[str, ClaimRef] = {}
+
+    async def begin() -> None:
+        name, gpu = left.pop(), f"gpu-{dice.randrange(4)}"
+        # Of two sizes, and more in sum than a GPU has: some have to wait.
+        claim = lab.share(name, gpu, dice.choice(("5000Mi", "6000Mi", "15Gi")))
+        live[name] = claim
+        with contextlib.suppress(RefusedError):
+            await lab.kubelet.prepare(claim)
+
+    async def end(name: str) -> None:
+        if dice.random() < 0.8:  # else it is deleted by force, and nobody unprepares it
+            await lab.kubelet.unprepare(live[name])
+        lab.api.remove(CLAIM, name, "ns")
+        del live[name]
+
+    while left or live:
+        async with lab.agent():
+            for _ in range(dice.randrange(1, 12)):
+                works = [begin() for _ in range(min(len(left), dice.randrange(5)))]
+                most = len(live) if not left else dice.randrange(min(len(live), 5) + 1)
+                works += [end(name) for name in dice.sample(sorted(live), most)]
+                if dice.random() < 0.2:  # a client ends the daemon of others
+                    for path in lab.mps.glob("gpu.nvidia.com/*"):
+                        lab.say(f"gpu.nvidia.com/{path.name}", "quit")
+                running = asyncio.gather(*works)
+                if dice.random() < 0.1:
+                    await asyncio.sleep(dice.random() / 4)
+                    running.cancel()  # the kubelet ends: it asks again
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+            check(lab)
+    async with lab.agent():
+        await until(lambda: lab.journal() == [], 30)
+        await until(lambda: [*lab.folder.glob("cdi/*claim_*")] == [], 30)
+
+
+def check(lab: Lab) -> None:
+    """Compare the claims of the journal with what GPUs have."""
+    known = Journal(f"{lab.folder}/plugins/{DRIVER}").load().values()
+    for gpu in {entry.gpu for claim in known for entry in claim.entries}:
+        shares = [
+            claim.share.share_mib for claim in known if claim.share and claim.share.gpu == gpu
+        ]
+        wholes = [claim for claim in known if not claim.share and gpu in gpus_of(claim)]
+        assert len(set(shares)) <= 1
+        assert sum(shares) <= 15360
+        assert len(wholes) + bool(shares) <= 1

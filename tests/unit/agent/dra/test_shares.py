@@ -142,7 +142,9 @@ async def test_what_would_break_the_limit_of_others_is_refused_with_a_sentence(l
         by_both = lab.allocate(
             "by-both", "gpu-1", sharing=by_mps(), consumedCapacity={"memory": SIZE}
         )
-        assert "has an MPS configuration, and a share" in await refused(lab, by_both)
+        assert "has an MPS configuration or a time slice, and a share" in await refused(
+            lab, by_both
+        )
         assert lab.journal() == ["first"]
         # What is refused while others share is given when they have ended.
         await lab.kubelet.unprepare(first)

@@ -55,15 +55,20 @@ def config(kind: str = "GpuConfig", **sharing: object) -> dict[str, object]:
 def test_time_slicing_is_what_the_driver_does_anyway(parameters: object) -> None:
     (config,) = sharing.configs(claim(parameters), ["gpu"])
 
-    assert (config.limits, config.warning) == (None, "")
+    assert config.limits is None
 
 
-def test_another_interval_has_no_effect() -> None:
-    asked = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
+@pytest.mark.parametrize(("interval", "number"), [("Short", 1), ("Medium", 2), ("Long", 3)])
+def test_another_interval_is_a_time_slice_of_whole_gpus(interval: str, number: int) -> None:
+    asked = config(strategy="TimeSlicing", timeSlicingConfig={"interval": interval})
 
     (found,) = sharing.configs(claim(asked), ["gpu"])
 
-    assert "Long has no effect" in found.warning
+    # Also before Volta, where MPS has no limits.
+    made = sharing.daemon([found], "uid-1", [("gpu", entry(UUIDS[0]))], {UUIDS[0]: "6.1.0"})
+    assert made == Daemon(
+        resource="gpu.nvidia.com/uid-1", uuids=(UUIDS[0],), limits={}, time_slice=number
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,8 +158,9 @@ def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -
         ({"defaultPinnedDeviceMemoryLimit": "10 GB"}, "is no quantity: '10 GB'"),
         ({"defaultPinnedDeviceMemoryLimit": "-1Gi"}, "is no quantity"),
         ({"defaultPinnedDeviceMemoryLimit": ["1Gi"]}, "is no quantity"),
-        ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "is 1000k, less than 1Mi"),
-        ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 is 5, less than 1Mi"),
+        ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "is 1000k, not 1Mi to 1Pi"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 is 5, not 1Mi to 1Pi"),
+        ({"defaultPinnedDeviceMemoryLimit": "1e30"}, "is 1e30, not 1Mi to 1Pi"),
         ({"defaultPerDevicePinnedMemoryLimit": {"1": "5Gi"}}, "names '1', which is no device"),
         ({"defaultPerDevicePinnedMemoryLimit": {"GPU-9": "5Gi"}}, "names 'GPU-9'"),
         ({"defaultPerDevicePinnedMemoryLimit": []}, "is no object"),
@@ -213,7 +219,7 @@ def test_devices_of_one_claim_have_one_daemon() -> None:
     made = sharing.daemon(configs(50, 50), "uid-1", used)
     assert made
     assert made.uuids == tuple(UUIDS[:2])
-    with pytest.raises(RequestError, match="has different MPS configurations"):
+    with pytest.raises(RequestError, match="has different configurations of MPS or time slices"):
         sharing.daemon(configs(50, 25), "uid-1", used)
 
 

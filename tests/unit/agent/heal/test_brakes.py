@@ -167,9 +167,11 @@ async def test_without_the_api_server_nobody_begins_and_who_heals_goes_on(server
     async with freed(a, b):
         assert await took(a)
         server.is_away = True
-        assert await b.take() == f"healing waits for the API server: {AWAY}"
+        why = f"healing waits for the API server: {AWAY}"
+        assert await b.take() == await a.take() == why  # nor does a with one more GPU
         await asyncio.sleep(LEASE_S)
-        assert await took(a)
+        await a.keep()
+        assert server.holders() == ["a"]
         await a.release()
         server.is_away = False
         await until_taken(b)
@@ -206,6 +208,7 @@ async def test_many_nodes_that_fail_together_stop_all_until_a_person_ends_that(
         assert answers[:2] == ["", ""]
         why = "healing is stopped in this cluster: 3 nodes failed within ten minutes: a, b, c; "
         assert all(text == f"{why}{module.OPENS.format('nvct')} ends that" for text in answers[2:])
+        assert "is stopped" in await nodes[0].take(), "it heals no further GPU"
         assert sorted(server.holders()) == ["a", "b"], "they heal to the end"
         for node in nodes[:2]:
             await node.release()
@@ -236,26 +239,63 @@ async def test_nodes_that_failed_long_ago_or_that_nobody_can_read_do_not_count(
             await node.release()
 
 
+async def test_a_node_whose_clock_is_wrong_does_not_evade_the_stop_for_the_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c, wrong = (of(server, name, stop=3) for name in ("a", "b", "c", "wrong"))
+    async with freed(a, b, c, wrong):
+        assert [await took(node) for node in (a, b)] == [True, True]
+        in_an_hour = time.time() + 3600
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda: in_an_hour)
+            await wrong.take()
+        assert "3 nodes failed within ten minutes: a, b, c; " in await c.take()
+
+
+@pytest.mark.parametrize("promised_s", [2**31 - 1, None])
+async def test_a_stranger_that_promises_absurd_things_does_not_keep_a_lease(
+    server: Server, monkeypatch: pytest.MonkeyPatch, promised_s: int | None
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_S", LEASE_S)
+    spec = {"holderIdentity": "a stranger", "leaseDurationSeconds": promised_s}
+    server.leases["nvct-heal-0"]["spec"] = spec
+    b = of(server, "b", nodes=1)
+    async with freed(b):
+        assert not await took(b)
+        await until_taken(b)
+
+
 async def test_resets_of_a_gpu_in_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     node = of(Server(), "a", tmp_path)
-    assert [node.count_reset(uuid) for uuid in ("GPU-0", "GPU-0", "GPU-1")] == ["", "", ""]
+    groups = (["GPU-0"], ["GPU-0", "GPU-2"], ["GPU-1"])
+    assert [node.count_reset(group) for group in groups] == ["", "", ""]
     later = of(Server(), "a", tmp_path)
-    assert later.count_reset("GPU-0") == "it was reset 2 times within an hour"
-    assert later.count_reset("GPU-1") == ""
+    often = "GPU-0 was reset 2 times within an hour"
+    assert later.count_reset(["GPU-0"]) == later.count_reset(["GPU-1", "GPU-0"]) == often
+    assert later.count_reset(["GPU-1", "GPU-2"]) == ""
     now += module.HOUR_S
-    assert later.count_reset("GPU-0") == ""
+    assert later.count_reset(["GPU-0"]) == ""
+
+
+async def test_a_reset_that_was_not_made_does_not_count(tmp_path: Path) -> None:
+    node = of(Server(), "a", tmp_path)
+    for gpu in ("GPU-1", "GPU-1"):
+        assert node.count_reset(["GPU-0", gpu]) == ""
+        node.uncount_reset(["GPU-0"])
+    assert node.count_reset(["GPU-1"]).startswith("GPU-1 was reset 2 times")
+    assert node.count_reset(["GPU-0"]) == ""
 
 
 async def test_a_reset_that_cannot_be_counted_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file" in of(Server(), "a", tmp_path / "file").count_reset("GPU-0")
+    assert "file" in of(Server(), "a", tmp_path / "file").count_reset(["GPU-0"])
 
 
 async def test_counts_that_are_damaged_are_begun_again(tmp_path: Path) -> None:
     Store(str(tmp_path), name=module.RESETS).write({"resets": {"GPU-0": "often"}})
-    assert of(Server(), "a", tmp_path).count_reset("GPU-0") == ""
+    assert of(Server(), "a", tmp_path).count_reset(["GPU-0"]) == ""
 
 
 def test_the_limits_are_variables() -> None:

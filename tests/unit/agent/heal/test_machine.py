@@ -118,7 +118,9 @@ def test_pods_have_a_time_to_go() -> None:
     assert after(record("evicting"), look, 1800) == (
         "failed", f"pods have not gone within 1800 s: {users}", ""
     )  # fmt: skip
-    assert after(record("evicting"), Look(health=RESET), 1e6)[0] == "evicting"  # not known
+    away = Look(health=RESET, unknown="the kubelet does not answer")
+    assert after(record("evicting"), away, 1799) == ("evicting", away.unknown, "")
+    assert after(record("evicting"), away, 1800)[0] == "failed"
 
 
 def test_a_reset_that_is_refused_is_requested() -> None:
@@ -139,6 +141,9 @@ def test_holders_have_a_time_to_go_and_are_named() -> None:
     assert after(record("releasing"), Look(health=RESET), 60) == (
         "requested", f"{XID}; it is not known which processes have it open", "reboot"
     )  # fmt: skip
+    away = Look(health=RESET, unknown="NVML's worker is away")
+    assert after(record("releasing"), away, 59) == ("releasing", away.unknown, "")
+    assert after(record("releasing"), away, 60) == ("failed", away.unknown, "")
     came = Look(health=RESET, outcome="a GPU is in use", holders=held.holders)
     assert after(record("resetting"), came)[0] == "failed"
 
@@ -177,6 +182,12 @@ def test_killed_at_any_step_the_next_process_goes_on_or_goes_back(which: Step) -
         assert found == before
 
 
+@pytest.mark.parametrize("since", [AT + 1e9, float("inf"), float("nan")])
+def test_a_file_that_names_a_time_to_come_stops_nothing(since: float) -> None:
+    found = resumed(Record(step="checking", since=since), AT, RULES)
+    assert after(found, Look(health=RESET), 120)[0] == "requested"
+
+
 VOLTA, AMPERE = (7, 0), (8, 0)
 PAIRS = [("GPU-0", "GPU-1"), ("GPU-1", "GPU-2"), ("GPU-3", "GPU-4")]
 LINKS = [GpuLink(gpus=pair, ancestor=0, nvlinks=2) for pair in PAIRS] + [
@@ -204,5 +215,9 @@ def test_gpus_before_ampere_are_reset_with_those_that_nvlinks_connect(
         alone, refusal = reset_together(gpu, compute, LINKS, groups=False)
         assert alone == (uuid,)
         assert refusal == f"{len(group)} GPUs have to be reset together, which is switched off"
+    unknown = "it is not known which GPUs have to be reset together"
+    on_switches = replace(gpu, name="Tesla V100-SXM3-32GB")
+    if compute < AMPERE:
+        assert reset_together(on_switches, compute, (), groups=True) == ((uuid,), unknown)
     in_mig = replace(gpu, mig_enabled=True)
     assert reset_together(in_mig, compute, LINKS, groups=True)[1].startswith("it is in MIG mode")

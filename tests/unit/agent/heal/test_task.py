@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +17,17 @@ from nvct.agent.heal.brakes import RESETS, Brakes
 from nvct.agent.heal.machine import Rules
 from nvct.agent.heal.node import REBOOT, REQUEST, TAINT
 from nvct.agent.heal.settings import LEVEL_ENV, resolve
-from nvct.agent.heal.task import PROTECTED, Healing
+from nvct.agent.heal.task import Healing
 from nvct.agent.health import engine as health_engine
 from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import NODE, ClusterError, Kind, Object
-from nvct.agent.kubernetes.node_pods import PodDevice
+from nvct.agent.kubernetes.node_pods import MIRROR, PROTECTED, PodDevice
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import exposition
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.model import XidEvent
+from nvct.mig.holders import Holder
+from nvct.mig.smi import IN_USE, blocking
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
 from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
@@ -95,9 +97,13 @@ class FakePods:
         self.pods = {"train": GPU, "other": SPLIT}
         self.labels: dict[str, str] | None = {}  # None: the pods may not be read
         self.refusals: dict[str, ClusterError] = {}
+        self.annotations: dict[str, str] = {}
+        self.failure: HostError | None = None
 
     async def devices(self, gpus: Collection[str]) -> list[PodDevice]:
-        metadata = {"labels": self.labels, "uid": "1"}
+        if self.failure:
+            raise self.failure
+        metadata = {"labels": self.labels, "annotations": self.annotations, "uid": "1"}
         found = None if self.labels is None else {"metadata": metadata}
         return [
             PodDevice("default", name, gpu, None, gpu, found)
@@ -114,6 +120,13 @@ class FakePods:
         pass
 
 
+AWAY = HostError("NVML's worker (container nvml-worker) does not answer")
+
+
+def held_by(command: str) -> Holder:
+    return Holder(pid=7, command=command, container="", pod="", unit="", device="GPU 0")
+
+
 class FakeGpus:
     """The GPUs; a reset sets back NVML's counters."""
 
@@ -123,21 +136,28 @@ class FakeGpus:
         self.nvml = nvml
         self.group: tuple[str, ...] = (GPU,)
         self.refusal = ""
-        self.held: tuple[str, ...] | None = ()
+        self.held: tuple[Holder, ...] | None = ()
         self.failure: HostError | None = None
+        self.is_away = False
         self.resets: list[tuple[str, ...]] = []
         self.cures = True
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
-        assert gpu == GPU
+        assert gpu in self.group
         return self.group, self.refusal
 
-    async def holders(self, gpus: Sequence[str]) -> tuple[str, ...] | None:
+    async def holders(
+        self, gpus: Sequence[str], which: Callable[[list[Holder]], list[Holder]] = blocking
+    ) -> tuple[str, ...] | None:
         assert gpus == self.group
-        return self.held
+        if self.is_away:
+            raise AWAY
+        return None if self.held is None else tuple(map(str, which(list(self.held))))
 
     async def reset(self, gpus: Sequence[str]) -> None:
         self.resets.append(tuple(gpus))
+        if self.is_away:
+            raise AWAY
         if self.failure:
             raise self.failure
         if self.cures:
@@ -148,10 +168,14 @@ class FakeBrake:
     def __init__(self, reason: str = "") -> None:
         self.reason, self.refusal = reason, ""
         self.is_taken = self.is_closed = False
+        self.counted = 0
 
     async def take(self) -> str:
         self.is_taken = not self.reason
         return self.reason
+
+    async def keep(self) -> None:
+        await self.take()
 
     async def release(self) -> None:
         self.is_taken = False
@@ -159,10 +183,15 @@ class FakeBrake:
     async def close(self) -> None:
         self.is_closed = True
 
-    def count_reset(self, gpu: str) -> str:
+    def count_reset(self, gpus: Sequence[str]) -> str:
         assert self.is_taken
-        assert gpu == GPU
+        assert GPU in gpus
+        self.counted += not self.refusal
         return self.refusal
+
+    def uncount_reset(self, gpus: Sequence[str]) -> None:
+        assert GPU in gpus
+        self.counted -= 1
 
 
 class Lab:
@@ -206,8 +235,14 @@ class Lab:
         self.nvml.xids.append(XidEvent(uuid=GPU, xid=48))
 
     def notices(self) -> list[str]:
+        return [each["reason"] for each in self._notices()]
+
+    def events_of_pods(self) -> list[str]:
+        return [each["reason"] for each in self._notices() if each["devices"]]
+
+    def _notices(self) -> list[dict[str, Any]]:
         found = cast("list[dict[str, Any]]", self.health.describe()["notices"])
-        return [each["reason"] for each in found if each["reason"] in task.REASONS.values()]
+        return [each for each in found if each["reason"] in task.REASONS.values()]
 
 
 def state(work: Healing) -> str:
@@ -315,41 +350,148 @@ async def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot(
 
 async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (dcgm) holds GPU 0",)
+    lab.gpus.held = (held_by("dcgm"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "failed")
         assert reason(work) == "the GPU is in use: process 7 (dcgm) holds GPU 0"
+        assert lab.events_of_pods() == ["GPUEvicting"], "pods learn of no process of others"
         assert lab.gpus.resets == []
         assert not lab.brake.is_taken
+
+
+PERSISTENCED = "nvidia-persiste"
+
+
+async def test_nvidia_persistenced_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.held = (held_by(PERSISTENCED),)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "" and lab.gpus.resets == [(GPU,)])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "ends"),
+    [("GPU 0000:01: In use by another client", "failed"), ("No permission", "requested reboot")],
+)
+async def test_who_takes_the_name_of_nvidia_persistenced_causes_no_reboot(
+    tmp_path: Path, refusal: str, ends: str
+) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.held, lab.gpus.failure = (held_by(PERSISTENCED),), HostError(refusal)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == ends)
+        named = f"the GPU is in use: {held_by(PERSISTENCED)}"
+        assert (reason(work) == named) == (ends == "failed")
+        assert (lab.brake.counted == 0) == (ends == "failed")
+
+
+async def test_an_mps_server_of_the_agents_own_is_named(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)  # only the worker's check before a reset counts its own container's
+    server = "process 9 (nvidia-cuda-mps) holds GPU 0"
+    lab.gpus.failure = HostError(f"{IN_USE}{server}")
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed")
+        assert (reason(work), lab.brake.counted) == (f"the GPU is in use: {server}", 0)
 
 
 BUDGET = ClusterError("the budget of train allows none", status=429)
 
 
-@pytest.mark.parametrize(
-    ("label", "refusal", "says"),
-    [
-        ({PROTECTED: "never"}, None, f"and label {PROTECTED} forbids its eviction"),
-        ({}, BUDGET, "and the budget of train allows none"),
-        (None, None, "and it is not known whether it may be evicted"),
-    ],
-)
-async def test_a_pod_that_may_not_be_evicted_stays(
-    tmp_path: Path,
-    label: dict[str, str] | None,
-    refusal: ClusterError | None,
-    says: str,
-) -> None:
+async def test_a_pod_that_a_budget_keeps_has_its_time(tmp_path: Path) -> None:
     lab = Lab(tmp_path, evict_s=0.2)
-    lab.pods.labels = label
-    lab.pods.refusals = {"train": refusal} if refusal else {}
+    lab.pods.refusals = {"train": BUDGET}
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "failed")
+        says = "and the budget of train allows none"
         assert reason(work).endswith(f"pod default/train has {GPU}, {says}")
-        assert len(lab.pods.pods) == 2
-        assert lab.gpus.resets == []
+        assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("label", "annotation", "says"),
+    [
+        ({PROTECTED: "never"}, {}, f"and label {PROTECTED} forbids its eviction"),
+        (None, {}, "and it is not known whether it may be evicted"),
+        ({}, {MIRROR: "hash"}, "and it is a static pod, which no eviction ends"),
+    ],
+)
+async def test_for_a_pod_that_must_not_be_evicted_no_other_is_and_no_brake_is_taken(
+    tmp_path: Path, label: dict[str, str] | None, annotation: dict[str, str], says: str
+) -> None:
+    lab = Lab(tmp_path)
+    lab.pods.labels, lab.pods.annotations = label, annotation
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: reason(work).endswith(f"pod default/train has {GPU}, {says}"))
+        assert (state(work), lab.brake.is_taken) == ("quarantined", False)
+        lab.pods.labels, lab.pods.annotations = {}, {}
+        await until(lambda: state(work) == "evicting" or len(lab.pods.pods) == 1)
+
+
+async def test_one_that_comes_later_ends_the_evictions(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, evict_s=60.0)
+    lab.pods.pods["second"] = GPU
+    lab.pods.refusals = dict.fromkeys(("train", "second"), BUDGET)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: "allows none" in reason(work))
+        lab.pods.labels, lab.pods.refusals = {PROTECTED: "never"}, {}
+        await until(lambda: "forbids its eviction" in reason(work))
+        assert len(lab.pods.pods) == 3
+
+
+async def test_while_the_kubelet_is_silent_no_gpu_is_taken_for_unused_and_the_brake_is_given_back(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, evict_s=0.5)
+    silent = lab.pods.failure = HostError("the kubelet does not answer")
+    lab.pods.refusals = {"train": BUDGET}
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: reason(work) == silent.message)
+        assert (state(work), lab.brake.is_taken) == ("quarantined", False)
+        lab.pods.failure = None
+        await until(lambda: state(work) == "evicting" and lab.brake.is_taken)
+        lab.pods.failure = silent
+        await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
+        assert reason(work).endswith("the kubelet does not answer")
+        assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
+
+
+async def test_a_worker_that_is_away_is_no_reason_to_reboot(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.gpus.is_away = True
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
+        assert reason(work) == AWAY.message
+        assert (lab.cluster.request, lab.gpus.resets) == ("", [])
+
+
+async def test_a_worker_that_ends_while_it_resets_is_asked_again(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, release_s=60.0)
+    lab.gpus.held = (held_by("cuda"),)
+    async with lab.running() as work:
+        lab.fail()
+        await until(lambda: state(work) == "releasing")
+        reset = lab.gpus.reset
+
+        async def ending(gpus: Sequence[str]) -> None:
+            lab.gpus.is_away = True
+            await reset(gpus)
+
+        lab.gpus.reset = ending  # type: ignore[method-assign]
+        lab.gpus.held = ()
+        await until(lambda: lab.gpus.is_away and state(work) == "releasing")
+        lab.gpus.reset = reset  # type: ignore[method-assign]
+        lab.gpus.is_away = False
+        await until(lambda: state(work) == "")
+        assert lab.gpus.resets == [(GPU,), (GPU,)]
 
 
 async def test_the_taint_of_a_node_whose_gpus_have_all_failed(tmp_path: Path) -> None:
@@ -374,6 +516,19 @@ async def test_the_taint_of_a_former_boot_is_removed(tmp_path: Path) -> None:
         await until(lambda: (lab.cluster.taints, lab.cluster.request) == (["dedicated"], ""))
 
 
+async def test_what_a_node_has_lost_is_shown_again_and_no_second_reboot_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "SHOW_S", 0.05)
+    lab = Lab(tmp_path)
+    async with lab.running():
+        lab.nvml.lost = True
+        await until(lambda: lab.cluster.request == "reboot")
+        lab.cluster.node["metadata"]["labels"] = {}
+        await until(lambda: lab.cluster.request == "reboot")
+    assert len(lab.cluster.created) == 1
+
+
 async def test_the_whole_group_is_emptied_and_offered_to_nobody(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.gpus.group = (GPU, SPLIT)
@@ -386,6 +541,29 @@ async def test_the_whole_group_is_emptied_and_offered_to_nobody(tmp_path: Path) 
         lab.pods.refusals = {}
         await until(lambda: state(work) == "" and lab.gpus.resets == [lab.gpus.group])
         await until(lambda: lab.health.problem(SPLIT) == "")
+
+
+async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_reset(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, release_s=60.0)
+    lab.gpus.group, lab.gpus.held = (GPU, SPLIT), (held_by("cuda"),)
+    offered: list[str] = []
+    async with lab.running() as work:
+        lab.fail()
+        lab.nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
+        await until(lambda: state(work) == "releasing releasing")
+        keep = work._keep
+
+        def kept(*words: Any) -> None:
+            keep(*words)
+            offered.append(lab.health.problem(SPLIT))
+
+        work._keep = kept  # type: ignore[method-assign, assignment]
+        lab.health.note_reset([SPLIT])  # somebody has reset this one
+        await until(lambda: state(work) == "releasing")
+        assert "" not in offered
+        assert lab.health.problem(SPLIT) == f"it is reset together with {GPU}"
 
 
 async def test_a_reset_that_is_refused_is_asked_for(tmp_path: Path) -> None:
@@ -421,13 +599,13 @@ async def test_the_task_has_its_brakes_where_pods_are_evicted(
     found = made._brake
     assert isinstance(found, Brakes) == brakes
     if found:
-        assert found.count_reset(GPU) == ""
+        assert found.count_reset([GPU]) == ""
         assert (tmp_path / RESETS).exists()
 
 
 async def test_another_process_takes_the_brake_over_and_its_end_keeps_it(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.held = (held_by("cuda"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "releasing")
@@ -448,7 +626,7 @@ async def test_a_gpu_that_was_reset_too_often_needs_more(tmp_path: Path) -> None
 
 async def test_an_api_server_that_is_away_stops_no_reset(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    lab.gpus.held = ("process 7 (cuda) holds GPU 0",)
+    lab.gpus.held = (held_by("cuda"),)
     async with lab.running() as work:
         lab.fail()
         await until(lambda: state(work) == "releasing")

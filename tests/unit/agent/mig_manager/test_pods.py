@@ -2,6 +2,7 @@
 """What a change of MIG meets: pods that have devices, labels of the Node, services of the host."""
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.kubernetes import node_pods as pods
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError, Kind, Object
+from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.node_labels import REASON, STATE
 from nvct.agent.mig_manager.users import STOPPED, HostServices
@@ -56,6 +58,18 @@ def test_an_id_is_found(id_: str, gpu: str, instance: tuple[int, int] | None, de
 def test_ids_of_others_and_repeated_ones_are_left_out() -> None:
     holdings = [holding("train", "MIG-gone", "rdma0", "GPU-0::0", "GPU-0::1")]
     assert len(pods.devices(holdings, REPORT)) == 1
+
+
+@pytest.mark.parametrize("resource", ["rdma/hca", "nvidia.com/rdma", "example.com/gpu"])
+def test_a_number_of_another_resource_is_no_gpu(resource: str) -> None:
+    holdings = [Holding("default", "network", "main", resource, ("0", "1:0"))]
+    assert pods.devices(holdings, REPORT) == []
+
+
+def test_the_pod_of_a_gpu_that_nvml_has_lost_is_found_by_its_uuid() -> None:
+    holdings = [holding("train", "GPU-lost::1"), holding("other", "GPU-0")]
+    found = pods.devices(holdings, REPORT, lost=["GPU-lost"])
+    assert [(each.pod, each.gpu) for each in found] == [("train", "GPU-lost"), ("other", "GPU-0")]
 
 
 class FakeNvml:
@@ -109,6 +123,13 @@ def test_pods_that_have_ended_do_not_count(tmp_path: Path) -> None:
     assert asked(path) == ["runs", "secret"]
 
 
+async def test_without_a_kubelet_nobody_knows_who_has_a_gpu(tmp_path: Path) -> None:
+    found = pods.Pods(FakeNvml(), FakeCluster({}), f"{tmp_path}/kubelet.sock")  # type: ignore[arg-type]
+    with pytest.raises(HostError, match="the kubelet does not answer"):
+        await found.devices(["GPU-0"])
+    await found.close()
+
+
 CLAIM = Claim("claim", "default", "node-1")
 
 
@@ -116,7 +137,8 @@ class KubeletOfClaims(FakeKubelet):
     async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
         assert with_claims
         claimed = Holding("default", "claims", "main", "gpu.nvidia.com", ("gpu-1",), CLAIM)
-        return claimed, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")
+        part = Holding("default", "part", "main", "gpu.nvidia.com", ("gpu-1-mig-0",), CLAIM)
+        return claimed, part, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")
 
 
 async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
@@ -127,17 +149,47 @@ async def test_the_pods_of_one_gpu_by_claim_too_and_none_that_runs_elsewhere(
     for path in (socket, journal):
         path.parent.mkdir(parents=True)
     socket.touch()
-    entries = [{"device": "gpu-1", "uuid": "GPU-1"}]
+    entries = [
+        {"device": "gpu-1", "uuid": "GPU-1", "gpu": "GPU-1"},
+        {"device": "gpu-1-mig-0", "uuid": "", "gpu": "GPU-1"},  # made for the claim
+    ]
     claims = [{"namespace": "default", "name": "claim", "entries": entries}]
     journal.write_text(json.dumps({"claims": claims}))
-    cluster = FakeCluster({"claims": "Running", "elsewhere": "Running"})
+    cluster = FakeCluster(dict.fromkeys(("claims", "part", "elsewhere"), "Running"))
     found = pods.Pods(FakeNvml(), cluster, str(socket), "node-1")  # type: ignore[arg-type]
     found._kubelet = KubeletOfClaims(socket)  # type: ignore[assignment]
 
     devices = await found.devices(["GPU-1"])
-    assert [each.pod for each in devices] == ["claims"]
+    assert [each.pod for each in devices] == ["claims", "part"]
     await found.evict([*devices, *await found.devices(["GPU-0"])])
-    assert cluster.evicted == [("default", "claims", "uid-claims"), ("default", "secret", "")]
+    assert cluster.evicted == [
+        ("default", "claims", "uid-claims"), ("default", "part", "uid-part"),
+        ("default", "secret", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"labels": {pods.PROTECTED: "never"}}, "label nvct.dev/evict forbids its eviction"),
+        ({"annotations": {pods.MIRROR: "hash"}}, "it is a static pod, which no eviction ends"),
+        ({"labels": {pods.PROTECTED: "never"}, "deletionTimestamp": "now"}, ""),
+        ({"labels": {pods.PROTECTED: "later"}}, ""),
+    ],
+)
+async def test_a_protected_pod_is_not_evicted_and_none_beside_it(
+    metadata: Object, says: str, tmp_path: Path
+) -> None:
+    cluster = FakeCluster({})
+    found = pods.Pods(FakeNvml(), cluster, str(tmp_path))  # type: ignore[arg-type]
+    names = {"other": {}, "train": metadata}
+    devices = [
+        PodDevice("default", name, "GPU-0", None, "GPU-0", {"metadata": its})
+        for name, its in names.items()
+    ]
+    with pytest.raises(ClusterError, match=says) if says else contextlib.nullcontext():
+        await found.evict(devices)
+    assert len(cluster.evicted) == (0 if says else 2)
 
 
 def test_a_long_list_is_shortened() -> None:

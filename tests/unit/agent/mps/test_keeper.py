@@ -144,6 +144,28 @@ def test_one_that_another_process_has_started_gets_the_limits(
     assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
 
 
+def test_limits_that_root_in_a_container_has_raised_are_set_back(
+    lab: Lab, kept: keeper.Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate() -> str:
+        return lab.run("--sim-client", "21G", stdin=subprocess.DEVNULL)
+
+    assert allocate() == "out of memory: limit 20480M"
+    (server,) = lab.say("get_server_list").split()
+    lab.say("set_default_device_pinned_mem_limit 0 80G")
+    lab.say(f"set_device_pinned_mem_limit {server} 0 80G")
+    look(kept)
+    assert allocate() == "allocated: limit 81920M"
+
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + keeper.AGAIN_S)
+    look(kept)
+
+    assert kept.state == {GPU: ""}
+    assert allocate() == "out of memory: limit 20480M"
+    assert lab.say("get_default_device_pinned_mem_limit 0") == "20G"
+
+
 def test_a_client_that_comes_before_the_limits_gives_later_ones_no_way_around_them(
     lab: Lab,
 ) -> None:

@@ -170,6 +170,9 @@ def test_a_gpu_that_a_process_has_open_is_not_reset_by_the_worker(
     with pytest.raises(HostError, match=r"a GPU is in use: process 4242 \(.*\) holds GPU 0"):
         mig_verbs.reset(held, fake_proc, mig_verbs.Reset(gpus=(gpu.bus_id,)))  # type: ignore[arg-type]
     assert not held.is_open
+    (Path(fake_proc.proc) / "4242/comm").write_text("nvidia-persiste\n")
+    with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed"):  # there is none here
+        mig_verbs.reset(held, fake_proc, mig_verbs.Reset(gpus=(gpu.bus_id,)))  # type: ignore[arg-type]
 
 
 def test_holders_are_named_across_containers(

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import io
+import math
 import subprocess
 import sys
 import time
@@ -137,7 +138,8 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.nvml, self.log, self.folder = FakeNvml(), io.StringIO(), str(folder)
-        self.now, self.has_driver = time.monotonic(), True
+        # Whole seconds, of which sums are exact.
+        self.now, self.has_driver = float(math.ceil(time.monotonic())), True
         self.release = Release(
             self.nvml, Log(target=self.log), self.folder,  # type: ignore[arg-type]
             lambda: self.has_driver, lambda: self.now,

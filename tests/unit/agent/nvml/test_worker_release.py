@@ -49,7 +49,7 @@ ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
     NvmlPreflight, NvmlSamples, Written, Machine, HostDriver,
 )  # fmt: skip
-OF_PROTOCOL = {2: "54079b565ecfe7f4"}
+OF_PROTOCOL = {3: "f2506e85b79c0eec"}
 """What the verbs take and answer, as a digest, by the protocol's number."""
 
 
