@@ -188,7 +188,7 @@ def _written(path: str) -> float | None:
 
 
 def _former(config: str, root: str) -> tuple[str, ...]:
-    """Return the programs of runtimes that a file had before nvct changed it: see its journal."""
+    """Return the programs of runtimes that a file had before nvct changed it, by its journal."""
     journal = Journal(Files(root).at(paths.STATE_DIR))
     try:
         record = journal.load(journal.path("docker", config)).done
