@@ -29,6 +29,7 @@ OWN_SPEC = "nvidia.com-gpu.json"
 LOCK_FILE = "lock"
 
 FARM_DIR = "/var/lib/nvct/farm"
+STATE_DIR = "/var/lib/nvct/engines"  # journals of changes of engines' files
 
 COMPAT_FOLDER = "/usr/local/cuda/compat"
 """The folder of forward compatibility libraries in CUDA images."""

@@ -285,12 +285,13 @@ def _knew_the_runtime(daemon: Daemon) -> bool:
     """Report whether dockerd started with NVIDIA's runtime: then a later hook was replaced.
 
     That works: dockerd keeps its path. So it is after an upgrade, and after a move from NVIDIA's
-    packages to nvct's.
+    packages to nvct's, also if that has changed the file.
     """
     if daemon.state is None or daemon.started is None or daemon.configured is None:
         return False
-    has_runtime = any(is_nvidia(*each) for each in daemon.state.handlers.items())
-    return has_runtime and daemon.configured < daemon.started
+    if daemon.configured >= daemon.started:
+        return any(is_nvidia("", path) for path in daemon.former)
+    return any(is_nvidia(*each) for each in daemon.state.handlers.items())
 
 
 def _not_restarted(daemon: Daemon) -> Finding:

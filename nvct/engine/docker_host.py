@@ -8,6 +8,7 @@ does not exist or is not accessible is None.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import posixpath
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from nvct import paths
 from nvct.engine import detect, docker, processes, running
 from nvct.engine.detect import Ask
 from nvct.engine.engine_files import read_object
+from nvct.engine.journal import Journal
 from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.processes import Process
 from nvct.engine.running import Ask as Get
@@ -65,6 +67,7 @@ class Daemon:
     state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
     configured: float | None = None  # when that file was written; None if there is none
+    former: tuple[str, ...] = ()  # programs of its runtimes before nvct last changed that file
     apart: bool = False  # whether it has its own processes: no client here talks to it
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
     specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
@@ -169,6 +172,7 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
         state=state,
         problem=problem,
         configured=_written(Files(root).at(engine.config)),
+        former=_former(engine.config, root),
         apart=apart,
         running=reported,
         spec_dirs=spec_dirs,
@@ -181,6 +185,19 @@ def _written(path: str) -> float | None:
         return os.stat(path).st_mtime
     except OSError:
         return None
+
+
+def _former(config: str, root: str) -> tuple[str, ...]:
+    """Return the programs of runtimes that a file had before nvct changed it, by its journal."""
+    journal = Journal(Files(root).at(paths.STATE_DIR))
+    try:
+        record = journal.load(journal.path("docker", config)).done
+        entries = record.entries if record else ()
+        (text,) = (entry.before.text for entry in entries if entry.path == config)
+        runtimes = json.loads(text)["runtimes"]
+        return tuple(runtime["path"] for runtime in runtimes.values())
+    except (NvctError, ValueError, LookupError, TypeError, AttributeError):
+        return ()
 
 
 def _root(process: Process, files: Files, proc: str) -> str:

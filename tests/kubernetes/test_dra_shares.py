@@ -202,17 +202,17 @@ def test_shares_are_alternatives_and_a_limit_is_a_whole_gpu(
         (entry,) = known["entries"]
         assert entry["shares"] == [["a", results[0]["shareID"]], ["b", results[1]["shareID"]]]
         # Both count.
-        share(node, "third", "20000Mi", uuid)
-        third = asks_for_claims("third", script=f"{ALLOCATE.format('20001M')}; sleep 600")
-        stack.enter_context(pod(node, "third", third))
-        share(node, "fourth", "20000Mi", uuid)
-        fourth = asks_for_claims("fourth", script=f"{ALLOCATE.format('20001M')}; sleep 600")
-        stack.enter_context(pod(node, "fourth", fourth))
-        assert wait(lambda: "limit" in log_of(node, "fourth"), TIMEOUT_S), made.log()
-        share(node, "fifth", "20000Mi", uuid)
-        stack.enter_context(pod(node, "fifth", asks_for_claims("fifth")))
-        assert wait(lambda: node.api.events("fifth"), TIMEOUT_S)
-        assert scheduled_to(node, "fifth") == ""
+        share(node, "third-part", "20000Mi", uuid)
+        third = asks_for_claims("third-part", script=f"{ALLOCATE.format('20001M')}; sleep 600")
+        stack.enter_context(pod(node, "third-part", third))
+        share(node, "fourth-part", "20000Mi", uuid)
+        fourth = asks_for_claims("fourth-part", script=f"{ALLOCATE.format('20001M')}; sleep 600")
+        stack.enter_context(pod(node, "fourth-part", fourth))
+        assert wait(lambda: "limit" in log_of(node, "fourth-part"), TIMEOUT_S), made.log()
+        share(node, "fifth-part", "20000Mi", uuid)
+        stack.enter_context(pod(node, "fifth-part", asks_for_claims("fifth-part")))
+        assert wait(lambda: node.api.events("fifth-part"), TIMEOUT_S)
+        assert scheduled_to(node, "fifth-part") == ""
         # Who asks for a GPU as before gets all of another one.
         plain = Pod(script=LIST, container={"resources": {"limits": {"nvidia.com/gpu": "1"}}})
         seen = UUID.findall(run(node.api, "plain", plain).log)

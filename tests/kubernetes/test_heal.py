@@ -8,7 +8,7 @@ The seconds until something holds are printed.
 import contextlib
 import json
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +101,17 @@ class Lab(test_health.Lab):
     def uid(self, name: str) -> str:
         """Return the uid of a pod that runs, "" of one that is gone or about to go."""
         pod = self.cluster.api.find(f"{PODS}/{name}")
-        runs = pod is not None and pod["status"]["phase"] == "Running"
-        return (
-            pod["metadata"]["uid"] if runs and "deletionTimestamp" not in pod["metadata"] else ""
-        )
+        if pod is None or pod["status"]["phase"] != "Running":
+            return ""
+        return "" if "deletionTimestamp" in pod["metadata"] else str(pod["metadata"]["uid"])
 
-    def run(self, name: str, grace_s: int = 1, **labels: str) -> int:
+    def run(self, name: str, labels: Mapping[str, str] | None = None, grace_s: int = 1) -> int:
         """Start a pod with one GPU, and return the GPU's index; it ends after its grace period."""
         manifest = asks(1, SCRIPT, runtime_class="").manifest(name)
-        manifest["metadata"]["labels"] = {**manifest["metadata"].get("labels", {}), **labels}
+        manifest["metadata"]["labels"] = {
+            **manifest["metadata"].get("labels", {}),
+            **(labels or {}),
+        }
         manifest["spec"]["terminationGracePeriodSeconds"] = grace_s
         self.cluster.api.create(PODS, manifest)
         self.until(lambda: log(self.cluster, name).startswith("GPU-"), f"{name} has a GPU")
@@ -245,7 +247,7 @@ def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in
 def test_what_is_in_the_way_is_named_and_what_no_reset_helps_is_asked_for(
     lab: Lab, tmp_path: Path
 ) -> None:
-    protected = lab.run("protected", **{PROTECTED: "never"})
+    protected = lab.run("protected", {PROTECTED: "never"})
     held, lost = [index for index in lab.well() if index != protected][:2]
     holder = lab.holds(held, "cuda")
     try:

@@ -19,6 +19,7 @@ from tests.peer import cases, cluster, gfd, mig, plugin
 REPOSITORY = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = "versions.txt"
+OPERATOR_FACTS = RECORDED / "operator.json"
 
 
 def main() -> None:

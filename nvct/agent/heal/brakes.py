@@ -148,7 +148,7 @@ class Brakes:
             self._renewal = None
 
     def count_reset(self, gpus: Sequence[str]) -> str:
-        """Count a reset of GPUs that is about to be made; return why it must not be, "" if it may."""
+        """Count a reset that is about to be made; return why it must not be made, "" if it may."""
         now = time.monotonic()
         recent = {
             uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in self._resets().items()

@@ -137,7 +137,7 @@ class HealthEngine:
     def note(
         self, gpu: str, reason: str, message: str, *, is_warning: bool, of_pods: bool
     ) -> None:
-        """Add a notice about a GPU: a line of the log, an Event of the Node, or of its pods too."""
+        """Add a notice about a GPU: a line of the log, an Event of the Node or its pods, too."""
         (self._log.warning if is_warning else self._log.info)(message)
         devices = self._board.devices(Key(gpu)) if of_pods else ()
         self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)

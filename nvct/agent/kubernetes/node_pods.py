@@ -66,15 +66,8 @@ class Pods:
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
 
-        <<<<<<< HEAD
-                Args:
-                    gpus: only these, by UUID; that there is no kubelet, is an error then.
-
-        Raises:
-                    HostError, NvmlError: the kubelet or NVML does not answer.
-        =======
-                HostError or NvmlError if the kubelet or NVML does not answer. `gpus`: only these, by UUID.
-        >>>>>>> main
+        `gpus`: only these, by UUID; that there is no kubelet is an error then. HostError or
+        NvmlError if the kubelet or NVML does not answer.
         """
         if gpus is None and not self._kubelet.is_there():
             return []
@@ -136,7 +129,7 @@ def devices(
     """
     known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
     known |= {uuid: (uuid, None, uuid) for uuid in lost}
-    numbered = {}
+    numbered: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
     for gpu in report.gpus:
         known[gpu.uuid] = numbered[str(gpu.index)] = gpu.uuid, None, gpu.uuid
         for mig in gpu.mig:

@@ -103,6 +103,9 @@ def test_a_gpu_heals_by_rights_that_no_account_has_by_default(node: Cluster) -> 
         assert wait(lambda: node.api.find(f"{PODS}/fails") is None, TIMEOUT_S), state_of(node)
         assert allocatable(node) == GPUS - 1
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        events = "/api/v1/namespaces/default/events?fieldSelector=reason%3DGPUHealthy"
+        assert wait(lambda: (node.api.find(events) or {})["items"], TIMEOUT_S), state_of(node)
+        assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
         stays = node.api.find(f"{PODS}/stays")
         assert stays is not None
         assert "deletionTimestamp" not in stays["metadata"]

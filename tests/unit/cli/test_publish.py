@@ -254,7 +254,7 @@ def test_what_changes_while_it_runs_is_published(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Lab], None]
 ) -> None:
     """The path unit that starts it sees no change until it has ended."""
-    written = []
+    written: list[int] = []
 
     def write(*args: Any, **values: Any) -> None:
         generate.write(*args, **values)

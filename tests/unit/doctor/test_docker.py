@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 
 import pytest
@@ -13,7 +14,9 @@ from nvct.doctor import docker
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
+from nvct.engine.journal import Entry, Journal, Page, Record
 from nvct.engine.model import Files
+from nvct.engine.writing import PathState
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab, working
 
 TYPE_CHECKING = False
@@ -136,6 +139,32 @@ def test_a_program_that_was_replaced_after_dockerds_start_works(
     text = json.dumps({"runtimes": {"nvidia": {"path": path}}})
     file = lab.tree.write("etc/docker/daemon.json", text)
     os.utime(file, (time.time() - age,) * 2)
+    lab.dockerd(age=HOUR)
+    assert lab.cause() == cause
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        ('{"runtimes": {"nvidia": {"path": "/opt/nvidia-container-runtime"}}}', ""),
+        ("{}", "not-restarted"),
+        ('{"runtimes": []}', "not-restarted"),
+    ],
+)
+def test_a_file_that_nvct_changed_after_dockerds_start_had_the_runtime_before(
+    tmp_path: Path, before: str, cause: str
+) -> None:
+    """So it is after `nvct migrate apply`, which has dockerd read its file without a restart."""
+    lab = hooked(tmp_path)
+    path = "/usr/bin/nvidia-container-runtime"
+    text = json.dumps({"runtimes": {"nvidia": {"path": path}}})
+    lab.program(path).tree.write("etc/docker/daemon.json", text)
+    journal = Journal(str(lab.tree.base / "var/lib/nvct/engines"))
+    config, mode = "/etc/docker/daemon.json", stat.S_IFREG | 0o644
+    states = (PathState(mode=mode, text=each) for each in (before, text))
+    entry = Entry(path=config, before=next(states), after=next(states))
+    with journal.lock():
+        journal.save(journal.path("docker", config), Page(done=Record(entries=(entry,))))
     lab.dockerd(age=HOUR)
     assert lab.cause() == cause
 

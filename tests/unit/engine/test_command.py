@@ -28,7 +28,9 @@ def test_output_errors_and_status_are_separate(tmp_path: Path) -> None:
 
 def test_where_systemctl_says_to_look_is_not_the_reason() -> None:
     why = "Job for docker.service failed because the control process exited with error code."
-    where = 'See "systemctl status docker.service" and "journalctl -xeu docker.service" for details.'
+    where = (
+        'See "systemctl status docker.service" and "journalctl -xeu docker.service" for details.'
+    )
     hint = "Hint: Some lines were ellipsized, use -l to show in full."
     assert Completed(status=1, err=f"{why}\n{where}\n{hint}\n").reason == why
     assert Completed(status=1, err=f"{where}\n").reason == where

@@ -152,7 +152,7 @@ class FakeGpus:
         assert gpus == self.group
         if self.is_away:
             raise AWAY
-        return self.held and tuple(map(str, which(list(self.held))))
+        return None if self.held is None else tuple(map(str, which(list(self.held))))
 
     async def reset(self, gpus: Sequence[str]) -> None:
         self.resets.append(tuple(gpus))
@@ -559,7 +559,7 @@ async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_
             keep(*words)
             offered.append(lab.health.problem(SPLIT))
 
-        work._keep = kept  # type: ignore[method-assign]
+        work._keep = kept  # type: ignore[method-assign, assignment]
         lab.health.note_reset([SPLIT])  # somebody has reset this one
         await until(lambda: state(work) == "releasing")
         assert "" not in offered

@@ -171,7 +171,7 @@ def test_a_gpu_that_a_process_has_open_is_not_reset_by_the_worker(
         mig_verbs.reset(held, fake_proc, mig_verbs.Reset(gpus=(gpu.bus_id,)))  # type: ignore[arg-type]
     assert not held.is_open
     (Path(fake_proc.proc) / "4242/comm").write_text("nvidia-persiste\n")
-    with pytest.raises(HostError, match="nvidia-smi -r -i .* failed"):  # there is none here
+    with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed"):  # there is none here
         mig_verbs.reset(held, fake_proc, mig_verbs.Reset(gpus=(gpu.bus_id,)))  # type: ignore[arg-type]
 
 
