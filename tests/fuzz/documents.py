@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from nvct import typed
+from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.nvml import supervisor
 from nvct.cdi.make import store
 from nvct.cdi.read import load
@@ -259,13 +260,10 @@ def _ignore(sentence: str) -> None:
 def worker_seeds() -> list[bytes]:
     """Return requests of the agent to NVML's worker."""
     instance = {"gpus": ["GPU-1"], "instances": [["GPU-1", 1, 0]]}
-    daemon = {
-        "resource": "nvidia.com/gpu", "uuids": [f"GPU-{'0' * 36}"], "limits": {"0": 5},
-        "percentage": 50, "multi_user": False,
-    }  # fmt: skip
+    daemon = Daemon(resource="nvidia.com/gpu", uuids=(f"GPU-{'0' * 36}",), limits={"0": 5})
     calls = {
         "report": {}, "mig_holders": instance, "mig_set_mode": {"uuid": "GPU-1", "enabled": True},
-        "mps": {"daemons": [daemon], "starts": True, "owner": "dra"},
+        "mps": typed.dump(Wanted(daemons=(daemon,), owner="dra")),
     }  # fmt: skip
     return [
         json.dumps(

@@ -12,7 +12,7 @@ from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.request import requirements
 from nvct.container.request.model import Request
 from nvct.container.request.resolve import resolve_request
-from nvct.container.request.visible_devices import BLANK
+from nvct.container.request.visible_devices import BLANK, plain_bus_id
 
 SWARM = "DOCKER_RESOURCE_GPU"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -103,6 +103,7 @@ def check(
     old = bool(variables.get("CUDA_VERSION")) and "NVIDIA_REQUIRE_CUDA" not in variables
     if old and not by_env and may_env:
         written.add("all")
+    written |= set(map(plain_bus_id, written))  # of leading zeros and case
     assert set(request.ids) <= written, f"{request.ids} of {sorted(written)}"
     assert len(set(request.ids)) == len(request.ids)
     assert request.none == (not request.ids)
