@@ -76,9 +76,11 @@ def _task(status: Any) -> dict[str, Any]:  # noqa: ANN401  JSON data
 
 
 async def _pods(report: NvmlReport, gpus: Sequence[str]) -> list[str]:
-    """Return which pods have GPUs, by the kubelet."""
-    from nvct.agent.kubernetes.node_pods import devices  # loads what only an agent needs
-
+    """Return which pods have GPUs, by the kubelet; what to do where it cannot be asked."""
+    try:
+        from nvct.agent.kubernetes.node_pods import devices
+    except ModuleNotFoundError as error:  # what only an agent needs
+        return [f"nvct ps shows its pods; without Python's {error.name}, nobody asks the kubelet"]
     kubelet = PodResources(SOCKET)
     if not kubelet.is_there():
         return []

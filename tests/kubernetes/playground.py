@@ -22,6 +22,7 @@ from tests.kubernetes import alone, image_alone
 from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import CHART, FARM, IN_NAMESPACE, TOOLKIT, allocatable
 from tests.kubernetes.cluster import ADMIN, Cluster
+from tests.kubernetes.device_plugin import simulated
 from tests.support import program_image
 
 FOLDER = Path(os.environ.get("NVCT_CLUSTER_DIR", "build/cluster")).absolute()
@@ -36,13 +37,14 @@ A real Kubernetes runs on a simulated node with 8 GPUs, with nvct's chart in the
   {folder}/helm list --all-namespaces
   {folder}/node nvct doctor          # a command on the node; without one, a shell
   {folder}/nvct cluster status       # an admin's command
+  {folder}/set xid 0 79              # a change of its GPUs: see nvct sim set -h
 
 The image for pods is nvct:agent, with imagePullPolicy: Never. make cluster-down ends it all."""
 
 SCRIPT = """\
 #!/bin/sh
 [ "$(id -u)" = 0 ] || exec sudo "$0" "$@"
-exec {enter} --wd="$PWD" -- {command}
+exec {start} {words}
 """
 
 
@@ -115,9 +117,16 @@ def _write_programs(cluster: Cluster) -> None:
     ):
         settings = [f"{key}={value}" for key, value in variables.items()]
         enter = shlex.join(["env", *settings, *cluster.box.entrance])
-        path = FOLDER / name
-        path.write_text(SCRIPT.format(enter=enter, command=command))
-        path.chmod(0o755)
+        _write(name, enter, f'--wd="$PWD" -- {command}')
+    machine = simulated(cluster)
+    of_node = ("-I", "-m", "nvct.cli", "nvct", "sim", f"--base={machine.tree.parent}", "set")
+    _write("set", shlex.join([sys.executable, *of_node, machine.name]), '"$@"')
+
+
+def _write(name: str, start: str, words: str) -> None:
+    path = FOLDER / name
+    path.write_text(SCRIPT.format(start=start, words=words))
+    path.chmod(0o755)
 
 
 def _holder() -> int:

@@ -330,23 +330,23 @@ def _place(one: Object) -> tuple[str, str, str]:
 
 
 def _taken(seen: Seen, devices: Sequence[Object], memory: str) -> dict[tuple[str, str, str], str]:
-    """Return who has each device, by driver, pool and name: pods, or the claim itself.
+    """Return who has each device, by driver, pool and name: pods, or the claims themselves.
 
     A device of which claims have parts is free as long as it has the memory that is asked for.
     """
-    taken: dict[tuple[str, str, str], str] = {}
+    users: dict[tuple[str, str, str], list[str]] = {}
     parts: dict[tuple[str, str, str], list[str]] = {}
     for claim in seen.claims:
         for result in _results(claim):
             if not result.get("adminAccess"):
                 place = result["driver"], result["pool"], result["device"]
-                taken[place] = _user(claim)
+                users.setdefault(place, []).append(_user(claim))
                 consumed = (result.get("consumedCapacity") or {}).get("memory", "")
                 parts.setdefault(place, []).append(consumed)
     for one in devices:
         if selectors.has_room(one["device"], parts.get(_place(one), ()), memory):
-            taken.pop(_place(one), None)
-    return taken
+            users.pop(_place(one), None)
+    return {place: ", ".join(sorted(names)) for place, names in users.items()}
 
 
 def _user(claim: Object) -> str:

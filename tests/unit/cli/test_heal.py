@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct heal plan: what is done if a GPU fails, and to which pods."""
 
+import sys
 from typing import Any
 
 import click
@@ -91,3 +92,15 @@ def test_what_is_wrong_is_named(
         monkeypatch.setattr(instance, "status", lambda found=found: found)
         with pytest.raises(HostError, match=says):
             plan(machine, uuids[0])
+
+
+def test_where_the_kubelet_cannot_be_asked_the_plan_says_who_knows(
+    machine: Machine,  # noqa: F811
+    uuids: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a host with the chart, nvct's Python is the system's, without the agent's modules."""
+    monkeypatch.setitem(sys.modules, "nvct.agent.kubernetes.node_pods", None)
+    lines = plan(machine, uuids[1])
+    assert sum("nvct ps shows its pods" in line for line in lines) == 1
+    assert lines[-1].startswith("probation")

@@ -373,7 +373,9 @@ def test_a_gpu_of_which_claims_have_parts_is_free_while_it_has_the_memory(
     request["exactly"]["capacity"] = {"requests": {"memory": memory}} if memory else None
     cluster.put(claims.kind("v1"), asked)
     cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))
-    assert f"2 of 2 devices fit, {free} of them free" in lines(cluster)
+    shown = lines(cluster)
+    assert f"2 of 2 devices fit, {free} of them free" in shown
+    assert ("taken by team/pod-0, team/pod-1" in shown) == (free == 1)
 
 
 def test_a_class_of_which_no_node_has_a_device(cluster: FakeCluster) -> None:
