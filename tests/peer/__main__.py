@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = "versions.txt"
 OPERATOR_FACTS = RECORDED / "operator.json"
+DRA_DRIVER_FACTS = RECORDED / "dra-driver.json"
 
 
 def main() -> None:

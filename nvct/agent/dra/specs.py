@@ -80,18 +80,18 @@ def write_claim(
     if claim.mps:
         spec["devices"].append(_mps(claim, mps_root))
     spec["devices"] += [_metadata(claim, one, folder) for one in claim.metadata]
+    _remove(theirs(folder, claim.uid))
     store.save(spec, _path(folder, claim.uid), "json")
 
 
+def theirs(folder: str, uid: str) -> str:
+    """Return the file of NVIDIA's DRA driver, whose devices have the same names."""
+    return _path(folder, uid).removesuffix("json") + "yaml"
+
+
 def remove(uid: str, folder: str) -> None:
-    """Remove the specification of a claim, if there is one."""
-    path = _path(folder, uid)
-    try:
-        for each in (path, *_metadata_files(folder, uid)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(each)
-    except OSError as error:
-        raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+    """Remove the specification of a claim, if there is one, also that of NVIDIA's DRA driver."""
+    _remove(_path(folder, uid), theirs(folder, uid), *_metadata_files(folder, uid))
 
 
 def remove_others(uids: Iterable[str], folder: str) -> None:
@@ -145,6 +145,15 @@ def _mps(claim: ClaimSpec, mps_root: str) -> Device:
         ],
     }
     return {"name": f"{claim.uid}{OF_MPS}", "containerEdits": edits}
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        except OSError as error:
+            raise HostError(f"{path} cannot be removed: {error.strerror}") from error
 
 
 def _path(folder: str, uid: str) -> str:

@@ -183,6 +183,22 @@ async def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> 
     assert len(files(worker)) == 3  # those of others, and the driver's files
 
 
+async def test_a_claim_has_one_file_though_nvidias_driver_left_its_own(worker: Worker) -> None:
+    """Two files with the same device are a conflict: no engine gives such a device."""
+    theirs = [worker.specs / f"k8s.gpu.nvidia.com-claim_{uid}.yaml" for uid in (UID, OTHER)]
+    for path in theirs:
+        path.write_text("")
+
+    async with connected(worker) as client:
+        specs = claim_specs(client)
+        await specs.write(claim(uuid(worker, 0)), {})
+        assert [path.exists() for path in theirs] == [False, True]  # the other's pod may run on
+        await specs.remove_others([UID])
+        assert theirs[1].exists()
+        await specs.remove(OTHER)
+    assert not theirs[1].exists()
+
+
 async def test_nvml_that_hangs_is_told_as_soon_as_of_other_requests(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
