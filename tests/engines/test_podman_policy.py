@@ -207,6 +207,73 @@ def test_podman_gives_no_gpu(attack: str, podman: Podman) -> None:
     is_refused(run())
 
 
+PLAYED = {
+    "a node by its limit": {"resources": {"limits": {"podman.io/device=/dev/nvidia1": 1}}},
+    "CDI by its limit": {"resources": {"limits": {"podman.io/device=nvidia.com/gpu=1": 1}}},
+    "privileged": {"securityContext": {"privileged": True}},
+    "a node by its path": {"volumes": {"/dev/nvidia1": "/dev/nvidia1"}},
+    "the host's /dev": {"volumes": {"/x": "/dev"}, "capabilities": ["MKNOD"]},
+    "the host's root": {"volumes": {"/x": "/"}, "capabilities": ["MKNOD"]},
+    "control groups": {
+        "volumes": {"/x/sys/fs/cgroup": "/sys/fs/cgroup"},
+        "capabilities": ["MKNOD"],
+    },
+    "CAP_SYS_ADMIN": {"capabilities": ["MKNOD", "SYS_ADMIN"]},
+    "the host's processes": {"hostPID": True, "capabilities": ["MKNOD", "SYS_PTRACE"]},
+    "annotations": {
+        "annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=1", "run.oci.keep_original_groups": "1"}
+    },
+}
+
+
+def played(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod for `podman kube play`, whose container tries what USABLE says."""
+    volumes = given.get("volumes", {})
+    context = {"capabilities": {"add": given.get("capabilities", [])}}
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "played", "annotations": given.get("annotations", {})},
+        "spec": {
+            "restartPolicy": "Never", "hostPID": given.get("hostPID", False), "hostNetwork": True,
+            "volumes": [{"name": f"v{n}", "hostPath": {"path": path}} for n, path in enumerate(volumes.values())],
+            "containers": [{
+                "name": "main", "image": IMAGE, "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", f"{USABLE}echo started"],
+                "resources": given.get("resources", {}),
+                "securityContext": {**context, **given.get("securityContext", {})},
+                "volumeMounts": [{"name": f"v{n}", "mountPath": path} for n, path in enumerate(volumes)],
+            }],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", PLAYED if releases.FULL else ["privileged", "annotations"])
+def test_a_pod_of_yaml_gets_no_gpu(way: str, podman: Podman) -> None:
+    waits = '["/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"]'
+    sleeps = ("commit", "--quiet", f"--change=CMD {waits}", "holder", "infra")
+    assert podman.podman(*sleeps).returncode == 0
+    infra = "[engine]\ninfra_image = 'localhost/infra'\n"
+    podman.box.write("/etc/containers/containers.conf.d/infra.conf", infra)
+
+    def play() -> str:
+        podman.box.write("/run/played.yaml", json.dumps(played(PLAYED[way])))
+        words = ("kube", "play", "--wait=false", "/run/played.yaml")
+        done = podman.podman(f"--runtime={SHIM}", *words)
+        podman.podman("wait", "played-main")
+        said = podman.podman("logs", "played-main").stdout
+        podman.podman("pod", "rm", "--force", "--time=0", "played")
+        return done.stdout + done.stderr + said
+
+    configuration(podman)
+    free = play()
+    configuration(podman, POLICY)
+    checked = play()
+    print(free, checked)
+    assert "started" in free
+    assert "usable" not in checked
+    assert "policy rule 'default' denies" in checked or "usable" not in free
+
+
 SEES = {
     "processes": ("--pid=host",),
     "/proc": ("--volume=/proc:/x:ro",),
