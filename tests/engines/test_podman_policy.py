@@ -207,7 +207,7 @@ def test_podman_gives_no_gpu(attack: str, podman: Podman) -> None:
     is_refused(run())
 
 
-PLAYED = {
+PLAYED: dict[str, dict[str, Any]] = {
     "a node by its limit": {"resources": {"limits": {"podman.io/device=/dev/nvidia1": 1}}},
     "CDI by its limit": {"resources": {"limits": {"podman.io/device=nvidia.com/gpu=1": 1}}},
     "privileged": {"securityContext": {"privileged": True}},
