@@ -70,7 +70,10 @@ def find_runtime(name: str, folders: tuple[str, ...]) -> str:
 
 
 def add_hook(path: str, kernel: Kernel) -> None:
-    """Add the hook to a config.json, unless it has it or no mount namespace; BundleError."""
+    """Add the hook to a config.json, unless it has it or no mount namespace.
+
+    Raises BundleError.
+    """
     config = bundle.load(path)
     document = config.document
     kinds = [namespace.get("type") for namespace in config.objects(NAMESPACES)]

@@ -71,7 +71,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that only equal ones have; NvctError."""
+        """Return a device's edits, and a text that only equal ones have. Raises NvctError."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)

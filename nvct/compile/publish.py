@@ -91,7 +91,10 @@ class Request:
 
 
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
-    """Discover this host and write its specifications; return what is for stdout. NvctError."""
+    """Discover this host and write its specifications; return what is for stdout.
+
+    Raises NvctError.
+    """
     limit = request.cdi_version_max
     request = replace(
         request,

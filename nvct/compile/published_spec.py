@@ -110,7 +110,10 @@ def check_replaceable(path: str) -> None:
 
 
 def output_path(output: str) -> str:
-    """Return the path of a spec, with .yaml if engines read no such extension; UsageError."""
+    """Return the path of a spec, with .yaml if engines read no such extension.
+
+    Raises UsageError.
+    """
     if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
     ending = os.path.splitext(output)[1]

@@ -34,14 +34,17 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
-    """Return config.toml as the flat values that `Config.from_dict` parses; ConfigError."""
+    """Return config.toml as the flat values that `Config.from_dict` parses. Raises ConfigError."""
     settings = load.load(path)
     warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
     return {**settings.to_dict(), "warnings": warnings}
 
 
 def registry_plan(config_path: str, run_dir: str) -> model.Plan:
-    """Compile the CDI spec folders that config.toml names, and store the plan; ConfigError."""
+    """Compile the CDI spec folders that config.toml names, and store the plan.
+
+    Raises ConfigError.
+    """
     # Fingerprints of files before reading, of folders before listing: a later change breaks one.
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)

@@ -60,7 +60,10 @@ class Decision:
         return self.request is not None or bool(self.engine and self.removal is None)
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
-        """Edit config.json in memory and, with a kernel, the container's root; NvctError."""
+        """Edit config.json in memory and, with a kernel, the container's root.
+
+        Raises NvctError.
+        """
         if self.error is not None:
             raise self.error
         from nvct.container.plan import inject

@@ -366,7 +366,10 @@ def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
 
 
 def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
-    """Give all leases of a process, PID.START, to the container's first process; HostError."""
+    """Give all leases of a process, PID.START, to the container's first process.
+
+    Raises HostError.
+    """
     start = _start_of_container(pid)
     fd = open_folder(folder)
     try:

@@ -122,7 +122,10 @@ class PlanDevices:
         return devices_of(self._own())
 
     def gpus(self) -> set[Number]:
-        """Return the device numbers of this host's GPUs, also of those in MIG mode; NvctError."""
+        """Return the device numbers of this host's GPUs, also of those in MIG mode.
+
+        Raises NvctError.
+        """
         parents = self._own().get("parents", {}).values()
         numbers: set[Number] = {("c", major, minor) for major, minor in parents}
         return numbers.union(*(device.gpus for device in self.devices()))

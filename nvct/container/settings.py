@@ -79,7 +79,10 @@ def default_for(path: str) -> Config:
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
-    """Return the configuration in force, compiled if the stored one is stale; ConfigError."""
+    """Return the configuration in force, compiled if the stored one is stale.
+
+    Raises ConfigError.
+    """
     path = path_from(env)
     fact = fingerprints.take_file(path, time.time_ns())  # before reading, to notice a later change
     config, was_young = _stored(store, path)

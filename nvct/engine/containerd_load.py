@@ -172,7 +172,7 @@ class Config:
 
 
 def load(options: EngineOptions, files: Files) -> Config:
-    """Read the root file, or without one the defaults, and all imports; DocumentError."""
+    """Read the root file, or without one the defaults, and all imports. Raises DocumentError."""
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     loaded_files, missing = _with_imports(root, files, relative=relative)

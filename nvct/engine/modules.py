@@ -55,7 +55,10 @@ class Syntax:
         return toml_file.parse(text_of(data), path)
 
     def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
-        """Return a file with keys set or removed, from None a new one; EngineConfigError."""
+        """Return a file with keys set or removed, from None a new one.
+
+        Raises EngineConfigError.
+        """
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
         return toml_file.edit(self.header.encode() if data is None else data, edits, path)
@@ -166,7 +169,7 @@ def check_drop_in(engine: str, drop_in: str | None) -> None:
 
 
 def drop_in(engine: str, option: str) -> str | None:
-    """Return the drop-in that an option names, None for the engine's choice; UsageError."""
+    """Return the drop-in that an option names, None for the engine's choice. Raises UsageError."""
     if option == SUITS_ENGINE:
         return "" if engine == "docker" else None
     check_drop_in(engine, option)

@@ -47,7 +47,10 @@ class Reloader(ABC):
 
     @abstractmethod
     def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
-        """Reload the engine, whose files may be `restored`; return a note, or "". EngineError."""
+        """Reload the engine, whose files may be `restored`; return a note, or "".
+
+        Raises EngineError.
+        """
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart; True if its process is not visible."""
@@ -153,7 +156,7 @@ def _sentence(line: str) -> str:
 
 
 def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
-    """Send SIGHUP to a process that a check accepts; wait for its end, if any. OSError."""
+    """Send SIGHUP to a process that a check accepts; wait for its end, if any. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         check()  # The descriptor now prevents that the number is reused.

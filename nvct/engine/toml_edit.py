@@ -38,7 +38,10 @@ STEP = "  "
 
 
 def put(text: str, target: Path, value: object, path: str) -> str:
-    """Return a text with a key's value; a dict is merged into a table. EngineConfigError."""
+    """Return a text with a key's value; a dict is merged into a table.
+
+    Raises EngineConfigError.
+    """
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             text = put(text, (*target, name), inner, path)

@@ -38,7 +38,7 @@ class Control(Protocol):
         """Let the engine check files that are not in place yet; raise EngineError."""
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload and probe a running engine, whose files may be `restored`; EngineError."""
+        """Reload and probe a running engine, whose files may be `restored`. Raises EngineError."""
 
 
 class Transaction:
@@ -240,7 +240,10 @@ class Transaction:
         return replace(change, edits=made, notes=notes)
 
     def _without(self, record: Record, files: Files) -> Change:
-        """Return the edits that restore the keys from before a record; EngineConfigError."""
+        """Return the edits that restore the keys from before a record.
+
+        Raises EngineConfigError.
+        """
         try:
             return undoing.by_journal(record, self.module, files)
         except EngineConfigError as error:

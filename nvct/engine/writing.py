@@ -147,7 +147,7 @@ def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) ->
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait until the disk has the change; OSError."""
+    """Remove a file if it exists, and wait until the disk has the change. Raises OSError."""
     folder, name = files.split(path)
     with opened(folder, kernel) as dir_fd:
         try:
@@ -330,7 +330,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file and the folders above it, as `files.write_atomic`; EngineError."""
+    """Write a file and the folders above it, as `files.write_atomic`. Raises EngineError."""
     try:
         make_folders(missing_folders(path), KERNEL)
         files.write_atomic(path, data, mode=mode, follow=follow)

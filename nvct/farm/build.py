@@ -48,7 +48,10 @@ def build(
     allowed: Sequence[Method] = METHODS,
     rebuild: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files, built by the first method that works; HostError."""
+    """Return the view of a driver's files, built by the first method that works.
+
+    Raises HostError.
+    """
     if inventory.mode != "nvml":
         raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")
     existing = None if rebuild else _source_view(farm, inventory)

@@ -247,7 +247,10 @@ def _digest(path: str) -> str:
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove and return the views that nobody needs, and rests of killed builds; HostError."""
+    """Remove and return the views that nobody needs, and rests of killed builds.
+
+    Raises HostError.
+    """
     if not os.path.lexists(farm.path):
         return []
     farm.check()

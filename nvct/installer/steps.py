@@ -121,7 +121,10 @@ def run_plugin(options: Sequence[str], config: str) -> None:
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
-    """Install programs, their configuration, and parts for management containers; NvctError."""
+    """Install programs, their configuration, and parts for management containers.
+
+    Raises NvctError.
+    """
     runtimes = request.runtimes
     if not runtimes:
         runtimes = engine.find_low_level(engine_setup) if engine_setup else LOW_LEVEL

@@ -139,7 +139,7 @@ def program(name: str) -> Path:
 
 
 def generate(out: Console, path: str) -> Spec:
-    """Run `nvidia-ctk cdi generate` as a user does; show and return the spec. HostError."""
+    """Run `nvidia-ctk cdi generate` as a user does; show and return the spec. Raises HostError."""
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))
     done = subprocess.run(
@@ -161,7 +161,7 @@ RUNTIMES = ("runc", "crun")
 
 
 def demonstrate() -> int:
-    """Run the demonstration; return 0 if every container was as expected. NvctError."""
+    """Run the demonstration; return 0 if every container was as expected. Raises NvctError."""
     with folder() as work:
         with show.working("building a simulated node"):
             runtime = _runtime()

@@ -73,7 +73,7 @@ class NamePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """A resource whose devices are shared."""
+    """How the devices of a resource are shared: each is offered `replicas` times."""
 
     name: str
     replicas: int

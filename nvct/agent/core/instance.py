@@ -142,7 +142,10 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
 
 
 def status() -> Mapping[str, Any]:
-    """Return /status of this node's agent, whose fields may be anything; HostError without one."""
+    """Return /status of this node's agent. Its fields are not checked.
+
+    Raises HostError if no agent runs, or this user may not ask it.
+    """
     path = f"{FOLDER}/{SOCKET}"
     try:
         _, body = asyncio.run(http.ask(path, "GET", "/status"))

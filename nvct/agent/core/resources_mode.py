@@ -30,7 +30,10 @@ GRANTED_S = 30.0
 
 
 class ResourcesMode:
-    """The choice of one node, and who has its GPUs. UsageError if the default is no mode."""
+    """Whether a node offers its GPUs by the device plugin or by the DRA driver, and who has them.
+
+    Raises UsageError if the default is neither of the two.
+    """
 
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
         if default not in NAMES:

@@ -30,7 +30,7 @@ class MpsWatch:
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:
-        # the names of resources whose daemon was ready once
+        # names of the resources whose daemon has been ready at least once
         self.has_run: frozenset[str] = frozenset()
         self._log = log
         self._changed = changed

@@ -71,7 +71,7 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
-    """Return the devices that ids name in a mode other than nvml; UnknownDeviceError."""
+    """Return the devices that ids name in a mode other than nvml. Raises UnknownDeviceError."""
     if "all" in ids:
         return list(inventory.devices)
     chosen = set()

@@ -90,7 +90,7 @@ def save(
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it, which only this user can write to; OSError."""
+    """Make a folder and those above it, which only this user can write to. Raises OSError."""
     if path and not os.path.isdir(path):
         make_folders(os.path.dirname(path))
         with suppress(FileExistsError):  # another process was faster

@@ -107,7 +107,7 @@ class Context:
         return isinstance(section, dict) and section.get("readonly") is True
 
     def state(self) -> dict[str, jsontext.Json]:
-        """Return the container's state, which can be read once; BundleError."""
+        """Return the container's state, which can be read once. Raises BundleError."""
         source = self.options.text("container-spec", "-")
         return read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
 

@@ -14,7 +14,10 @@ from nvct.container.rootfs.changes import Changes
 
 
 def run(context: Context) -> None:
-    """Put the folder first in the drop-in, which the next update-ldcache reads; NvctError."""
+    """Put the folder first in the drop-in, which the next update-ldcache reads.
+
+    Raises NvctError.
+    """
     versions = hook_command.work(context.options)["compat"]
     if not versions:
         return

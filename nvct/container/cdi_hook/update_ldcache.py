@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Update the cache for folders from the flags and from enable-cuda-compat; NvctError."""
+    """Update the cache for folders from the flags and from enable-cuda-compat.
+
+    Raises NvctError.
+    """
     folders = context.options.values("folder")
     root = context.root()
     update(context, folders, linker.read_conf(root).compat)
 
 
 def update(context: Context, folders: list[str], compat: list[str]) -> None:
-    """Add the libraries of folders, those of compat first; NvctError."""
+    """Add the libraries of folders, those of compat first. Raises NvctError."""
     changes = Changes(context.root())
     musl = linker.musl_path(changes.root)
     if musl:

@@ -105,7 +105,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
-    """Parse flags up to the first other word; with `surplus`, to the end. UsageError."""
+    """Parse flags up to the first other word; with `surplus`, to the end. Raises UsageError."""
     options = Options()
     index = 0
     while index < len(words):
@@ -138,7 +138,7 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 
 
 def work(options: Options) -> Work:
-    """Return the work in the container's root that flags describe; UsageError."""
+    """Return the work in the container's root that flags describe. Raises UsageError."""
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
         compat = {

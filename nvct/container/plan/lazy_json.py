@@ -173,7 +173,7 @@ def join(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def read(text: str) -> dict[str, object]:
-    """Return a document from the line of its head and those of its rows; DocumentError."""
+    """Return a document from the line of its head and those of its rows. Raises DocumentError."""
     lines = text.split("\n")
     head = jsontext.parse_trusted(lines[0], "a head")
     if not isinstance(head, dict):

@@ -106,13 +106,16 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Replace each device program of some cgroups by a program of the rules; HostError."""
+    """Replace each device program of some cgroups by a program of the rules. Raises HostError."""
     program = build(rules)
     _replace_all(folders, lambda _: program)
 
 
 def extend(folders: list[str], rules: list[Rule]) -> None:
-    """Make each device program of some cgroups also allow what the rules allow; HostError."""
+    """Make each device program of some cgroups also allow what the rules allow.
+
+    Raises HostError.
+    """
 
     def extended(program_fd: int) -> bytes:
         program = instructions(program_fd)

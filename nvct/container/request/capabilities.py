@@ -21,7 +21,7 @@ HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
 
 
 def parse(value: str) -> list[str]:
-    """Return the sorted capabilities of a comma list, or just ["all"]; RequestError."""
+    """Return the sorted capabilities of a comma list, or just ["all"]. Raises RequestError."""
     words = split(value, CAPABILITIES)
     for word in words:
         if word != "all" and word not in DRIVER_CAPABILITIES:

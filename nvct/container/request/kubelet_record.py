@@ -89,7 +89,7 @@ def pod_uid(cgroup: str) -> str:
 
 
 def read(folder: str, uid: str) -> dict[str, Answer]:
-    """Return what the containers of a pod were given, by their names; DocumentError."""
+    """Return what the containers of a pod were given, by their names. Raises DocumentError."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
         posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
@@ -110,7 +110,7 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
 
 
 def claimed(folder: str, uid: str) -> list[str]:
-    """Return the CDI names that DRA drivers gave for the claims of a pod; DocumentError."""
+    """Return the CDI names that DRA drivers gave for the claims of a pod. Raises DocumentError."""
     path = f"{folder}/{CLAIMS}"
     try:
         record: Any = jsontext.parse(read_bytes(path, LIMIT).decode(), path)

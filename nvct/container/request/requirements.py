@@ -71,7 +71,10 @@ def _cuda(text: str) -> str:
 
 
 def major_minor(version: str) -> str:
-    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1; RequestError."""
+    """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1.
+
+    Raises RequestError.
+    """
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
     if len(parts) > 3 or not all(_is_number(part) for part in parts):

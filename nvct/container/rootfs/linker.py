@@ -47,7 +47,10 @@ def musl_path(root: Root) -> str:
 
 
 def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
-    """Add folders to musl's path file, which replaces the default folders; UnsafePathError."""
+    """Add folders to musl's path file, which replaces the default folders.
+
+    Raises UnsafePathError.
+    """
     data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
@@ -167,7 +170,10 @@ def read_conf(root: Root) -> LinkerConf:
 
 
 def add_conf(changes: Changes, conf: LinkerConf) -> None:
-    """Add the drop-in and the file that includes it; or remove the drop-in. UnsafePathError."""
+    """Add the drop-in and the file that includes it; or remove the drop-in.
+
+    Raises UnsafePathError.
+    """
     root, data = changes.root, conf.render()
     current = root.read_file(CONF, CONF_LIMIT)
     if not data:

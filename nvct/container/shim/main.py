@@ -179,7 +179,10 @@ def _executable(path: str) -> bool:
 
 
 def become(path: str, args: list[str]) -> NoReturn:
-    """Execute the low-level runtime with our arguments and environment; RuntimeNotFoundError."""
+    """Execute the low-level runtime with our arguments and environment.
+
+    Raises RuntimeNotFoundError.
+    """
     from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
     # Python ignores both signals; the runtime and the container would inherit that.
