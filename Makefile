@@ -49,7 +49,7 @@ cluster: setup ## a real Kubernetes with nvct on a simulated node, to play in; b
 cluster-down: ## end what `make cluster` has started
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.playground down
 
-PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
   systemd-container prometheus createrepo-c cpio gnupg $(PACKAGED)
 

@@ -169,12 +169,11 @@ def _seconds(value: object, key: str) -> float:
 
 
 def _toml(text: str, path: Path) -> object:
-    import tomlkit
-    import tomlkit.exceptions
+    from nvct.config import toml
 
     try:
-        return tomlkit.parse(text).unwrap()
-    except (tomlkit.exceptions.ParseError, RecursionError) as error:
+        return toml.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path} is no TOML: {error}") from error
 
 

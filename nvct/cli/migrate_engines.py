@@ -15,9 +15,10 @@ from nvct import paths
 from nvct.cli.context import say
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime.options import own_folder
+from nvct.config import toml_file
 from nvct.doctor import migration
 from nvct.doctor.migration import STAYS, Item, collected
-from nvct.engine import modules, processes, toml_file
+from nvct.engine import modules, processes
 from nvct.engine.containerd_load import LINUX_V1
 from nvct.engine.journal import DamagedJournalError, Journal
 from nvct.engine.model import Change, Engine, EngineOptions, FileEdit, Files, Handler, State

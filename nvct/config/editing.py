@@ -11,16 +11,16 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-from tomlkit import TOMLDocument
 
 from nvct import paths
-from nvct.config.load import COMMA_LISTS, KEYS, POLICY, from_toml, leaves
+from nvct.config import toml, toml_file
+from nvct.config.load import COMMA_LISTS, KEYS, POLICY, from_toml, leaves, sets
 from nvct.config.model import Config, check
-from nvct.errors import ConfigError, UsageError
+from nvct.config.tables import ABSENT, KeyEdit
+from nvct.config.toml_source import HEADERS, statements, value_text
+from nvct.errors import ConfigError, EngineConfigError, UsageError
 from nvct.paths import FALSE, TRUE
 
 DEFAULT_TEXT = """\
@@ -72,9 +72,6 @@ path = "nvidia-ctk"
 #farm-dir = "/var/lib/nvct/farm"
 #params-mask = "auto"
 """
-
-
-Table: TypeAlias = MutableMapping[str, Any]
 
 
 NIL = "nil"
@@ -168,29 +165,31 @@ def complete(text: str, path: str) -> str:
     The incumbent also prints all effective values, and scripts read them. ConfigError if the text
     is not TOML.
     """
-    import tomlkit
-
     _read(text, path)
     current = leaves(text)
     if leaves(DEFAULT_TEXT).keys() <= current.keys():
         return text
-    completed = DEFAULT_TEXT
+    completed, tables = DEFAULT_TEXT, toml.loads(text)
     for key, value in current.items():
         index = _commented(completed, key)
         if index is not None and isinstance(value, bool | str | list):
             completed = _uncomment(completed, index, Setting(key=key, value=value))
-    document = tomlkit.parse(completed)
-    _merge(document, tomlkit.parse(text))
-    return tomlkit.dumps(document)
+    policy = _policy(text)
+    if policy and toml.loads(policy)["nvct"]["policy"] == tables["nvct"]["policy"]:
+        del tables["nvct"]["policy"]
+    else:
+        policy = ""
+    edits: list[KeyEdit] = [((name,), value) for name, value in tables.items()]
+    return _edited(completed, edits, path) + policy
 
 
-def _merge(into: Table, table: Table) -> None:
-    for name, value in table.items():
-        existing = into.get(name)
-        if isinstance(value, dict) and isinstance(existing, dict):
-            _merge(existing, value)
-        else:
-            into[name] = value
+def _policy(text: str) -> str:
+    """Return the tables of the policy as they are written after an empty line, "" if none is."""
+    lines, inside, text = "", False, f"{text}\n"
+    for node in statements(text):
+        inside = node.table[:2] == ("nvct", "policy") if node.kind in HEADERS else inside
+        lines += text[node.start : node.end] if inside else ""
+    return f"\n{lines.rstrip()}\n" if lines else ""
 
 
 def _read(text: str, path: str) -> Config:
@@ -198,45 +197,20 @@ def _read(text: str, path: str) -> Config:
 
 
 def _change(text: str, setting: Setting, path: str) -> str:
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
+    if setting.value is None:
+        return _edited(text, [(tuple(setting.key.split(".")), ABSENT)], path)
+    if not sets(text, setting.key):
+        index = _commented(text, setting.key)
+        if index is not None:
+            return _uncomment(text, index, setting)
+    return _edited(text, [(tuple(setting.key.split(".")), setting.value)], path)
 
+
+def _edited(text: str, edits: list[KeyEdit], path: str) -> str:
     try:
-        document = tomlkit.parse(text)
-        if setting.value is not None and _find(document, setting.key) is None:
-            index = _commented(text, setting.key)
-            if index is not None:
-                return _uncomment(text, index, setting)
-        return _edit(document, setting)
-    except TOMLKitError as error:
-        raise ConfigError(f"{path}: {setting.key} cannot be set: {error}") from error
-
-
-def _find(document: TOMLDocument, key: str) -> object:
-    value: object = document
-    for name in key.split("."):
-        if not isinstance(value, dict) or name not in value:
-            return None
-        value = value[name]
-    return value
-
-
-def _edit(document: TOMLDocument, setting: Setting) -> str:
-    import tomlkit
-
-    *names, last = setting.key.split(".")
-    table = document
-    for name in names:
-        if name not in table:
-            if setting.value is None:
-                return tomlkit.dumps(document)
-            table[name] = tomlkit.table()
-        table = table[name]
-    if setting.value is not None:
-        table[last] = setting.value
-    elif last in table:
-        del table[last]
-    return tomlkit.dumps(document)
+        return toml_file.edit(text.encode(), edits, path).decode()
+    except EngineConfigError as error:
+        raise ConfigError(error.message, hint=error.hint) from error
 
 
 def lines(text: str) -> Iterator[tuple[int, str, str]]:
@@ -267,11 +241,9 @@ def _commented(text: str, key: str) -> int | None:
 
 
 def _uncomment(text: str, index: int, setting: Setting) -> str:
-    import tomlkit
-
     rows = text.splitlines(keepends=True)
     end = rows[index][len(rows[index].rstrip("\r\n")) :]
-    value = tomlkit.item(setting.value).as_string()
+    value = value_text(setting.value)
     rows[index] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
     return "".join(rows)
 

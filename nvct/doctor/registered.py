@@ -6,15 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from nvct.config import toml_file
+from nvct.config.tables import find
 from nvct.doctor import engine_access, kubelet
 from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine import crio, modules, toml_file
+from nvct.engine import crio, modules
 from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.status import Status, is_nvidia
-from nvct.engine.tables import find
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.paths import RUNTIME_HOOK_PROGRAM

@@ -13,15 +13,15 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 
+from nvct.config import toml_file
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, strings, subtable
+from nvct.config.toml_source import Noted
 from nvct.engine import containerd_files as target_files
 from nvct.engine import containerd_load as loading
-from nvct.engine import toml_file
 from nvct.engine.containerd_files import NAMED, Target
 from nvct.engine.containerd_load import DEFAULT, RUNC_TYPE, RUNTIMES, Config, Cri
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, without_var
 from nvct.engine.modules import ANY, Syntax
-from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, strings, subtable
-from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
 RUNC_TYPES = ("", "io.containerd.runc.v1", RUNC_TYPE, "io.containerd.runtime.v1.linux")

@@ -13,11 +13,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nvct.config import toml_file
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, same, strings, subtable
 from nvct.engine import containerd_load as loading
-from nvct.engine import toml_file
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Cri, Loaded
 from nvct.engine.model import EditedFiles, EngineOptions, FileEdit, Files
-from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, same, strings, subtable
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import matches
 from nvct.paths import SHIM_PROGRAM

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nvct.engine import toml_file
+from nvct.config import toml_file
+from nvct.config.tables import ABSENT, Path, Table, find, reduced, string, subtable
 from nvct.engine.model import EngineOptions, Files, text_of
-from nvct.engine.tables import ABSENT, Path, Table, find, reduced, string, subtable
 from nvct.errors import EngineConfigError
 from nvct.host.go_pattern import expand, matches
 

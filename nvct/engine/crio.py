@@ -14,11 +14,11 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nvct.config.tables import ABSENT, KeyEdit, Table, string, strings, subtable
+from nvct.config.toml_file import parse
+from nvct.config.toml_file import table as table_of
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, file_to_edit
 from nvct.engine.modules import Syntax
-from nvct.engine.tables import ABSENT, KeyEdit, Table, string, strings, subtable
-from nvct.engine.toml_file import parse
-from nvct.engine.toml_file import table as table_of
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
 

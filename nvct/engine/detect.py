@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from nvct.config.tables import find
 from nvct.engine import command, crio, modules, platforms, processes
 from nvct.engine.model import Engine, Files
 from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
-from nvct.engine.tables import find
 from nvct.errors import DocumentError
 
 # (file to execute, argv) → what it printed; "" if it cannot be run.

@@ -10,11 +10,11 @@ start if a setting is both in daemon.json and on its command line.
 from __future__ import annotations
 
 from nvct import paths
+from nvct.config.tables import KeyEdit
 from nvct.engine import json_file
 from nvct.engine.json_file import Document
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State, change_of, without_var
 from nvct.engine.modules import Syntax
-from nvct.engine.tables import KeyEdit
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nvct import paths
+from nvct.config.tables import string
 from nvct.engine import detect, docker, processes, running
 from nvct.engine.detect import Ask
 from nvct.engine.engine_files import read_object
@@ -23,7 +24,6 @@ from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.processes import Process
 from nvct.engine.running import Ask as Get
 from nvct.engine.running import Running
-from nvct.engine.tables import string
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
 from nvct.host.gpu import pci

@@ -15,9 +15,9 @@ import json
 from collections.abc import Iterable
 from typing import TypeVar
 
-from nvct.engine import spans
-from nvct.engine.spans import SPACE, Item, items
-from nvct.engine.tables import ABSENT, KeyEdit, Path, same
+from nvct.config import spans
+from nvct.config.spans import SPACE, Item, items
+from nvct.config.tables import ABSENT, KeyEdit, Path, same
 from nvct.errors import DocumentError, EngineConfigError
 from nvct.oci import jsontext
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from nvct.engine import json_file, toml_file
+from nvct.config import toml_file
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, has_values, subtable
+from nvct.engine import json_file
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State, text_of
-from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, has_values, subtable
 from nvct.errors import UsageError
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import toml_file
+from nvct.config import toml_file
 from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError

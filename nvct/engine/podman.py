@@ -14,11 +14,11 @@ import posixpath
 from dataclasses import dataclass, field
 
 from nvct import paths
-from nvct.engine import toml_file
+from nvct.config import toml_file
+from nvct.config.tables import KeyEdit, Table, find
+from nvct.config.toml_file import table
 from nvct.engine.model import Change, EngineOptions, Files, State, change_of, file_to_edit
 from nvct.engine.modules import Syntax
-from nvct.engine.tables import KeyEdit, Table, find
-from nvct.engine.toml_file import table
 from nvct.errors import EngineConfigError, UsageError
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"

@@ -13,9 +13,7 @@ import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvct.engine.journal import Entry
-from nvct.engine.modules import RUNTIMES, Syntax, program
-from nvct.engine.tables import (
+from nvct.config.tables import (
     ABSENT,
     KeyEdit,
     Path,
@@ -26,6 +24,8 @@ from nvct.engine.tables import (
     same,
     subtable,
 )
+from nvct.engine.journal import Entry
+from nvct.engine.modules import RUNTIMES, Syntax, program
 from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)

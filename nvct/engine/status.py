@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nvct.config.tables import Table, subtable
 from nvct.engine import containerd_load as loading
 from nvct.engine import modules, running
 from nvct.engine.containerd_load import CRI, Config, Cri
 from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.running import Ask, Running
-from nvct.engine.tables import Table, subtable
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 

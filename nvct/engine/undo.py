@@ -11,11 +11,11 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, subtable
 from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.modules import RUNTIMES, Module, Syntax, program
-from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, find, subtable
 from nvct.paths import SHIM_PROGRAM
 
 OWN = "the engine's own"

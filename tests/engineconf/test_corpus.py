@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from nvct.engine import containerd_load, modules, toml_file
+from nvct.config import toml_file
+from nvct.engine import containerd_load, modules
 from nvct.engine.journal import Journal
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.engine.transaction import Transaction

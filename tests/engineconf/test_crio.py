@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nvct.engine import crio, toml_file
+from nvct.config import toml_file
+from nvct.engine import crio
 from nvct.engine.model import Files
 from nvct.errors import ContainerNotPossibleError
 from tests.engineconf.test_corpus import CASES, HERE, Case

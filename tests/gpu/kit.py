@@ -14,8 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomlkit
-
+from nvct.config import toml
 from nvct.errors import HostError
 from nvct_sim.native import build
 from tests.gpu import machine, nvml_calls
@@ -65,9 +64,7 @@ def download(folder: Path, pythons: Sequence[str]) -> list[Path]:
     Raises:
         HostError: pip fails.
     """
-    project = tomlkit.parse((machine.REPOSITORY / "pyproject.toml").read_text()).unwrap()[
-        "project"
-    ]
+    project = toml.loads((machine.REPOSITORY / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["agent"]]
     platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_x86_64")]
     for version in pythons:

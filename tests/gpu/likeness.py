@@ -12,8 +12,7 @@ import json
 import re
 from pathlib import Path
 
-import tomlkit
-
+from nvct.config import toml
 from nvct.errors import UsageError
 from nvct_sim import profile as profiles
 from tests.gpu import record
@@ -43,8 +42,8 @@ def profile_of(texts: Texts) -> str:
         UsageError: there is none.
     """
     name = verb(texts, "report")["gpus"][0]["name"]
-    models = tomlkit.parse((Path(profiles.__file__).parent / "profiles/models.toml").read_text())
-    nodes = tomlkit.parse((Path(profiles.__file__).parent / "profiles/nodes.toml").read_text())
+    models = toml.loads((Path(profiles.__file__).parent / "profiles/models.toml").read_text())
+    nodes = toml.loads((Path(profiles.__file__).parent / "profiles/nodes.toml").read_text())
     of_name = {key for key, model in models.items() if model["name"] == name}
     for node, description in nodes.items():
         if {gpu["model"] for gpu in description["gpus"]} <= of_name:

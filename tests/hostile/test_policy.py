@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tomlkit
 
+from nvct.config import toml
 from tests.support import kubelet_records
 from tests.support.host_tree import BUSES, HostTree
 from tests.support.kubelet_records import Given
@@ -291,7 +291,7 @@ def of_chart(lab: Lab, *given: Given) -> list[dict[str, Any]]:
     kubelet.mkdir(exist_ok=True)
     kubelet_records.write(kubelet, *given)
     text = RULES.read_text().replace("/var/lib/kubelet", str(kubelet))
-    rules: list[dict[str, Any]] = [*tomlkit.parse(text).unwrap()["nvct"]["policy"]["rules"]]
+    rules: list[dict[str, Any]] = [*toml.loads(text)["nvct"]["policy"]["rules"]]
     return rules
 
 
@@ -371,7 +371,7 @@ def test_the_documented_rules_for_kai(lab: Lab) -> None:
     page = (RULES.parents[4] / "docs/policy.md").read_text()
     page = page.replace("/var/lib/kubelet", str(lab.home / "kubelet"))
     block = page.partition("### Pods of KAI")[2].partition("```toml")[2].partition("```")[0]
-    rules: list[dict[str, Any]] = [*tomlkit.parse(block).unwrap()["nvct"]["policy"]["rules"]]
+    rules: list[dict[str, Any]] = [*toml.loads(block)["nvct"]["policy"]["rules"]]
 
     def outcome(value: str, namespace: str) -> str:
         of_pod = {key: namespace if key.endswith("namespace") else POD[key] for key in POD}

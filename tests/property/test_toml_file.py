@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nvct.engine.tables import ABSENT, find
-from nvct.engine.toml_file import parse
-from nvct.engine.toml_source import key_text as quoted
+from nvct.config.tables import ABSENT, find
+from nvct.config.toml_file import parse
+from nvct.config.toml_source import key_text as quoted
 from nvct.errors import EngineConfigError
 from tests.support.toml import edit
 

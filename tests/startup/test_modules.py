@@ -38,7 +38,7 @@ BANNED = {
     "socket", "inspect", "traceback", "site",
 }  # fmt: skip
 BANNED_COLD = {
-    "click", "yaml", "jsonschema", "pynvml", "rich", "tomlkit", "subprocess", "shutil", "tempfile",
+    "click", "yaml", "jsonschema", "pynvml", "rich", "subprocess", "shutil", "tempfile",
     "pathlib", "logging", "argparse", "socket", "uuid", "runpy",
 }  # fmt: skip
 """What the command line does without where it answers what scripts ask most often."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from nvct.config.tables import KeyEdit, Path, Table
 from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.modules import Syntax
-from nvct.engine.tables import KeyEdit, Path, Table
 from nvct.errors import EngineConfigError, EngineError
 
 MAIN = "/etc/pair/main.conf"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nvct.engine import toml_file
+from nvct.config import toml_file
+from nvct.config.tables import Path
 from nvct.engine.model import data_of, text_of
-from nvct.engine.tables import Path
 
 
 def edit(text: str, changes: Iterable[tuple[Path, str, object]], path: str = "the file") -> str:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-import tomlkit
 
+from nvct.config import toml
 from nvct.config.load import from_toml
 from nvct.config.rules import ASKS_FOR, BY, CONDITIONS, OUTCOMES, TEXTS
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
 POLICY = (REPOSITORY / "docs/policy.md").read_text(encoding="utf-8")
-CLAIMS: dict[str, dict[str, list[str]]] = tomlkit.parse(
+CLAIMS: dict[str, dict[str, list[str]]] = toml.loads(
     (REPOSITORY / "tests/claims.toml").read_text(encoding="utf-8")
-).unwrap()
+)
 NAMED = sorted({name for claims in CLAIMS.values() for names in claims.values() for name in names})
 
 

@@ -3,9 +3,9 @@
 
 from pathlib import Path
 
-import tomlkit
 from click.testing import Result
 
+from nvct.config import toml
 from nvct.config.editing import DEFAULT_TEXT
 from nvct.errors import NvctError
 from tests.support.commands import invoke
@@ -55,14 +55,14 @@ def test_a_sparse_file_is_printed_with_all_keys(tmp_path: Path) -> None:
     printed = _run("-c", str(file)).stdout
     assert _run("-c", str(file), "--set", "disable-require", "-o", str(output)).exit_code == 0
 
-    sparse_values, whole = tomlkit.parse(SPARSE).unwrap(), tomlkit.parse(printed).unwrap()
-    expected = tomlkit.parse(DEFAULT_TEXT).unwrap()
+    sparse_values, whole = toml.loads(SPARSE), toml.loads(printed)
+    expected = toml.loads(DEFAULT_TEXT)
     expected["nvidia-container-cli"] |= sparse_values["nvidia-container-cli"]
     expected["nvct"] |= sparse_values["nvct"]
     assert whole == {**sparse_values, **expected}
     assert "\nno-cgroups = true\n" in printed
     assert "#no-cgroups" not in printed
-    assert tomlkit.parse(output.read_text(encoding="utf-8")).unwrap() == {
+    assert toml.loads(output.read_text(encoding="utf-8")) == {
         **whole,
         "disable-require": True,
     }

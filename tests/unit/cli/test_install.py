@@ -19,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from nvct.cli.install import install
-from nvct.engine import toml_file
+from nvct.config import toml_file
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.commands import invoke
 from tests.support.launcher import script

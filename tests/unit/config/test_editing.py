@@ -4,11 +4,10 @@
 import difflib
 
 import pytest
-import tomlkit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.config import editing, load
+from nvct.config import editing, load, toml
 from nvct.config.editing import DEFAULT_TEXT
 from nvct.config.model import Config
 from nvct.errors import ConfigError, UsageError
@@ -44,11 +43,7 @@ def test_the_default_text_says_the_defaults() -> None:
 def test_every_commented_example_is_a_key_of_the_right_type() -> None:
     uncommented = DEFAULT_TEXT.replace("\n#", "\n").removeprefix("#")
     assert load.from_toml(uncommented.encode(), "x").path == "x"
-    keys = {
-        f"{t}.{k}".lstrip(".")
-        for t, table in _tables(tomlkit.parse(uncommented).unwrap())
-        for k in table
-    }
+    keys = {f"{t}.{k}".lstrip(".") for t, table in _tables(toml.loads(uncommented)) for k in table}
     assert keys <= set(load.KEYS)
 
 
@@ -160,3 +155,23 @@ def test_setting_twice_changes_nothing_and_foreign_lines_stay(keys: list[str], v
 def test_lines_of_keys_are_found() -> None:
     assert editing.line_of(ADMINS, "nvidia-container-cli.root") == 5
     assert editing.line_of(ADMINS, "nvidia-container-cli.path") is None
+
+
+def test_a_policy_is_printed_as_it_is_written() -> None:
+    policy = """\
+[nvct.policy]
+default = "deny"
+# first
+[[nvct.policy.rules]]
+annotations = { "a.b/c" = "x" }  # why
+then = "allow"
+"""
+    printed = editing.complete(f"disable-require = true\n\n{policy}\n[other]\nk = 1\n", "x")
+    assert printed.endswith(f"\n{policy}")
+    assert toml.loads(printed)["other"] == {"k": 1}
+
+
+def test_a_policy_in_two_places_is_printed_whole() -> None:
+    text = "[nvct]\npolicy.default = \"deny\"\n[[nvct.policy.rules]]\nthen = \"allow\"\n"
+    printed = editing.complete(text, "x")
+    assert toml.loads(printed)["nvct"]["policy"] == toml.loads(text)["nvct"]["policy"]

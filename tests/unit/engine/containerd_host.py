@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nvct.engine import toml_file
+from nvct.config import toml_file
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 
 CONFIG = "/etc/containerd/config.toml"

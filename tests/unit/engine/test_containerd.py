@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import containerd, restore, tables, toml_file, writing
+from nvct.config import tables, toml_file
+from nvct.engine import containerd, restore, writing
 from nvct.engine import containerd_load as loading
 from nvct.engine.journal import Entry
 from nvct.engine.model import EngineOptions, Handler, State

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import crio, modules, tables, toml_file
+from nvct.config import tables, toml_file
+from nvct.engine import crio, modules
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.errors import DocumentError, EngineConfigError
 from tests.unit.engine.tree import removal

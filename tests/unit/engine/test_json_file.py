@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvct.config.tables import ABSENT
 from nvct.engine import json_file
-from nvct.engine.tables import ABSENT
 from nvct.errors import EngineConfigError
 
 ENTRY = {"path": "nvidia-container-runtime", "args": []}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nvct.engine import podman, toml_file
+from nvct.config import toml_file
+from nvct.engine import podman
 from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree, removal

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from nvct.engine.tables import ABSENT, same
-from nvct.engine.toml_file import parse
-from nvct.engine.toml_source import Noted
+from nvct.config.tables import ABSENT, same
+from nvct.config.toml_file import parse
+from nvct.config.toml_source import Noted
 from nvct.errors import EngineConfigError
 from tests.support.toml import edit
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import tomlkit
 
+from nvct.config import toml
 from nvct.config.model import Config
 from nvct.container.request.free import parse, want_of
 from nvct.container.request.model import Request
@@ -127,7 +127,7 @@ PAGE = Path(__file__).parents[4] / "docs/free-gpus.md"
 def test_the_pages_rules_allow_at_most_two_free_gpus_or_none() -> None:
     found = re.search(r"^ *```toml\n(.*?)^ *```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert found
-    rules = tomlkit.parse(found[1]).unwrap()["nvct"]["policy"]["rules"]
+    rules = toml.loads(found[1])["nvct"]["policy"]["rules"]
 
     def judged(value: str) -> Request | None:
         return asking(value, *map(json.dumps, rules))

@@ -16,8 +16,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
-from nvct.engine.tables import Path
-from nvct.engine.toml_source import (
+from nvct.config.tables import Path
+from nvct.config.toml_source import (
     GAPS,
     HEADERS,
     Node,

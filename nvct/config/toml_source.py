@@ -12,10 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nvct.config import toml
-from nvct.engine import spans
-from nvct.engine.spans import Item, after_space, items, value_end
-from nvct.engine.tables import Path, same
+from nvct.config import spans, toml
+from nvct.config.spans import Item, after_space, items, value_end
+from nvct.config.tables import Path, same
 from nvct.errors import EngineConfigError
 
 GAPS = ("blank", "comment")

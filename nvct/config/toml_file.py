@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads TOML files of container engines, and edits them in place: every other byte stays.
+"""Reads TOML files, and edits them in place: every other byte stays.
 
 `toml_edit` edits. A parser reads the old and the new text: if the new one differs in anything
 but the change, that is an error, and there is no result.
@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nvct.config import toml
-from nvct.engine.model import data_of, text_of
-from nvct.engine.tables import ABSENT, KeyEdit, Path, Table, pruned, same
-from nvct.engine.toml_source import Noted
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, pruned, same
+from nvct.config.toml_source import Noted
 from nvct.errors import EngineConfigError
 
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
@@ -62,7 +61,7 @@ def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
     EngineConfigError if the file is no TOML, a table is another kind of value, or the edit would
     also change something else.
     """
-    text = text_of(data)
+    text = data.decode("utf-8", "surrogateescape")
     expected = parse(text, path)
     edited = _edited(text, edits, path)
     for key, value in edits:
@@ -72,12 +71,12 @@ def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
             f"{path} cannot be edited without changing more than was asked for",
             hint="edit it by hand; `plan` shows what is wanted",
         )
-    return data_of(edited)
+    return edited.encode("utf-8", "surrogateescape")
 
 
 def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
     """Make edits, without the byte order mark and line ends, which `toml_edit` does not know."""
-    from nvct.engine.toml_edit import delete, put
+    from nvct.config.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nvct.config import toml
-from nvct.engine.tables import Path
+from nvct.config.tables import Path
 
 SPACE = " \t\r\n"
 _PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\])*"|'[^']*'|[A-Za-z0-9_-]+)([ \t]*\.)?""")
