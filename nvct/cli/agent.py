@@ -15,7 +15,7 @@ import click
 from nvct.agent.core import instance, logs, program
 from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.agent.task_table import DEFAULT
-from nvct.cli.context import flat, say
+from nvct.cli.context import say
 from nvct.cli.gostyle import Command, GoGroup
 from nvct.cli.options import words
 from nvct.doctor import agent_status
@@ -68,7 +68,7 @@ def log_options(command: Command) -> Command:
 def agent(
     ctx: click.Context,
     *,
-    tasks: tuple[tuple[str, ...], ...],
+    tasks: tuple[str, ...],
     listen: str | None,
     worker: str | None,
     log_level: str,
@@ -109,7 +109,7 @@ def agent(
         return
     settings = {LISTEN_ENV: listen, WORKER_ENV: worker}
     log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
-    _become("nvct.agent", flat(tasks), {**settings, **log}, needs="grpc")
+    _become("nvct.agent", tasks, {**settings, **log}, needs="grpc")
 
 
 @agent.command("worker")

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
 
 
-def flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return the words of a repeated option."""
-    return tuple(word for value in values for word in value)
-
-
 def say(text: str) -> None:
     """Print a line to stderr, unless --quiet is given; see `tell`."""
     if sys.stderr is not None and not _options().get("nvct.quiet"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.context import say, settings_in_force
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import agent_and_release, format_option, need_host, show, words
 from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
@@ -54,7 +54,7 @@ UNSEEN = "?"  # The mark of a check that could not see everything, and found no 
 @format_option("text")
 def doctor(
     *,
-    only: tuple[tuple[str, ...], ...],
+    only: tuple[str, ...],
     security: bool,
     image: str | None,
     fix: bool,
@@ -81,7 +81,7 @@ def doctor(
     node.image = _unpacked(image)
     if undo:
         sys.exit(0 if _transaction(node, state_dir).undo(dry_run=dry_run) else 1)
-    chosen = _chosen(flat(only), security=security)
+    chosen = _chosen(only, security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"

@@ -13,7 +13,7 @@ import click
 from nvct import cli
 from nvct.agent.core.program import UPGRADES_ENV
 from nvct.cli import install_options, validate
-from nvct.cli.context import flat, say
+from nvct.cli.context import say
 from nvct.cli.gostyle import GoStyle
 from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
@@ -37,7 +37,7 @@ FOUND = "auto"  # As --runtime: the engine that runs this container
 EMPTY = {
     "cdi_output_dir": ("CDI_OUTPUT_DIR", ""),
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),
-    "device_nodes": ("CREATE_DEVICE_NODES", (("none",),)),
+    "device_nodes": ("CREATE_DEVICE_NODES", ("none",)),
 }
 SAME = (
     "pid_file", "driver_root", "driver_root_mount", "cdi_kind", "ignore_errors", "publish",
@@ -110,7 +110,7 @@ def requested(values: OptionValues) -> Request:
         settings=_settings(values),
         policy=settings.read_policy(values["policy_file"]) if values["policy_file"] else "",
         host_root=values["host_root"] or "/",
-        runtimes=flat(values["runtimes"]),
+        runtimes=values["runtimes"],
         cdi_spec=spec if cdi else "",
         control_nodes=cdi and _wants_nodes(values),
         nri=nri,
@@ -152,8 +152,8 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
         "restart": value("restart", RESTART[engine]),
         "cdi": cdi if values["cdi"] is None else values["cdi"],
-        "sources": _sources(engine, flat(values["sources"])),
-        "annotations": tuple(f"{prefix}*" for prefix in flat(values["prefixes"])),
+        "sources": _sources(engine, values["sources"]),
+        "annotations": tuple(f"{prefix}*" for prefix in values["prefixes"]),
         "hook_file": _hook_file(engine, values),
     }
 
@@ -235,19 +235,19 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
         f"{runtime}.log-level": values["log_level"],
         f"{runtime}.mode": values["mode"],
         f"{runtime}.modes.cdi.default-kind": values["default_kind"],
-        f"{runtime}.modes.cdi.annotation-prefixes": flat(values["prefixes"]),
+        f"{runtime}.modes.cdi.annotation-prefixes": values["prefixes"],
         "nvidia-container-cli.debug": values["cli_debug"],
         "nvct.farm-dir": values["farm_dir"],
     }
     entries += [(key, value) for key, value in optional.items() if value]
-    features, warnings = settings.features(flat(values["features"]))
+    features, warnings = settings.features(values["features"])
     for warning in warnings:
         say(f"warning: {warning}")
     return (*entries, *features)
 
 
 def _wants_nodes(values: OptionValues) -> bool:
-    kinds = flat(values["device_nodes"]) if values["device_nodes"] else ("control",)
+    kinds = values["device_nodes"]
     for kind in kinds:
         if kind not in (*NO_NODES, "control"):
             raise UsageError(

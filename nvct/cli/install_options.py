@@ -117,7 +117,7 @@ _TOOLKIT: list[Adds] = [
     _value("--cdi-kind", "cdi_kind", env="CDI_KIND", default="management.nvidia.com/gpu",
            text="Vendor and class of its devices."),
     words("--create-device-nodes", "device_nodes", env="CREATE_DEVICE_NODES",
-          text="With --cdi-enabled: control, or none.  [default: control]"),
+          default=("control",), text="With --cdi-enabled: control, or none.  [default: control]"),
     _switch("--ignore-errors", "ignore_errors", env=None, hidden=True,
             text="Warn where the programs' part fails, and go on."),
     words("--opt-in-features", "features", env="NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES",

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
@@ -15,29 +15,14 @@ from nvct.cli.context import say
 from nvct.cli.gostyle import Adds, Command
 from nvct.errors import HostError, NvctError, line
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
-else:
-    ParamType = click.ParamType  # not generic before click 8.4
-
 JSON = "nvct.json"
 
 
-class Words(ParamType):
-    """A repeatable option with values that are also split at commas, as in the incumbent."""
+class Words(click.types.StringParamType):
+    """A list of words, which also its variable has between commas."""
 
     name = "list"
     envvar_list_splitter = ","
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Split one value."""
-        del param, ctx
-        if isinstance(value, tuple):
-            return value
-        return tuple(word.strip() for word in str(value).split(",") if word.strip())
 
 
 def say_if_inside() -> None:
@@ -113,9 +98,23 @@ driver_roots = all_of(
 )  # fmt: skip
 
 
-def words(*names: str, env: str | list[str] | None = None, text: str) -> Adds:
-    """Return an option that may be repeated and takes comma-separated words."""
-    return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
+def words(
+    *names: str, env: str | list[str] | None = None, default: Sequence[str] = (), text: str
+) -> Adds:
+    """Return an option that may be repeated and takes comma-separated words, as the incumbent's.
+
+    The command receives a tuple of the words.
+    """
+    return click.option(
+        *names, type=Words(), multiple=True, envvar=env, default=default, help=text,
+        callback=_split,
+    )  # fmt: skip
+
+
+def _split(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    del ctx, param
+    words = (word.strip() for value in values for word in value.split(","))
+    return tuple(filter(None, words))
 
 
 def drop_in_option(env: str | None = None) -> Adds:

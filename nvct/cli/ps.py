@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import format_option, need_host, say_if_inside
+from nvct.cli.options import format_option, need_host, say_if_inside, show
 from nvct.doctor import gpu_users
 from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
@@ -50,20 +49,19 @@ def ps(*, watch: bool, free: bool, form: str) -> None:
     while True:
         if free:
             _show_free(roots, form)
-            if not watch:
-                return
-            time.sleep(PAUSE_S)
-            continue
-        uses = uses_of_host(roots)
-        if form == "json":
-            click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
         else:
-            click.echo("\n".join(text(uses, is_root=os.geteuid() == 0)))
-        if not uses:
-            say_if_inside()
+            _show_uses(roots, form)
         if not watch:
             return
         time.sleep(PAUSE_S)
+
+
+def _show_uses(roots: Roots, form: str) -> None:
+    uses = uses_of_host(roots)
+    documents = [use.to_dict() for use in uses]
+    show(form, documents, text(uses, is_root=os.geteuid() == 0))
+    if not uses:
+        say_if_inside()
 
 
 def _show_free(roots: Roots, form: str) -> None:
@@ -71,9 +69,6 @@ def _show_free(roots: Roots, form: str) -> None:
     from nvct.doctor import free_gpus
 
     found = free_gpus.of_host(roots, leases.folder_of(os.environ))
-    if form == "json":
-        click.echo(json.dumps([one.to_dict() for one in found], indent=2))
-        return
     rows = [
         (
             str(one.device.gpu),
@@ -86,9 +81,9 @@ def _show_free(roots: Roots, form: str) -> None:
         )
         for one in found
     ]
-    click.echo("\n".join(screen.table([FREE_HEADER, *rows], screen.columns())))
-    if os.geteuid():
-        click.echo(NOT_ROOT)
+    lines = [*screen.table([FREE_HEADER, *rows], screen.columns())]
+    documents = [one.to_dict() for one in found]
+    show(form, documents, [*lines, NOT_ROOT] if os.geteuid() else lines)
 
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:

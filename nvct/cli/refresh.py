@@ -10,7 +10,7 @@ import click
 
 from nvct.cli.cdi.commands import generate
 from nvct.cli.cdi.generate import write
-from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import driver_release, words
 from nvct.compile import live_host, published_spec
@@ -109,7 +109,7 @@ def publish(
     ctx: click.Context,
     *,
     output: str,
-    devices: tuple[tuple[str, ...], ...],
+    devices: tuple[str, ...],
     no_hooks: str | None,
     allow_builds: bool | None,
     withdraw: bool,
@@ -132,7 +132,7 @@ def publish(
         removed = published_spec.withdraw(output)
         say(f"removed {output}" if removed else f"{output} does not exist")
         return
-    given = {"device-id": ",".join(flat(devices)), "no-hooks": no_hooks or ""}
+    given = {"device-id": ",".join(devices), "no-hooks": no_hooks or ""}
     if allow_builds is not None:
         given["allow-builds"] = str(allow_builds).lower()
     options = _chosen(output, given)

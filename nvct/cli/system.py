@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.context import say, settings_in_force
 from nvct.cli.gostyle import GoGroup, GoStyle
 from nvct.cli.options import driver_roots, format_option, words
 from nvct.compile import live_host
@@ -194,8 +194,8 @@ def snapshot(
     output: str,
     driver_root: str | None,
     dev_root: str | None,
-    library_search_path: tuple[tuple[str, ...], ...],
-    config_search_path: tuple[tuple[str, ...], ...],
+    library_search_path: tuple[str, ...],
+    config_search_path: tuple[str, ...],
     no_nvml: bool,
     keep_uuids: bool,
 ) -> None:
@@ -211,8 +211,8 @@ def snapshot(
     settings = settings_in_force(None, driver_root, dev_root)
     options = DiscoveryOptions(
         stat_node=live_host.stat_node(settings),
-        search_paths=flat(library_search_path),
-        config_search_paths=flat(config_search_path),
+        search_paths=library_search_path,
+        config_search_paths=config_search_path,
     )
     recorded = record.record(live_host.roots_of(settings), options, ask_nvml=not no_nvml)
     recorded = document.redacted(recorded, hostname=platform.node(), keep_uuids=keep_uuids)
@@ -239,7 +239,7 @@ def inventory(
     *,
     form: str,
     everything: bool,
-    capabilities: tuple[tuple[str, ...], ...],
+    capabilities: tuple[str, ...],
     mode: str,
     driver_root: str | None,
     dev_root: str | None,
@@ -256,7 +256,7 @@ def inventory(
     Example: nvct list --capabilities compute,utility --format bind
     """
     settings = settings_in_force(config, driver_root, dev_root)
-    needs = capability_sets.parse(flat(capabilities))
+    needs = capability_sets.parse(capabilities)
     options = DiscoveryOptions(compat32="compat32" in needs)
     discovered = live_host.discover_or_view(
         settings, options, mode.lower(), elsewhere=bool(driver_root or dev_root)

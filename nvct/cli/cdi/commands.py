@@ -18,9 +18,9 @@ from nvct.cdi.make.generate import generate as make_spec
 from nvct.cdi.read import load
 from nvct.cdi.types import Spec
 from nvct.cli.cdi.generate import write
-from nvct.cli.context import flat, say, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.options import Words, driver_roots, format_option, show, words
+from nvct.cli.options import driver_roots, format_option, show, words
 from nvct.compile import live_host
 from nvct.compile.publish import is_in_folder_of_engines
 from nvct.doctor.model import count
@@ -39,7 +39,7 @@ STDIN = "-"
 @click.option("--config", help="config.toml to take folders and roots from.")
 def check(
     *,
-    spec_dir: tuple[tuple[str, ...], ...],
+    spec_dir: tuple[str, ...],
     form: str,
     driver_root: str | None,
     dev_root: str | None,
@@ -57,7 +57,7 @@ def check(
 
     settings = settings_in_force(config, driver_root, dev_root)
     found, problem = specifications.look(settings, required=bool(driver_root or dev_root))
-    report = specifications.compare(settings, found, flat(spec_dir))
+    report = specifications.compare(settings, found, spec_dir)
     if problem and report.gives_driver:
         say(f"warning: {problem}")
     for warning in found.warnings if found else ():
@@ -139,17 +139,17 @@ def _live(
 
 
 @click.command("list", cls=GoStyle)
-@click.option("--spec-dir", type=Words(), multiple=True, envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
-              help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
+@words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
+       text="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
 @format_option("text")
-def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
+def list_devices(*, spec_dir: tuple[str, ...], form: str) -> None:
     """Print the name of every CDI device, one a line.
 
     Example: nvidia-ctk cdi list
     """
     from nvct.cli.cdi import devices
 
-    names, messages = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
+    names, messages = devices.read(spec_dir or paths.CDI_SPEC_DIRS)
     show(form, names, map(printable, names))
     for text in messages:
         say(text)
@@ -159,7 +159,7 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
 @click.argument("files", nargs=-1, required=True)
 @words("--engine", env="NVIDIA_CTK_CDI_VALIDATE_ENGINES",
        text="Only these, e.g. docker=26.0.  [default: all, as a note]")  # fmt: skip
-def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> None:
+def validate(files: tuple[str, ...], engine: tuple[str, ...]) -> None:
     """Check CDI specification files, and which engines can read them.
 
     A - is stdin. Exits with 1 if a file is not valid, or if an engine that --engine names refuses
@@ -169,7 +169,7 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
     """
     from nvct.cdi.read import schema  # jsonschema is slower than --help may be
 
-    required = [engines.parse(word) for word in flat(engine)]
+    required = [engines.parse(word) for word in engine]
     bad = 0
     for path in files:
         source = "stdin" if path == STDIN else path

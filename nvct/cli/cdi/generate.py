@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.context import say, settings_in_force
 from nvct.errors import HostError
 
 
@@ -21,10 +21,7 @@ def write(warn: Any = say, **values: Any) -> None:  # noqa: ANN401  each option 
     settings = settings_in_force(
         values.pop("config", None), values.get("driver_root"), values.get("dev_root")
     )
-    options: dict[str, Any] = {
-        name: flat(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
-    request = Request(**options, xdg_data_dirs=os.environ.get("XDG_DATA_DIRS", ""))
+    request = Request(**values, xdg_data_dirs=os.environ.get("XDG_DATA_DIRS", ""))
     documents = publish(request, settings, warn)
     try:
         for document in documents:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from nvct import paths
-from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.context import say, settings_in_force
 from nvct.cli.options import all_of, drop_in_option, words
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.engine import command, modules
@@ -170,11 +170,11 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
     extended = replace(
         options,
         hooks_dir=values["hooks_dir"],
-        spec_dirs=flat(values["spec_dirs"]),
+        spec_dirs=values["spec_dirs"],
         container_annotations=tuple(
-            dict.fromkeys([*options.container_annotations, *flat(values["container_annotations"])])
+            dict.fromkeys([*options.container_annotations, *values["container_annotations"]])
         ),
-        pod_annotations=flat(values["pod_annotations"]),
+        pod_annotations=values["pod_annotations"],
     )
     for folder in extended.spec_dirs:
         check_absolute("the CDI folder's path", folder)
