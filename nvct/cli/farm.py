@@ -44,12 +44,8 @@ def build() -> None:
     """
     settings = settings_in_force()
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
-    inventory = of_host.discover_or_view(
-        settings,
-        live_host.roots_of(settings),
-        options,
-        lambda: live_host.discover(settings, options, mode),
-    )
+    # Whatever the layout, nvct farm build makes a view.
+    inventory = live_host.discover_or_view(settings.replaced(layout="farm"), options, mode)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     manifest = make(of_host.farm_of(settings), inventory, settings.driver_root)

@@ -65,11 +65,23 @@ def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
     """Return the inventory of config.toml's host; DriverNotFoundError if it has no driver."""
-    roots = roots_of(settings)
-    options = options or DiscoveryOptions()
-    if settings.plain_nodes:
-        options = replace(options, stat_node=stat_node(settings))
-    return modes.discover(mode, roots, options)
+    return modes.discover(
+        mode, roots_of(settings), _named(settings, options or DiscoveryOptions())
+    )
+
+
+def loaded_view(settings: Config) -> Inventory | None:
+    """Return the inventory of the loaded driver's view, None if there is no view."""
+    from nvct.farm import after_upgrade, of_host
+
+    if not settings.wants_view:
+        return None
+    options = _named(settings, DiscoveryOptions())
+    return after_upgrade.loaded_view(of_host.farm_of(settings), roots_of(settings), options)
+
+
+def _named(settings: Config, options: DiscoveryOptions) -> DiscoveryOptions:
+    return replace(options, stat_node=stat_node(settings)) if settings.plain_nodes else options
 
 
 def discover_or_view(
@@ -84,19 +96,19 @@ def discover_or_view(
 
     If options name the files' directories, which are `elsewhere`, no view is used.
     """
+    options = _named(settings, options)
 
     def find() -> Inventory:
-        return discover(settings, options, mode)
+        return modes.discover(mode, roots_of(settings), options)
 
     if elsewhere or mode not in ("auto", "nvml"):
         return find()
     if not settings.wants_view or not os.path.isdir(settings.farm_dir):
         return find()
-    from nvct.farm import of_host  # not loaded on hosts without a view
+    from nvct.farm import after_upgrade, of_host  # not loaded on hosts without a view
 
-    return of_host.discover_or_view(
-        settings, roots_of(settings), options, find, may_build=may_build
-    )
+    farm = of_host.farm_of(settings, may_build=may_build)
+    return after_upgrade.discover_or_view(farm, roots_of(settings), options, find)
 
 
 def own_mode(settings: Config) -> str:

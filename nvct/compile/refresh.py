@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from nvct import paths
 from nvct.cdi.make import generate, naming, store
@@ -79,7 +80,9 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     if which == OWN_NONE:
         discovery = replace(discovery, nvml=None)
     facts += live_host.own_fingerprints(settings, discovery, mode)
-    inventory, driver = discover_with_fingerprints(roots, _finder(settings, discovery, mode))
+    inventory, driver = discover_with_fingerprints(
+        roots, partial(_discover, settings, discovery, mode)
+    )
     spec_options = _options(settings, discovery, which)
     own = compiler.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
@@ -160,18 +163,14 @@ def name_otherwise(plan: model.Plan, inventory: Inventory) -> None:
                 plan["devices"][f"{kind}={other}"] = device
 
 
-def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:
-    """Return the discovery function; it returns a view if the disk has another driver."""
-
-    def discover() -> Inventory:
-        try:
-            return live_host.discover_or_view(settings, options, mode)
-        except HostError as error:
-            if mode != "csv":
-                raise
-            return live_host.without_csv(settings, error)
-
-    return discover
+def _discover(settings: Config, options: DiscoveryOptions, mode: str) -> Inventory:
+    """Return the result of discovery, or a view if the disk has another driver."""
+    try:
+        return live_host.discover_or_view(settings, options, mode)
+    except HostError as error:
+        if mode != "csv":
+            raise
+        return live_host.without_csv(settings, error)
 
 
 def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:
@@ -230,7 +229,7 @@ def gpu_fingerprints(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]
 
 
 def discover_with_fingerprints(
-    roots: Roots, inventory_of: Callable[[], Inventory], *, now_ns: int | None = None
+    roots: Roots, inventory_of: Callable[[], Inventory]
 ) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
@@ -239,7 +238,7 @@ def discover_with_fingerprints(
     for _ in range(ATTEMPTS):
         before = kernel_fingerprints(roots)
         inventory = inventory_of()
-        after = driver_fingerprints(roots, inventory, now_ns=now_ns)
+        after = driver_fingerprints(roots, inventory)
         if after[: len(before)] == before:
             return inventory, after
     raise HostError(

@@ -18,32 +18,23 @@ from nvct.config.model import Config
 from nvct.doctor.model import Finding, Severity, listed
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
-from nvct.farm import of_host
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
 
 REASONS: dict[Kind, tuple[Reason, Severity]] = {
     "unreadable": (Reason.SpecificationUnreadable, "error"),
     "conflict": (Reason.SpecificationConflict, "error"),
     "shadowed": (Reason.SpecificationShadowed, "warning"),
-    "driver-version": (Reason.SpecificationStale, "error"),
-    "file-gone": (Reason.SpecificationStale, "error"),
-    "file-changed": (Reason.SpecificationStale, "error"),
     "node-gone": (Reason.DeviceNodesMissing, "error"),
-    "node-changed": (Reason.SpecificationStale, "error"),
     "node-missing": (Reason.SpecificationIncomplete, "error"),
     "hook-gone": (Reason.HookMissing, "error"),
     "hook-no-program": (Reason.HookMissing, "error"),
     "hook-no-env": (Reason.HookWithoutEnvironment, "error"),
-    "gpu-gone": (Reason.SpecificationStale, "error"),
-    "gpu-moved": (Reason.SpecificationStale, "error"),
     "gpu-missing": (Reason.SpecificationIncomplete, "error"),
-    "mig-gone": (Reason.SpecificationStale, "error"),
-    "mig-moved": (Reason.SpecificationStale, "error"),
     "mig-missing": (Reason.SpecificationIncomplete, "error"),
 }
-"""The kinds of difference: their reasons and severities."""
+"""The kinds of difference: their reasons and severities; those of the others are STALE."""
+STALE: tuple[Reason, Severity] = (Reason.SpecificationStale, "error")
 
 
 def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
@@ -57,7 +48,7 @@ def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     except HostError as error:
         if required:
             raise
-        view = of_host.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
+        view = live_host.loaded_view(settings)
         return view, "; ".join([error.message, *(view.warnings if view else ())])
 
 
@@ -75,7 +66,7 @@ def findings(report: Report) -> list[Finding]:
     """Return a finding for each difference of a report, in its order."""
     found = []
     for difference in report.drift:
-        reason, severity = REASONS[difference.kind]
+        reason, severity = REASONS.get(difference.kind, STALE)
         if difference.kind == VERSION and not report.loaded:
             reason = Reason.DriverNotLoaded
         found.append(Finding(reason, severity, difference.text))

@@ -163,17 +163,12 @@ def check_absolute(option: str, path: str) -> None:
         raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 
 
-def check_drop_in(engine: str, drop_in: str | None) -> None:
-    """Refuse a drop-in for Docker, which reads none: UsageError."""
-    if engine == "docker" and drop_in:
-        raise UsageError("docker does not support drop-in configs", hint="use --config")
-
-
 def drop_in(engine: str, option: str) -> str | None:
     """Return the drop-in that an option names, None for the engine's choice. Raises UsageError."""
     if option == SUITS_ENGINE:
         return "" if engine == "docker" else None
-    check_drop_in(engine, option)
+    if engine == "docker" and option:
+        raise UsageError("docker does not support drop-in configs", hint="use --config")
     if option:
         check_absolute("the drop-in's path", option)
     return option

@@ -8,9 +8,8 @@ exists (`nvct.container.cdi_hook.show_view`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
-from dataclasses import replace
 
 from nvct import paths
 from nvct.cdi.make.generate import VOID_ENV, MountedView, libcuda_directories
@@ -22,13 +21,11 @@ from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
-from nvct.farm import after_upgrade, build, collect, table
+from nvct.farm import build, collect, table
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
 from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.host import procfs
-from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu import nodes
 from nvct.host.model import Capability, Inventory
 from nvct.host.roots import Roots
 
@@ -39,33 +36,6 @@ NEEDED = ("create-symlinks", "update-ldcache")
 def farm_of(settings: Config, *, may_build: bool = True) -> Farm:
     """Return the farm of config.toml's farm-dir."""
     return Farm(path=settings.farm_dir.rstrip("/"), may_build=may_build)
-
-
-def discover_or_view(
-    settings: Config,
-    roots: Roots,
-    options: DiscoveryOptions,
-    discover: Callable[[], Inventory],
-    *,
-    may_build: bool = True,
-) -> Inventory:
-    """Return the result of discovery, or the loaded driver's view if the disk has another one."""
-    return after_upgrade.discover_or_view(
-        farm_of(settings, may_build=may_build), roots, _named(settings, roots, options), discover
-    )
-
-
-def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return the inventory of the loaded driver's view, None if there is no view."""
-    if not settings.wants_view:
-        return None
-    return after_upgrade.loaded_view(farm_of(settings), roots, _named(settings, roots, options))
-
-
-def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
-    if not settings.plain_nodes:
-        return options
-    return replace(options, stat_node=nodes.named_nodes(roots))
 
 
 def table_of(settings: Config, inventory: Inventory) -> model.Farm:

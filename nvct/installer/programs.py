@@ -20,7 +20,6 @@ import posixpath
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
@@ -50,14 +49,6 @@ MARK = b"@nvct wrapper@"
 ROOM = 8192  # stands in it before the room for what it has to know
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """The result: the installed tree, and whether anything changed."""
-
-    tree: str
-    changed: bool
-
-
 def source_root(option: str, package: str) -> str:
     """Return the tree to install, by default that of this program; UsageError if there is none."""
     if option:
@@ -78,10 +69,11 @@ def source_root(option: str, package: str) -> str:
     )
 
 
-def install(
-    request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
-) -> Installed:
-    """Copy the tree, and write or replace the wrappers; UsageError for a tree without one."""
+def install(request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES) -> bool:
+    """Copy the tree, and write or replace the wrappers; report whether anything changed.
+
+    UsageError for a tree without wrappers.
+    """
     trees = f"{request.toolkit}/{TREES}"
     previous = _used(request)
     folder = _folder(request.source)
@@ -103,7 +95,7 @@ def install(
     except OSError as error:
         path = error.filename or request.toolkit
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
-    return Installed(tree=installed, changed=changed)
+    return changed
 
 
 def _names(folder: str) -> list[str]:

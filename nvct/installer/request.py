@@ -20,7 +20,7 @@ from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
 from nvct.engine.detect import Ask
 from nvct.engine.model import Engine, Files, without_var
-from nvct.engine.modules import check_absolute, check_drop_in, check_name
+from nvct.engine.modules import check_absolute, check_name
 from nvct.errors import EngineError, NvctError, UsageError
 from nvct.host import procfs
 
@@ -111,10 +111,6 @@ class Request:
             self._check_engine()
 
     def _check_engine(self) -> None:
-        if self.engine not in ENGINES:
-            raise UsageError(
-                f"unknown runtime {self.engine!r}", hint=f"--runtime: one of {', '.join(ENGINES)}"
-            )
         if self.restart not in RESTART_MODES:
             raise UsageError(
                 f"unknown restart mode {self.restart!r}",
@@ -137,7 +133,6 @@ class Request:
                 f"the drop-in has two names: {self.drop_in} here, {self.drop_in_host} on the host",
                 hint="mount its folder, and give it one name",
             )
-        check_drop_in(self.engine, self.drop_in)
         check_name(self.name, "--runtime-name")
         if self.engine == "containerd" and self.runtime_type not in RUNC_TYPES:
             raise UsageError(

@@ -130,8 +130,8 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
         runtimes = engine.find_low_level(engine_setup) if engine_setup else LOW_LEVEL
 
     def copy() -> None:
-        installed = programs.install(request, runtimes)
-        state = "installed" if installed.changed else "is installed already"
+        is_new = programs.install(request, runtimes)
+        state = "installed" if is_new else "is installed already"
         say(f"{request.toolkit}: {state}, from {request.source}")
 
     def configure() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from nvct.cli.container.arguments import Option, bus_id
 from nvct.errors import HostError, NvmlError
@@ -23,16 +23,7 @@ GPU_TITLES = (
 )  # fmt: skip
 
 
-class Row(NamedTuple):
-    """The printed values of a GPU, in the order of GPU_TITLES."""
-
-    number: int
-    minor: int
-    model: str
-    brand: str
-    uuid: str
-    bus: str
-    arch: str
+Row: TypeAlias = tuple[object, ...]  # the values of a GPU, in the order of GPU_TITLES
 
 
 def initialized(inventory: Inventory) -> NvmlSession | None:
@@ -78,15 +69,15 @@ def ask(
     if report is not None:
         cuda = cuda or report.cuda_version
     gpus = inventory.gpus or (report.gpus if report else ())
-    rows = [
-        Row(
-            number=gpu.index,
-            minor=max(gpu.minor, 0),  # WSL and Tegra have none
-            model=getattr(gpu, "model", "") or getattr(gpu, "name", ""),
-            brand=properties.get(gpu.uuid, GpuProperties()).brand or UNKNOWN,
-            uuid=gpu.uuid,
-            bus=bus_id(gpu.bus_id) or gpu.bus_id,
-            arch=properties.get(gpu.uuid, GpuProperties()).arch or UNKNOWN,
+    rows: list[Row] = [
+        (
+            gpu.index,
+            max(gpu.minor, 0),  # WSL and Tegra have none
+            getattr(gpu, "model", "") or getattr(gpu, "name", ""),
+            properties.get(gpu.uuid, GpuProperties()).brand or UNKNOWN,
+            gpu.uuid,
+            bus_id(gpu.bus_id) or gpu.bus_id,
+            properties.get(gpu.uuid, GpuProperties()).arch or UNKNOWN,
         )
         for gpu in gpus
     ]

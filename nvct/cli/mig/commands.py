@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from nvct.cli.gostyle import GoStyle
-from nvct.cli.mig.machine import Hooks, failing, machine_of, read, require, write
+from nvct.cli.mig.machine import failing, hooks, machine_of, read, require, write
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out
@@ -95,7 +95,7 @@ def apply(
     destroyed. After a failure the former layout is restored.
     """
     specs = selected(lambda: _state(given), config_file, selected_config)
-    hook = Hooks(
+    hook = hooks(
         hooks_file,
         {
             "CONFIG_FILE": config_file,
@@ -192,7 +192,7 @@ def restore(
     require(checkpoint_file=checkpoint_file)
     with failing("error parsing checkpoint file"):
         saved = checkpoints.parse(read(checkpoint_file))
-    hook = Hooks(
+    hook = hooks(
         hooks_file,
         {
             "CHECKPOINT_FILE": checkpoint_file,
@@ -217,7 +217,7 @@ COMMANDS = (apply, assert_, export_, generate_config, checkpoint, restore)
 def _apply(
     given: object,
     resolve: carry_out.Resolve,
-    hook: Hooks,
+    hook: Callable[[str], None],
     *,
     may_be_held: bool,
     skip_reset: bool = False,

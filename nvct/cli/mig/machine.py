@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from nvct.agent.core.instance import FOLDER, SOCKET
@@ -82,19 +82,15 @@ def require(**values: str) -> None:
         raise UsageError(f"missing required flags '{', '.join(missing)}'", hint=hint)
 
 
-class Hooks:
-    """The hooks of a file, with the variables of this command."""
-
-    def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
-        self.hooks: config.Hooks = {}
-        if path:
-            with failing("error parsing hooks file"):
-                self.hooks = config.parse_hooks(read(path))
-        self.env = {
-            f"MIG_PARTED_{name}": str(value).lower() if isinstance(value, bool) else value
-            for name, value in env.items()
-        }
-
-    def __call__(self, name: str) -> None:
-        """Run the hooks of a name."""
-        config.run_hooks(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)
+def hooks(path: str, env: Mapping[str, str | bool]) -> Callable[[str], None]:
+    """Return what runs the hooks of a file by their name, with the variables of this command."""
+    found: config.Hooks = {}
+    if path:
+        with failing("error parsing hooks file"):
+            found = config.parse_hooks(read(path))
+    variables = {
+        f"MIG_PARTED_{name}": str(value).lower() if isinstance(value, bool) else value
+        for name, value in env.items()
+    }
+    shows = "NVCT_DEBUG" in os.environ
+    return lambda name: config.run_hooks(found, name, variables, shows_output=shows)

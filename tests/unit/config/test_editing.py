@@ -172,6 +172,6 @@ then = "allow"
 
 
 def test_a_policy_in_two_places_is_printed_whole() -> None:
-    text = "[nvct]\npolicy.default = \"deny\"\n[[nvct.policy.rules]]\nthen = \"allow\"\n"
+    text = '[nvct]\npolicy.default = "deny"\n[[nvct.policy.rules]]\nthen = "allow"\n'
     printed = editing.complete(text, "x")
     assert toml.loads(printed)["nvct"]["policy"] == toml.loads(text)["nvct"]["policy"]

@@ -10,7 +10,6 @@ import pytest
 
 from nvct.errors import UsageError
 from nvct.installer import programs
-from nvct.installer.programs import Installed
 from nvct.installer.request import Request
 from nvct.launcher.install import is_static
 from nvct.paths import HOOK_PROGRAM
@@ -20,9 +19,7 @@ from tests.unit.installer.conftest import Ask, bundle, call
 RUNTIMES = ("runc", "crun")
 
 
-def install(
-    request: Request, runtimes: Sequence[str] = RUNTIMES, *, loaded: bool = True
-) -> Installed:
+def install(request: Request, runtimes: Sequence[str] = RUNTIMES, *, loaded: bool = True) -> bool:
     folder = os.path.dirname(request.pid_file.removesuffix("/run/toolkit.pid"))
     return programs.install(
         request, runtimes, ("/nonexistent/1", folder if loaded else "/nonexistent/2")
@@ -31,12 +28,12 @@ def install(
 
 def test_the_runtime_gets_its_configuration_and_its_folder(ask: Ask) -> None:
     request = ask()
-    installed = install(request, RUNTIMES)
+    install(request, RUNTIMES)
     for name in programs.RUNTIMES:
         completed = call(request.program(name), "create", "a b", "")
         assert completed.stderr == ""
         assert completed.stdout.splitlines() == [
-            f"{installed.tree}/bin/{name} create a b ",
+            f"{programs._used(request)}/bin/{name} create a b ",
             f"{request.toolkit}:/usr/bin:/bin",
             request.config_toml,
         ]
@@ -172,19 +169,21 @@ def test_a_hook_that_is_a_program_is_reached_by_a_link(ask: Ask, source: Path) -
 
 def test_twice_is_the_same_as_once(ask: Ask) -> None:
     request = ask()
-    assert install(request, RUNTIMES).changed
+    assert install(request, RUNTIMES)
     before = os.stat(request.program("nvidia-container-runtime")).st_ino
-    assert not install(request, RUNTIMES).changed
+    assert not install(request, RUNTIMES)
     assert os.stat(request.program("nvidia-container-runtime")).st_ino == before
-    assert install(request, ["crun"]).changed
+    assert install(request, ["crun"])
 
 
 def test_an_upgrade_keeps_the_tree_before_and_no_more(ask: Ask, tmp_path: Path) -> None:
     request = ask()
-    trees = [install(request, RUNTIMES).tree]
+    install(request, RUNTIMES)
+    trees = [programs._used(request)]
     for number in range(3):
         newer = bundle(tmp_path / f"bundle{number}", f"#!/bin/sh\necho {number}\n")
-        trees.append(install(ask(source=str(newer)), RUNTIMES).tree)
+        install(ask(source=str(newer)), RUNTIMES)
+        trees.append(programs._used(request))
         present = {
             f"{request.toolkit}/.nvct/{name}" for name in os.listdir(f"{request.toolkit}/.nvct")
         }

@@ -270,7 +270,7 @@ def test_a_parent_outside_of_this_pid_namespace_is_none() -> None:
 
 
 def test_info_as_csv_is_two_tables() -> None:
-    row = container_info.Row(0, 1, "Tesla T4", "Tesla", "GPU-1", "00000000:18:00.0", "7.5")
+    row = (0, 1, "Tesla T4", "Tesla", "GPU-1", "00000000:18:00.0", "7.5")
 
     assert container_info.as_csv(("580.1", "13.0"), [row]) == (
         "NVRM version,CUDA version\n580.1,13.0\n\n"
