@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 
 import click
 
@@ -58,9 +59,9 @@ def config(
         raise UsageError("--set-list-separator is empty", hint="leave it out: it is a colon")
     path = file or _config_path()
     old_text = _text(path)
-    changes = editing.parse(list(settings), separator)
-    new_text = editing.change(old_text or _default(), changes, path)
-    _warn([setting.key for setting in changes], new_text, path)
+    changes = editing.parse(settings, separator)
+    new_text = editing.change(old_text or DEFAULT_TEXT, changes, path)
+    _warn(changes, new_text, path)
     if not in_place:
         new_text = editing.complete(new_text, path)
     where = path if in_place else output
@@ -75,9 +76,9 @@ def config(
 def default(*, output: str) -> None:
     """Print the config.toml that a node starts with."""
     if output:
-        _write(output, _default())
+        _write(output, DEFAULT_TEXT)
     else:
-        click.echo(_default(), nl=False)
+        click.echo(DEFAULT_TEXT, nl=False)
 
 
 config.aliases = {"create-default": "default", "generate-default": "default"}
@@ -109,7 +110,7 @@ def show(ctx: click.Context, *, origin: bool) -> None:
         say(f"warning: {warning}")
 
 
-def _warn(keys: list[str], text: str, path: str) -> None:
+def _warn(keys: Collection[str], text: str, path: str) -> None:
     if not set(keys) & set(editing.UNREAD):
         return
     for warning in editing.unread_warnings(load.from_toml(text.encode(), path)):
@@ -151,10 +152,6 @@ def _text(path: str) -> str | None:
     if data is not None:
         load.from_toml(data, path)  # raises if the file is invalid
     return None if data is None else load.text(data)
-
-
-def _default() -> str:
-    return DEFAULT_TEXT
 
 
 def _write(path: str, text: str) -> None:

@@ -23,17 +23,14 @@ from nvct.installer.host import HostPrograms
 
 Found = TypeVar("Found")
 
-FOLDER = "/run/nvidia/validations"
-
-
 _shared = all_of(
     click.option("--sleep-interval-seconds", "-s", "pause_s", type=click.FloatRange(min=0.01),
                  default=5, show_default=True, envvar="SLEEP_INTERVAL_SECONDS",
                  help="Time between two tries."),
     click.option("--with-wait", "-w", is_flag=True, envvar="WITH_WAIT",
                  help="Repeat until the check succeeds."),
-    click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
-                 help="Folder of the status files."),
+    click.option("--output-dir", "-o", default=ready.FOLDER, show_default=True,
+                 envvar="OUTPUT_DIR", help="Folder of the status files."),
 )  # fmt: skip
 
 

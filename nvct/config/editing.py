@@ -11,15 +11,15 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from nvct import paths
 from nvct.config import toml, toml_file
 from nvct.config.load import COMMA_LISTS, KEYS, POLICY, from_toml, leaves, sets
 from nvct.config.model import Config, check
-from nvct.config.tables import ABSENT, KeyEdit
-from nvct.config.toml_source import HEADERS, statements, value_text
+from nvct.config.tables import ABSENT, KeyEdit, Path
+from nvct.config.toml_source import HEADERS, Node, pair, statements, value_text
 from nvct.errors import ConfigError, EngineConfigError, UsageError
 from nvct.paths import FALSE, TRUE
 
@@ -74,29 +74,21 @@ path = "nvidia-ctk"
 """
 
 
+Value: TypeAlias = bool | str | Sequence[str] | None  # None removes the key
+
 NIL = "nil"
 SEPARATOR = ":"
-_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 _COMMENTED = re.compile(r"\s*#\s*([A-Za-z0-9_\-]+)\s*=")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One key and its new value; None removes it."""
-
-    key: str
-    value: bool | str | list[str] | None
-
-
-def parse(options: list[str], separator: str = SEPARATOR) -> list[Setting]:
-    """Parse the values of --set.
+def parse(options: Sequence[str], separator: str = SEPARATOR) -> dict[str, Value]:
+    """Return the values of --set by their keys.
 
     A word may contain several settings separated by commas, as in the incumbent; text after a
     comma that does not start with a key belongs to the previous value. UsageError if a key is
     unknown or a table, or its value has the wrong type.
     """
-    return [_setting(word, separator) for text in options for word in _split(text)]
+    return dict(_setting(word, separator) for text in options for word in _split(text))
 
 
 def _split(text: str) -> list[str]:
@@ -110,7 +102,7 @@ def _split(text: str) -> list[str]:
     return settings
 
 
-def _setting(word: str, separator: str) -> Setting:
+def _setting(word: str, separator: str) -> tuple[str, Value]:
     key, equals, value = word.partition("=")
     key = key.strip()
     if key not in KEYS:
@@ -121,15 +113,15 @@ def _setting(word: str, separator: str) -> Setting:
             hint="nvidia-ctk config default lists all keys",
         )
     if value == NIL and key.startswith("features."):
-        return Setting(key=key, value=None)
+        return key, None
     default = getattr(Config(), KEYS[key])
     if isinstance(default, bool):
-        return Setting(key=key, value=_truth(key, value) if equals else True)
+        return key, _truth(key, value) if equals else True
     if not equals:
         raise UsageError(f"{key} needs a value", hint=f"write --set {key}=VALUE")
     if isinstance(default, tuple) and KEYS[key] not in COMMA_LISTS:
-        return Setting(key=key, value=_list(value, separator))
-    return Setting(key=key, value=value)
+        return key, _list(value, separator)
+    return key, value
 
 
 def _truth(key: str, value: str) -> bool:
@@ -145,15 +137,14 @@ def _list(value: str, separator: str) -> list[str]:
     return [part for part in value.split(delimiter) if part]
 
 
-def change(text: str, settings: list[Setting], path: str) -> str:
+def change(text: str, settings: Mapping[str, Value], path: str) -> str:
     """Return the text with new settings.
 
     ConfigError if the text is not TOML, or no container can be created with the result.
-    `settings`: in order; the last one of a key wins.
     """
     _read(text, path)
-    for setting in settings:
-        text = _change(text, setting, path)
+    for key, value in settings.items():
+        text = _changed(text, key, value, path)
     if settings:
         check(_read(text, path))
     return text
@@ -171,9 +162,9 @@ def complete(text: str, path: str) -> str:
         return text
     completed, tables = DEFAULT_TEXT, toml.loads(text)
     for key, value in current.items():
-        index = _commented(completed, key)
-        if index is not None and isinstance(value, bool | str | list):
-            completed = _uncomment(completed, index, Setting(key=key, value=value))
+        comment = _comment(completed, key)
+        if comment and isinstance(value, bool | str | list):
+            completed = _uncommented(completed, comment, key, value)
     policy = _policy(text)
     if policy and toml.loads(policy)["nvct"]["policy"] == tables["nvct"]["policy"]:
         del tables["nvct"]["policy"]
@@ -196,14 +187,14 @@ def _read(text: str, path: str) -> Config:
     return from_toml(text.encode(), path)
 
 
-def _change(text: str, setting: Setting, path: str) -> str:
-    if setting.value is None:
-        return _edited(text, [(tuple(setting.key.split(".")), ABSENT)], path)
-    if not sets(text, setting.key):
-        index = _commented(text, setting.key)
-        if index is not None:
-            return _uncomment(text, index, setting)
-    return _edited(text, [(tuple(setting.key.split(".")), setting.value)], path)
+def _changed(text: str, key: str, value: Value, path: str) -> str:
+    if value is not None and not sets(text, key) and (comment := _comment(text, key)):
+        return _uncommented(text, comment, key, value)
+    return _edited(text, [(_path(key), ABSENT if value is None else value)], path)
+
+
+def _path(key: str) -> Path:
+    return tuple(key.split("."))
 
 
 def _edited(text: str, edits: list[KeyEdit], path: str) -> str:
@@ -213,39 +204,27 @@ def _edited(text: str, edits: list[KeyEdit], path: str) -> str:
         raise ConfigError(error.message, hint=error.hint) from error
 
 
-def lines(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line index, table, line) of a config.toml; multi-line strings are not recognized."""
-    table = ""
-    for number, line in enumerate(text.splitlines(keepends=True)):
-        header = _HEADER.match(line)
-        if header:
-            table = header[1]
-        yield number, table, line
-
-
 def line_of(text: str, key: str) -> int | None:
     """Return the number, from 1, of the line that sets a key; None if there is none."""
-    for number, table, line in lines(text):
-        match = _KEY.match(line)
-        if match and f"{table}.{match[1]}".lstrip(".") == key:
-            return number + 1
+    node = pair(statements(f"{text}\n"), _path(key))
+    return text.count("\n", 0, node.start) + 1 if node else None
+
+
+def _comment(text: str, key: str) -> Node | None:
+    """Return the comment that would set a key."""
+    table: Path = ()
+    for node in statements(f"{text}\n"):
+        table = node.table if node.kind in HEADERS else table
+        match = _COMMENTED.match(text, node.start) if node.kind == "comment" else None
+        if match and (*table, match[1]) == _path(key):
+            return node
     return None
 
 
-def _commented(text: str, key: str) -> int | None:
-    for number, table, line in lines(text):
-        match = _COMMENTED.match(line)
-        if match and f"{table}.{match[1]}".lstrip(".") == key:
-            return number
-    return None
-
-
-def _uncomment(text: str, index: int, setting: Setting) -> str:
-    rows = text.splitlines(keepends=True)
-    end = rows[index][len(rows[index].rstrip("\r\n")) :]
-    value = value_text(setting.value)
-    rows[index] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
-    return "".join(rows)
+def _uncommented(text: str, comment: Node, key: str, value: Value) -> str:
+    line = text[comment.start : comment.end]
+    new = f"{_path(key)[-1]} = {value_text(value)}{line[len(line.rstrip()) :]}"
+    return text[: comment.start] + new + text[comment.end :]
 
 
 _NO_PROGRAM = "nvct runs no nvidia-container-cli; its prestart hook does that work itself"

@@ -70,13 +70,9 @@ def catalogue() -> tuple[Message, ...]:
     text = resources.files("nvct.doctor").joinpath("messages.toml").read_text(encoding="utf-8")
     return tuple(
         Message(
-            entry["name"],
-            entry["source"],
-            entry["pattern"],
-            entry["cause"],
-            entry.get("step", ""),
-            Reason[entry["reason"]] if "reason" in entry else None,
-            entry.get("general", False),
+            reason=Reason[entry.pop("reason")] if "reason" in entry else None,
+            is_general=entry.pop("general", False),
+            **entry,
         )
         for entry in toml.loads(text)["message"]
     )

@@ -120,11 +120,6 @@ CONFIG = {
     "crio": "/etc/crio/crio.conf",
     "podman": "/etc/containers/containers.conf",
 }
-DROP_IN = {
-    "containerd": "/etc/containerd/conf.d/99-nvidia.toml",
-    "crio": "/etc/crio/crio.conf.d/99-nvidia.toml",
-    "podman": "/etc/containers/containers.conf.d/99-nvidia.conf",
-}
 SOCKET = {
     "docker": "/run/docker.sock",
     "containerd": "/run/containerd/containerd.sock",

@@ -20,7 +20,6 @@ from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
 Row: TypeAlias = tuple[str, str, str, str]
 
 VERSION = 1
-FORMATS = ("table", "json", "bind")
 NARROWEST = 40  # least columns of a folded table
 HEAD: Row = ("KIND", "CAPABILITY", "PATH", "REASON")
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from nvct import paths
 from nvct.config import editing, toml
-from nvct.config.editing import Setting
 from nvct.config.load import KEYS
 from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.installer.request import Request
@@ -22,26 +21,22 @@ POLICY_LIMIT = 1 << 20
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
     """Return the config.toml; UsageError, or ConfigError if no container could be created."""
-    settings: list[tuple[str, bool | str | Sequence[str]]] = [
-        ("nvidia-container-cli.root", request.driver_root),
-        ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),
-        ("nvidia-container-cli.ldconfig", _ldconfig(request)),
-        ("nvidia-ctk.path", request.program(paths.CTK_PROGRAM)),
-        ("nvidia-container-runtime-hook.path", request.program(paths.RUNTIME_HOOK_PROGRAM)),
-        ("nvidia-container-runtime.runtimes", list(runtimes)),
-        ("nvct.hook-path", request.program(paths.HOOK_PROGRAM)),
-    ]
+    settings: dict[str, editing.Value] = {
+        "nvidia-container-cli.root": request.driver_root,
+        "nvidia-container-cli.path": request.program(paths.CONTAINER_CLI_PROGRAM),
+        "nvidia-container-cli.ldconfig": _ldconfig(request),
+        "nvidia-ctk.path": request.program(paths.CTK_PROGRAM),
+        "nvidia-container-runtime-hook.path": request.program(paths.RUNTIME_HOOK_PROGRAM),
+        "nvidia-container-runtime.runtimes": runtimes,
+        "nvct.hook-path": request.program(paths.HOOK_PROGRAM),
+    }
     if request.dev_root:
-        settings.append(("nvct.dev-root", request.dev_root))
-    settings += request.settings
-    changes = [
-        Setting(key=key, value=value if isinstance(value, bool | str) else list(value))
-        for key, value in settings
-    ]
-    changed = editing.change(editing.DEFAULT_TEXT, changes, request.config_toml)
+        settings["nvct.dev-root"] = request.dev_root
+    settings |= dict(request.settings)
+    changed = editing.change(editing.DEFAULT_TEXT, settings, request.config_toml)
     if not request.policy:
         return changed
-    return editing.change(f"{changed}\n{request.policy}", [], request.config_toml)
+    return editing.change(f"{changed}\n{request.policy}", {}, request.config_toml)
 
 
 def read_policy(path: str) -> str:

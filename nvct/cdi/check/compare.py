@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from nvct.cdi.make import generate, naming, provenance
 from nvct.cdi.types import Spec
 
-Json: TypeAlias = dict[str, Any]
 Parts: TypeAlias = dict[str, dict[str, str]]  # an entry's name -> its parts, as text
 
 COMMON = "every container"

@@ -27,7 +27,7 @@ x = 'y'
 
 
 def _set(text: str, *arguments: str) -> str:
-    return editing.change(text, editing.parse(list(arguments)), "config.toml")
+    return editing.change(text, editing.parse(arguments), "config.toml")
 
 
 def _changed(before: str, after: str) -> list[str]:
