@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
 from nvct.cli import log, screen
-from nvct.cli.context import say, settings_in_force, tell
-from nvct.cli.options import need_host, say_if_inside
+from nvct.cli.context import say, settings_in_force
+from nvct.cli.options import need_host, say_if_inside, show
 from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
 from nvct.doctor import one_container
@@ -52,16 +49,13 @@ def explain_existing(word: str, form: str) -> None:
     told = [{**one_container.told(one, uses, node), "problem": problem} for one in found]
     if not any(one["decisions"] for one in told):
         say_if_inside()
-    if form == "json":
-        click.echo(json.dumps(told, indent=2))
-        return
-    show(told)
+    show(form, told, lines(told))
 
 
-def show(told: Sequence[Mapping[str, Any]]) -> None:
-    """Print what is known about containers."""
+def lines(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines about containers."""
     every = [(name, shortened(line, LONGEST)) for one in told for name, line in rows(one)]
-    tell(*_named(every, "  {:<9}", screen.columns()))
+    yield from _named(every, "  {:<9}", screen.columns())
 
 
 def _named(rows: Sequence[tuple[str, str]], head: str, width: int) -> Iterator[str]:

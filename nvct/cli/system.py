@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ import click
 from nvct.cli.context import say, settings_in_force
 from nvct.cli.gostyle import GoGroup, GoStyle
 from nvct.cli.options import driver_roots, format_option, words
+from nvct.cli.screen import columns
 from nvct.compile import live_host
 from nvct.host import capabilities as capability_sets
 from nvct.host import dev_char, device_nodes, listing
@@ -273,7 +273,7 @@ def _print_inventory(discovered: Inventory, form: str, *, everything: bool) -> N
     elif form == "json":
         click.echo(listing.as_json(discovered, left_out=everything), nl=False)
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo(listing.as_table(discovered, left_out=everything, width=width), nl=False)
+        table = listing.as_table(discovered, left_out=everything, width=columns())
+        click.echo(table, nl=False)
     for warning in discovered.warnings:
         say(f"warning: {warning}")

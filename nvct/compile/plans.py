@@ -50,7 +50,7 @@ class Own(NamedTuple):
     common: Mapping[str, Part]
     # names of a device, and the device's parts by capability
     devices: Sequence[tuple[Sequence[str], Mapping[str, Part]]]
-    hook: model.Program
+    hook: model.Program | None = None
 
 
 class Known:
@@ -139,23 +139,20 @@ def compile_registry(
 
 def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile one spec that nvct has made for this host."""
-    plan, roots = empty(config), roots or Roots()
-    plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), roots))
-    for device in spec["devices"]:
-        name = f"{spec['kind']}={device['name']}"
-        _add_device(plan, [name], _alone(device.get("containerEdits")), spec=0, path=path)
-    plan["kinds"] = [spec["kind"]]
-    return plan
+    common = _alone(spec.get("containerEdits"))
+    devices = [([each["name"]], _alone(each.get("containerEdits"))) for each in spec["devices"]]
+    return compile_own(Own(spec["kind"], common, devices), path, config, roots)
 
 
 def compile_own(own: Own, path: str, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile nvct's own plan from its parts."""
     plan, roots = empty(config), roots or Roots()
-    plan["hook"] = own.hook
+    if own.hook:
+        plan["hook"] = own.hook
     plan["specs"].append(_spec(plan, path, own.common, roots))
     for names, parts in own.devices:
         full = [f"{own.kind}={name}" for name in names]
-        _add_device(plan, full, parts, spec=0, path=path)
+        _add_device(plan, full, parts, path)
     plan["devices"] = dict(sorted(plan["devices"].items()))
     plan["kinds"] = [own.kind]
     return plan
@@ -206,10 +203,10 @@ def _entry(
 
 
 def _add_device(
-    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
+    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], path: str
 ) -> None:
     """Compile one device; devices with equal edits share them, so no edit is applied twice."""
-    entry = _entry(plan, parts, spec, {})
+    entry = _entry(plan, parts, 0, {})
     compiled = model.no_edits()
     try:
         compiled = _with_parts(plan, parts, path)

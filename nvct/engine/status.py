@@ -76,18 +76,14 @@ def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name in sorted(registered) if not _exists(registered[name], files, engine)]
     in_force = running.of(engine, state, ask)
+    # Files that their owner generates anew have none that count.
+    has_faults = engine.engine == "containerd" and not engine.leave
+    faults = faults_of(options_for(engine), files) if has_faults else ()
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
         engine=engine, state=state, registered=tuple(sorted(registered)), missing=tuple(missing),
-        running=in_force, differences=tuple(sentences), faults=_faults(engine, files),
+        running=in_force, differences=tuple(sentences), faults=tuple(faults),
     )  # fmt: skip
-
-
-def _faults(engine: Engine, files: Files) -> tuple[Fault, ...]:
-    """Return the faults of files that their owner does not generate anew."""
-    if engine.engine != "containerd" or engine.leave:
-        return ()
-    return tuple(faults_of(options_for(engine), files))
 
 
 def options_for(engine: Engine) -> EngineOptions:

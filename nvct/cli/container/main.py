@@ -117,11 +117,7 @@ def _complain(error: NvctError) -> None:
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
     global_options = args.parse(argv, OPTIONS, in_order=True)
-    if global_options.has("help"):
-        print(help_of(""), end="")
-        return
-    if global_options.has("version"):
-        print(version(), end="")
+    if _told(global_options, ""):
         return
     if not global_options.arguments or global_options.arguments[0] not in COMMANDS:
         problem = (
@@ -133,13 +129,17 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
     _command(global_options.arguments[0], global_options, env)
 
 
+def _told(options: Parsed, name: str) -> bool:
+    """Print the help or the version, if that is asked for."""
+    if not options.has("help") and not options.has("version"):
+        return False
+    print(help_of(name) if options.has("help") else version(), end="")
+    return True
+
+
 def _command(name: str, global_options: Parsed, env: Mapping[str, str]) -> None:
     command_options = args.parse(global_options.arguments[1:], _module(name).OPTIONS)
-    if command_options.has("help"):
-        print(help_of(name), end="")
-        return
-    if command_options.has("version"):
-        print(version(), end="")
+    if _told(command_options, name):
         return
     user = global_options.text("user")
     if user and not USER.fullmatch(user):

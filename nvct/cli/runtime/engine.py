@@ -15,7 +15,6 @@ from nvct.engine import detect, modules, processes
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import DamagedJournalError, Journal
 from nvct.engine.model import Engine, EngineOptions, Files
-from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineError, NvctError, UsageError
@@ -182,7 +181,7 @@ def _control(
             engine=options.engine,
             detected=detected,
             mode=reload_mode,
-            find_process=_process,
+            find_process=lambda pid: processes.inspect(pid, PROC),
             find_engine=lambda: _running(options),
         ),
         socket=detected.socket if detected else "",
@@ -196,9 +195,5 @@ def _running(options: EngineOptions) -> Engine | None:
 
 
 def _arguments(detected: Engine) -> tuple[str, ...]:
-    process = _process(detected.pid) if detected.pid else None
+    process = processes.inspect(detected.pid, PROC) if detected.pid else None
     return process.args[1:] if process else ()
-
-
-def _process(pid: int) -> Process | None:
-    return next((process for process in processes.running(PROC) if process.pid == pid), None)

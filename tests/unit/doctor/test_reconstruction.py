@@ -146,7 +146,7 @@ def test_variables_of_a_specification_were_not_asked() -> None:
     assert told["asked"] == [{"text": "NVIDIA_GDS=enabled", "by": ""}]
 
 
-def test_texts_of_an_attacker_stay_in_their_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_an_attacker_stay_in_their_line() -> None:
     evil = "\x1b[2J\n\u202e\udc80" + "x" * 5000
     told = {
         "name": evil, "id": "ab", "pid": 0, "uses": [], "decisions": [], "nodes": [], "problem": "",
@@ -157,8 +157,6 @@ def test_texts_of_an_attacker_stay_in_their_line(capsys: pytest.CaptureFixture[s
         },
     }  # fmt: skip
 
-    explain_container.show([told])
-
-    lines = capsys.readouterr().out.splitlines()
+    lines = [*explain_container.lines([told])]
     assert len(lines) == 10
     assert all(line.isprintable() and len(line) < 1300 for line in lines)
