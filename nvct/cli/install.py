@@ -19,8 +19,7 @@ from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
 from nvct.errors import HostError, UsageError
 from nvct.host import modes
-from nvct.installer import programs, ready, settings, steps
-from nvct.installer import request as requests
+from nvct.installer import host, programs, ready, settings, steps
 from nvct.installer.request import ENGINES, RESTART, SOCKETS, Request
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
@@ -160,7 +159,7 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
 
 def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the engine that runs this container."""
-    detected = requests.find(values["host_root"] or "/")
+    detected = host.find(values["host_root"] or "/")
     name, config = detected.engine, detected.edit or detected.config
     on = f" on {detected.platform}" if detected.platform else ""
     say(f"the engine is {name} {detected.version}{on}, with {config}")

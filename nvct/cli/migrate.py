@@ -140,8 +140,7 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
     """Move the host; return whether anything changed."""
     others.settle()
     for options in engines.interrupted(journal):
-        nothing = Change(engine=options.engine)
-        engines.carry_out(options, runtime_engine.reader(options), journal, reload_mode, nothing)
+        engines.carry_out(options, runtime_engine.reader(options), journal, reload_mode, Change())
     errors: list[NvctError] = []
     moves, other_items = engines.moves(errors), list(_other_items(errors))
     raise_first(errors)

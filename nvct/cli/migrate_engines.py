@@ -133,7 +133,7 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
     )
     options = runtime_engine.fitted(options, engine, drop_in=False)
     module = modules.of(engine.engine)
-    change = module.plan(options, Files()) if handlers else Change(engine=engine.engine)
+    change = module.plan(options, Files()) if handlers else Change()
     if handlers and not change.edits:
         names = ", ".join(f"{handler.name} stays {programs[handler.name]}" for handler in handlers)
         reasons = [f"runtime {names}: nvct's entry is there, and has no effect", *change.notes]

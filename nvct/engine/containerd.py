@@ -75,7 +75,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
     edits = target_files.edits(config, target, keys, files)
     target_files.check(options, edits, files)
     notes += target.written if edits else ()
-    return Change(engine="containerd", edits=edits, restart=bool(edits), notes=tuple(notes))
+    return Change(edits=edits, restart=bool(edits), notes=tuple(notes))
 
 
 def _notes(config: Config) -> list[str]:

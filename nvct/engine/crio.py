@@ -89,7 +89,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
     if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     after = SYNTAX.edit(before, settings, target) if settings else before
-    return change_of("crio", target, before, after, restart=True, notes=notes)
+    return change_of(target, before, after, restart=True, notes=notes)
 
 
 def config_dir(options: EngineOptions) -> str:

@@ -69,7 +69,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         _check_flag(options, name, path)
     after = json_file.edit(data, edits + by_cdi, path)
     notes = _notes(options)
-    return change_of("docker", path, data, after, restart=bool(by_cdi), notes=notes)
+    return change_of(path, data, after, restart=bool(by_cdi), notes=notes)
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:

@@ -96,14 +96,12 @@ class FileEdit:
 class Change:
     """Edits that belong together."""
 
-    engine: str
     edits: tuple[FileEdit, ...] = ()  # in the order of writing; only files that differ
     restart: bool = False  # a reload without a restart is not enough
     notes: tuple[str, ...] = ()
 
 
 def change_of(
-    engine: str,
     path: str,
     before: bytes | None,
     after: bytes | None,
@@ -113,9 +111,9 @@ def change_of(
 ) -> Change:
     """Return a change of one file, without edits if it stays as it is."""
     if after == before:
-        return Change(engine=engine, notes=tuple(notes))
+        return Change(notes=tuple(notes))
     edit = FileEdit(path=path, before=before, after=after)
-    return Change(engine=engine, edits=(edit,), restart=restart, notes=tuple(notes))
+    return Change(edits=(edit,), restart=restart, notes=tuple(notes))
 
 
 def text_of(data: bytes) -> str:

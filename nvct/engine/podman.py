@@ -101,7 +101,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         value = _with_folder(options, folders, _merged(order[:at], files))
         edits.append(((*ENGINE, HOOKS), value))
     if not edits:
-        return Change(engine=options.engine, notes=_notes(options, current))
+        return Change(notes=_notes(options, current))
     after = SYNTAX.edit(before, edits, target)
     changed = {key[-1] for key, _value in edits}
     notes = tuple(
@@ -110,7 +110,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         if key in changed and file in order[at:]
     )
     notes += _notes(options, current)
-    return change_of("podman", target, before, after, notes=notes)
+    return change_of(target, before, after, notes=notes)
 
 
 def _edits(options: EngineOptions, current: Merged) -> list[KeyEdit]:

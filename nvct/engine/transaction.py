@@ -119,7 +119,7 @@ class Transaction:
         If `aside`, a damaged page is set aside, and an empty one is returned.
         """
         path = self.journal.path(options.engine, options.config)
-        nothing = Change(engine=options.engine)
+        nothing = Change()
         try:
             page = self.journal.load(path)
         except DamagedJournalError as error:
@@ -215,7 +215,7 @@ class Transaction:
         written; the pending record stays.
         """
         restored = self._restored_bytes(pending)
-        change = Change(engine=pending.options.engine)
+        change = Change()
         if len(restored) < len(pending.entries):
             files = EditedFiles(self.files, restored.values())
             change = self._without(pending, files)

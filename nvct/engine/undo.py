@@ -44,9 +44,7 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
         notes += result.notes
         if data != result.data:
             edits.append(FileEdit(path=path, before=data, after=result.data))
-    change = Change(
-        engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
-    )
+    change = Change(edits=tuple(edits), restart=record.restart, notes=tuple(notes))
     originals = {path: entry.before.content for path, entry in entries.items()}
     return _with_defaults(change, options, module, files, originals)
 
@@ -74,7 +72,7 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
             edits.append(FileEdit(path=path, before=data, after=syntax.edit(after, keys, path)))
     handlers = tuple(Handler(name=name, path=path) for name, path in names.items())
     restart = bool(edits) and options.engine in RESTARTED
-    change = Change(engine=options.engine, edits=tuple(edits), restart=restart, notes=tuple(notes))
+    change = Change(edits=tuple(edits), restart=restart, notes=tuple(notes))
     change = _with_defaults(change, replace(plain, handlers=handlers), module, files, {})
     if syntax.cleared:
         return replace(change, edits=syntax.cleared(plain, files, change.edits))

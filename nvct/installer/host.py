@@ -13,14 +13,17 @@ import posixpath
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from nvct.engine import command, modules, reload
+from nvct.engine import command, detect, modules, processes, reload
 from nvct.engine.command import Completed, Enter, Run
-from nvct.engine.model import Files
+from nvct.engine.detect import Ask
+from nvct.engine.model import Engine, Files, without_var
 from nvct.engine.reload import Reload, Reloader
 from nvct.errors import EngineError
+from nvct.host import procfs
 from nvct.installer.request import Request
 
 NO_CHROOT = "SYSTEMD_IGNORE_CHROOT"
@@ -110,10 +113,11 @@ class HostPrograms:
         timeout_s: float = command.TIMEOUT_S,
         env: dict[str, str] | None = None,
         enter: Enter | None = None,
+        executable: str | None = None,
     ) -> Completed:
         """Run a program to its end; see `command.run`."""
         if self.root == "/":
-            return command.run(argv, timeout_s, env=env, enter=enter)
+            return command.run(argv, timeout_s, env=env, enter=enter, executable=executable)
         env = {**(env or command.ENV), NO_CHROOT: "1"}
 
         def enter_root() -> None:
@@ -123,7 +127,7 @@ class HostPrograms:
             os.chdir("/")
 
         try:
-            return command.run(argv, timeout_s, env=env, enter=enter_root)
+            return command.run(argv, timeout_s, env=env, enter=enter_root, executable=executable)
         except OSError as error:
             if enter:
                 raise
@@ -265,3 +269,71 @@ class ContainerReloader(Reloader):
             if not restored:
                 raise  # else the failed files stopped it; its service manager starts it again
         return ""
+
+
+# The engine that runs this container. An ancestor of this process says which one it is:
+# containerd's shim has the socket on its command line, and CRI-O's containers have its monitor,
+# conmon. That needs the host's process IDs.
+
+SHIM, MONITOR = "containerd-shim", "conmon"
+DOCKERS_NAMESPACE = "moby"
+HINT = "name it: --runtime=containerd, crio or docker"
+
+
+class Starter(NamedTuple):
+    """The engine of a container: containerd, crio or docker; and containerd's socket."""
+
+    engine: str
+    socket: str = ""
+
+
+def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
+    """Return the engine of a process's container, 0 for this process; EngineError if unseen."""
+    starter = starter_of(pid or os.getpid(), proc)
+    if starter is None:
+        raise EngineError(
+            "the engine of this container is not visible: no ancestor of this process is of one",
+            hint=f"share the host's process IDs (hostPID in a pod), or {HINT}",
+        )
+    root = "/" if host_here == "/" else host_here.rstrip("/")
+    for engine in detect.engines(Files(root), ask or _asking(root), proc):
+        is_starter = engine.engine == starter.engine and (
+            not starter.socket or without_var(engine.socket) == without_var(starter.socket)
+        )
+        if engine.pid and not engine.foreign and is_starter:
+            return engine
+    at = f" on {starter.socket}" if starter.socket else ""
+    raise EngineError(f"{starter.engine}{at} runs this container, but was not found", hint=HINT)
+
+
+def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
+    """Return the engine that runs the container of a process, None if there is none."""
+    for words in _ancestors(pid, proc):
+        name, rest = os.path.basename(words[0]), words[1:]
+        if name.startswith(SHIM):
+            if processes.option(rest, "namespace") == DOCKERS_NAMESPACE:
+                return Starter("docker")
+            return Starter("containerd", processes.option(rest, "address"))
+        if name.startswith(MONITOR):
+            return Starter("crio")
+    return None
+
+
+def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
+    """Yield the command lines of a process's ancestors, the nearest one first."""
+    seen = set[int]()
+    while pid := procfs.parent(f"{proc}/{pid}"):
+        if pid in seen:  # numbers were reused meanwhile
+            return
+        seen.add(pid)
+        words = (procfs.read_text(f"{proc}/{pid}/cmdline") or "").split("\0")
+        if words[0]:
+            yield words
+
+
+def _asking(root: str) -> Ask:
+    def ask(program: str, argv: list[str]) -> str:
+        path = program.removeprefix(root.rstrip("/"))
+        return HostPrograms(root)(argv, detect.VERSION_TIMEOUT_S, executable=path).out
+
+    return ask

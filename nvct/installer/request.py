@@ -1,28 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request of `nvct install`, and the engine that runs this container.
-
-Names and defaults are those of NVIDIA's installer. An ancestor of this process says which engine
-it is: containerd's shim has the socket on its command line, and CRI-O's containers have its
-monitor, conmon. That needs the host's process IDs.
-"""
+"""The request of `nvct install`. Names and defaults are those of NVIDIA's installer."""
 
 from __future__ import annotations
 
-import os
 import posixpath
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from nvct.cdi.names import check_kind
-from nvct.engine import command, detect, processes
 from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
-from nvct.engine.detect import Ask
-from nvct.engine.model import Engine, Files, without_var
 from nvct.engine.modules import check_absolute, check_name
-from nvct.errors import EngineError, NvctError, UsageError
-from nvct.host import procfs
+from nvct.errors import NvctError, UsageError
 
 ENGINES = ("containerd", "crio", "docker")
 RESTART_MODES = ("signal", "systemd", "none")
@@ -149,75 +137,3 @@ def _check_kind(kind: str) -> None:
         raise UsageError(f"--cdi-kind {kind!r}: {error.message}", hint="VENDOR/CLASS") from error
     if not slash:
         raise UsageError(f"--cdi-kind {kind!r} has no class", hint="VENDOR/CLASS")
-
-
-SHIM, MONITOR = "containerd-shim", "conmon"
-DOCKERS_NAMESPACE = "moby"
-HINT = "name it: --runtime=containerd, crio or docker"
-
-
-class Starter(NamedTuple):
-    """The engine of a container: containerd, crio or docker; and containerd's socket."""
-
-    engine: str
-    socket: str = ""
-
-
-def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of a process's container, 0 for this process; EngineError if unseen."""
-    starter = starter_of(pid or os.getpid(), proc)
-    if starter is None:
-        raise EngineError(
-            "the engine of this container is not visible: no ancestor of this process is of one",
-            hint=f"share the host's process IDs (hostPID in a pod), or {HINT}",
-        )
-    root = "/" if host_here == "/" else host_here.rstrip("/")
-    for engine in detect.engines(Files(root), ask or _asking(root), proc):
-        is_starter = engine.engine == starter.engine and (
-            not starter.socket or without_var(engine.socket) == without_var(starter.socket)
-        )
-        if engine.pid and not engine.foreign and is_starter:
-            return engine
-    at = f" on {starter.socket}" if starter.socket else ""
-    raise EngineError(f"{starter.engine}{at} runs this container, but was not found", hint=HINT)
-
-
-def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
-    """Return the engine that runs the container of a process, None if there is none."""
-    for words in _ancestors(pid, proc):
-        name, rest = os.path.basename(words[0]), words[1:]
-        if name.startswith(SHIM):
-            if processes.option(rest, "namespace") == DOCKERS_NAMESPACE:
-                return Starter("docker")
-            return Starter("containerd", processes.option(rest, "address"))
-        if name.startswith(MONITOR):
-            return Starter("crio")
-    return None
-
-
-def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
-    """Yield the command lines of a process's ancestors, the nearest one first."""
-    seen = set[int]()
-    while pid := procfs.parent(f"{proc}/{pid}"):
-        if pid in seen:  # numbers were reused meanwhile
-            return
-        seen.add(pid)
-        words = (procfs.read_text(f"{proc}/{pid}/cmdline") or "").split("\0")
-        if words[0]:
-            yield words
-
-
-def _asking(root: str) -> Ask:
-
-    def enter() -> None:
-        os.chroot(root)
-        os.chdir("/")
-
-    def ask(program: str, argv: list[str]) -> str:
-        path = program.removeprefix(root.rstrip("/"))
-        try:
-            return command.run(argv, detect.VERSION_TIMEOUT_S, enter=enter, executable=path).out
-        except OSError:  # of `enter`
-            return ""
-
-    return ask

@@ -80,7 +80,7 @@ def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:
         for path, before, after in edits
         if before != after
     )
-    return Change(engine="pair", edits=made, notes=("a note",))
+    return Change(edits=made, notes=("a note",))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.engine.model import Engine
 from nvct.host import modes
-from nvct.installer import request as installer_request
+from nvct.installer import host as installer_host
 from tests.support.commands import invoke
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
 
@@ -167,7 +167,7 @@ def test_uninstall_keeps_the_programs_of_a_running_container(
 def found(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     """Let this process's container have an engine with these fields."""
     engine = Engine(**{"engine": "containerd", "pid": 1, "version": "2.1.4", **fields})
-    monkeypatch.setattr(installer_request, "find", lambda _host: engine)
+    monkeypatch.setattr(installer_host, "find", lambda _host: engine)
 
 
 def test_the_engine_of_this_container_is_configured_in_the_files_of_its_platform(

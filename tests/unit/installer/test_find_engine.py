@@ -8,8 +8,8 @@ import pytest
 
 from nvct.engine.model import Engine
 from nvct.errors import EngineError
-from nvct.installer import request
-from nvct.installer.request import Starter
+from nvct.installer import host as installer
+from nvct.installer.host import Starter
 from tests.unit.engine.fake_host import FakeHost
 
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
@@ -47,7 +47,7 @@ def containerd(host: FakeHost, pid: int, *args: str, exe: str = "/usr/bin/contai
 
 
 def found(host: FakeHost) -> Engine:
-    return request.find(str(host.root), host.proc, SELF, host.ask)
+    return installer.find(str(host.root), host.proc, SELF, host.ask)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_an_ancestor_says_which_engine_it_is(
     host: FakeHost, lines: list[list[str]], starter: Starter | None
 ) -> None:
     parents(host, *lines)
-    assert request.starter_of(SELF, host.proc) == starter
+    assert installer.starter_of(SELF, host.proc) == starter
 
 
 def test_parents_that_go_in_a_circle_end(host: FakeHost) -> None:
     _stat(host, SELF, PARENT)
     _stat(host, PARENT, SELF)
-    assert request.starter_of(SELF, host.proc) is None
+    assert installer.starter_of(SELF, host.proc) is None
 
 
 def test_of_two_containerds_it_is_the_one_that_runs_this_container(host: FakeHost) -> None:
