@@ -123,8 +123,10 @@ def _store(option: Option, attached: str | None, remaining: list[str], parsed: P
     parsed.values.setdefault(option.long, []).append(value)
 
 
-def usage(head: str, text: str, options: Iterable[Option], sections: str = "") -> str:
-    """Return the help of a command: synopsis, description, options."""
+def usage(
+    head: str, text: str, options: Iterable[Option], commands: Iterable[tuple[str, str]] = ()
+) -> str:
+    """Return the help of a command: synopsis, description, options, its own commands."""
     lines = [f"Usage: {head}", "", *textwrap.wrap(text, WIDTH), "", "Options:"]
     for option in (*options, *USUAL):
         value = f"={option.value}" if option.value else ""
@@ -133,14 +135,9 @@ def usage(head: str, text: str, options: Iterable[Option], sections: str = "") -
         short = f"-{option.short}, " if option.short else "    "
         name = f"  {short}--{option.long}{value}"
         lines += _entry(name, option.text)
-    return "\n".join(lines) + "\n" + sections
-
-
-def section(title: str, entries: Iterable[tuple[str, str]]) -> str:
-    """Return an additional section of a help text."""
-    lines = ["", f"{title}:"]
-    for name, text in entries:
-        lines += _entry(f"  {name}", text)
+    lines += ["", "Commands:"] if commands else []
+    for name, about in commands:
+        lines += _entry(f"  {name}", about)
     return "\n".join(lines) + "\n"
 
 

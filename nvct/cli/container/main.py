@@ -288,7 +288,7 @@ def help_of(name: str) -> str:
     """Return the help of the program, or of a command."""
     if not name:
         head = f"{PROGRAM} [OPTION...] COMMAND [ARG...]"
-        return args.usage(head, TEXT, OPTIONS, args.section("Commands", COMMANDS.items()))
+        return args.usage(head, TEXT, OPTIONS, COMMANDS.items())
     module = _module(name)
     arguments = getattr(module, "ARGUMENTS", "")
     return args.usage(f"{PROGRAM} {name} [OPTION...]{arguments}", module.TEXT, module.OPTIONS)
