@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 
@@ -16,6 +15,7 @@ from nvct.cli.gostyle import GoGroup, GoStyle, is_incumbents
 from nvct.config import editing, load
 from nvct.config.editing import DEFAULT_TEXT
 from nvct.config.model import Config
+from nvct.config.toml_source import value_text
 from nvct.errors import UsageError
 from nvct.linux.files import write_atomic
 
@@ -111,8 +111,6 @@ def show(ctx: click.Context, *, origin: bool) -> None:
 
 
 def _warn(keys: Collection[str], text: str, path: str) -> None:
-    if not set(keys) & set(editing.UNREAD):
-        return
     for warning in editing.unread_warnings(load.from_toml(text.encode(), path)):
         if warning.partition(" ")[0] in keys:
             say(f"warning: {warning}")
@@ -141,10 +139,10 @@ def _origin(text: str, path: str, key: str, settings: Config) -> str:
 
 
 def _toml(name: str, value: object) -> str:
-    """Return a value as TOML; JSON's strings, booleans and lists are valid TOML."""
+    """Return a value as TOML."""
     if name in load.COMMA_LISTS and isinstance(value, tuple):
         value = ",".join(value)
-    return json.dumps(value, ensure_ascii=False)
+    return value_text(value)
 
 
 def _text(path: str) -> str | None:
