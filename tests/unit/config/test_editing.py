@@ -175,3 +175,14 @@ def test_a_policy_in_two_places_is_printed_whole() -> None:
     text = '[nvct]\npolicy.default = "deny"\n[[nvct.policy.rules]]\nthen = "allow"\n'
     printed = editing.complete(text, "x")
     assert toml.loads(printed)["nvct"]["policy"] == toml.loads(text)["nvct"]["policy"]
+
+
+def test_a_new_key_has_line_end_and_indentation_of_the_file() -> None:
+    text = '[nvidia-container-cli]\r\n  root = "/x"  # c\r\n'
+    assert _set(text, "nvidia-container-cli.path=/v") == f'{text}  path = "/v"\r\n'
+
+
+def test_a_key_within_a_text_of_several_lines_is_none() -> None:
+    text = '[nvct]\nother = """\n#layout = 1\nlayout = 2\n"""\n'
+    assert editing.line_of(text, "nvct.layout") is None
+    assert _set(text, "nvct.layout=farm") == f'{text}layout = "farm"\n'
