@@ -25,16 +25,23 @@ REASONS: dict[Kind, tuple[Reason, Severity]] = {
     "unreadable": (Reason.SpecificationUnreadable, "error"),
     "conflict": (Reason.SpecificationConflict, "error"),
     "shadowed": (Reason.SpecificationShadowed, "warning"),
+    "driver-version": (Reason.SpecificationStale, "error"),
+    "file-gone": (Reason.SpecificationStale, "error"),
+    "file-changed": (Reason.SpecificationStale, "error"),
     "node-gone": (Reason.DeviceNodesMissing, "error"),
+    "node-changed": (Reason.SpecificationStale, "error"),
     "node-missing": (Reason.SpecificationIncomplete, "error"),
     "hook-gone": (Reason.HookMissing, "error"),
     "hook-no-program": (Reason.HookMissing, "error"),
     "hook-no-env": (Reason.HookWithoutEnvironment, "error"),
+    "gpu-gone": (Reason.SpecificationStale, "error"),
+    "gpu-moved": (Reason.SpecificationStale, "error"),
     "gpu-missing": (Reason.SpecificationIncomplete, "error"),
+    "mig-gone": (Reason.SpecificationStale, "error"),
+    "mig-moved": (Reason.SpecificationStale, "error"),
     "mig-missing": (Reason.SpecificationIncomplete, "error"),
 }
-"""The kinds of difference: their reasons and severities; those of the others are STALE."""
-STALE: tuple[Reason, Severity] = (Reason.SpecificationStale, "error")
+"""The kinds of difference: their reasons and severities."""
 
 
 def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
@@ -66,7 +73,7 @@ def findings(report: Report) -> list[Finding]:
     """Return a finding for each difference of a report, in its order."""
     found = []
     for difference in report.drift:
-        reason, severity = REASONS.get(difference.kind, STALE)
+        reason, severity = REASONS[difference.kind]
         if difference.kind == VERSION and not report.loaded:
             reason = Reason.DriverNotLoaded
         found.append(Finding(reason, severity, difference.text))
