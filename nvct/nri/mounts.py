@@ -209,17 +209,19 @@ class Node:
         """
         until = time.monotonic() + JUDGED_S
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
-        for mount in mounts:
-            path = _source(mount)
-            is_known = path in known and not self._matters(self._on_host(path))
-            if path and not is_known and not self._is_own(path, pod):
-                key = path, tuple(word for word in HELD if word in mount.options)
-                sought.setdefault(key, mount.source)
-        view = self.view((path for path, _ in sought), until)
         sources = []
         try:
+            for number, mount in enumerate(mounts, 1):
+                if number % 256 == 0:
+                    check_time(until)
+                path = _source(mount)
+                is_known = path in known and not self._matters(self._on_host(path))
+                if path and not is_known and not self._is_own(path, pod):
+                    key = path, tuple(word for word in HELD if word in mount.options)
+                    sought.setdefault(key, mount.source)
+            view = self.view((path for path, _ in sought), until)
             for (path, held), shown in sought.items():
-                view.check_time()
+                check_time(until)
                 source = self.source(path, view)
                 if self.gives(source) or _has_settings(source, held):
                     return [], f"the mount of {shown}"
@@ -227,6 +229,12 @@ class Node:
         except HostError as error:
             return [], f"mounts that nvct cannot judge ({error.message})"
         return sources, ""
+
+
+def check_time(until: float) -> None:
+    """Raise HostError if it is later than a monotonic time."""
+    if time.monotonic() > until:
+        raise HostError(LATE)
 
 
 class View:
@@ -248,11 +256,6 @@ class View:
     ) -> None:
         self._folders, self._until, self._mountinfo = folders, until, mountinfo
         self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
-
-    def check_time(self) -> None:
-        """Raise HostError if it is too late."""
-        if time.monotonic() > self._until:
-            raise HostError(LATE)
 
     @cached_property
     def _mounts(self) -> dict[str, str]:
@@ -277,7 +280,7 @@ class View:
             ):
                 for number, line in enumerate(lines):
                     if number % 32 == 0:
-                        self.check_time()
+                        check_time(self._until)
                     target = unescape((*line.split(" ", 5), *[""] * 5)[4])
                     folder = f"{target.rstrip('/')}/"
                     at = bisect_left(self._sought, folder)

@@ -566,3 +566,16 @@ def test_thousands_of_mounts_cost_little(case: Case) -> None:
     with pytest.raises(RefusedError, match="pods have what the kubelet gives"):
         case.create(mounts=mounts)
     assert time.process_time() - began < 1.5
+
+
+def test_thousands_of_mounts_that_need_no_look_have_the_same_time(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy node, 80,000 mounts took longer than an engine waits."""
+    monkeypatch.setattr(judging, "JUDGED_S", -1.0)
+    secret = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~secret/x"
+    mounts = [api.Mount(source=secret, destination=f"/{n}", type="bind") for n in range(300)]
+    pod = api.PodSandbox(uid=UID)
+    node = Node("/var/lib/kubelet")
+    assert node.judge(pod, mounts[:5]) == ([], "")
+    assert "cannot judge" in node.judge(pod, mounts)[1]
