@@ -17,7 +17,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from io import StringIO
 from math import inf
 from typing import NamedTuple
 
@@ -104,17 +103,12 @@ class Node:
         kubelet: its folder.
         further: places besides the known ones: of the socket for plugins, of the record.
         roots: folders that have the host's files, as `/` has.
-        mountinfo: replaces what the plugin sees.
     """
 
     def __init__(
-        self,
-        kubelet: str,
-        further: Iterable[str] = (),
-        roots: Iterable[str] = (),
-        mountinfo: str | None = None,
+        self, kubelet: str, further: Iterable[str] = (), roots: Iterable[str] = ()
     ) -> None:
-        self._aliases, self._mountinfo = [(VAR_RUN, RUN)], mountinfo
+        self._aliases = [(VAR_RUN, RUN)]
         self._kubelet = kubelet = self._named(clean(kubelet))
         self._pods = f"{kubelet}/pods/"
         self._roots = [self._named(clean(root)) for root in (*roots, DRIVER_ROOT) if root != "/"]
@@ -131,7 +125,7 @@ class Node:
 
     def view(self, paths: Iterable[str], until: float = inf) -> View:
         """Return what the plugin sees of paths."""
-        return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
+        return View([*self._real.values()], map(self._seen, paths), until)
 
     def _seen(self, path: str) -> str:
         path = self._named(path)
@@ -244,17 +238,10 @@ class View:
         folders: of the host, which the plugin has under their own names, if it has them.
         paths: further ones that are asked for.
         until: the monotonic time after which it is too late.
-        mountinfo: replaces what is read.
     """
 
-    def __init__(
-        self,
-        folders: Collection[str],
-        paths: Iterable[str],
-        until: float,
-        mountinfo: str | None = None,
-    ) -> None:
-        self._folders, self._until, self._mountinfo = folders, until, mountinfo
+    def __init__(self, folders: Collection[str], paths: Iterable[str], until: float) -> None:
+        self._folders, self._until = folders, until
         self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
 
     @cached_property
@@ -263,7 +250,7 @@ class View:
 
         A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
         """
-        if self._mountinfo is not None or self._until == inf:
+        if self._until == inf:
             return self._read()
         reading = Reading(self._read, self._until - time.monotonic())
         return reading.result(HostError(LATE))
@@ -271,13 +258,9 @@ class View:
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
         try:
-            with (
-                StringIO(self._mountinfo)
-                if self._mountinfo is not None
-                else open(
-                    MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
-                ) as lines
-            ):
+            with open(
+                MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
+            ) as lines:
                 for number, line in enumerate(lines):
                     if number % 32 == 0:
                         check_time(self._until)
