@@ -80,7 +80,6 @@ OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERN
 """File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
 REMOVED = "-"
 """Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
-HELD = ("ro", "rw", "rro", "rrw")
 
 
 class Place(NamedTuple):
@@ -211,7 +210,7 @@ class Node:
                 path = _source(mount)
                 is_known = path in known and not self._matters(self._on_host(path))
                 if path and not is_known and not self._is_own(path, pod):
-                    key = path, tuple(word for word in HELD if word in mount.options)
+                    key = path, tuple(word for word in host_view.ACCESS if word in mount.options)
                     sought.setdefault(key, mount.source)
             view = self.view((path for path, _ in sought), until)
             for (path, held), shown in sought.items():
@@ -258,9 +257,7 @@ class View:
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
         try:
-            with open(
-                MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
-            ) as lines:
+            with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
                 for number, line in enumerate(lines):
                     if number % 32 == 0:
                         check_time(self._until)

@@ -106,7 +106,10 @@ def test_a_program_without_protobuf_says_what_to_install(
 
 @pytest.mark.parametrize(
     ("error", "hint"),
-    [(PermissionError(13, "Permission denied"), "as root"), (FileNotFoundError(2, "x"), "is NRI on")],
+    [
+        (PermissionError(13, "Permission denied"), "as root"),
+        (FileNotFoundError(2, "x"), "is NRI on"),
+    ],
 )
 def test_a_socket_that_cannot_be_opened_is_told_with_its_mend(
     error: OSError, hint: str, monkeypatch: pytest.MonkeyPatch
