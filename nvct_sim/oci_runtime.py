@@ -28,7 +28,7 @@ NODE_PATHS = (
 )  # fmt: skip
 PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
+CODE = "import sys; sys.path[:0] = [{folder!r}]; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
@@ -36,12 +36,11 @@ KEPT_FLAGS = c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
 """The same values in statvfs(3) and mount(2); a user namespace must not clear these flags."""
 
 
-def python_command(call: str, *arguments: str, also: str = "") -> list[str]:
+def python_command(call: str, *arguments: str) -> list[str]:
     """Return the command that calls a function of nvct_sim, such as `oci_runtime.main()`."""
     (package,) = nvct.__path__
     module = call.partition(".")[0]
-    folders = [os.path.dirname(package), *([also] if also else [])]
-    code = CODE.format(folders=folders, module=module, call=call)
+    code = CODE.format(folder=os.path.dirname(package), module=module, call=call)
     return [sys.executable, "-I", "-S", "-B", "-c", code, *arguments]
 
 

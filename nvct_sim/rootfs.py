@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, ElfError, HostError, LdCacheError, NvctError
-from nvct.kernel.calls import KERNEL
 from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
+from nvct.linux.kernel import KERNEL
 from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
 from nvct_sim.package import MERGED

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls of the cold side by C's declarations (cffi); folders shared with others."""
+"""What the cold side has of the kernel: inotify, its messages, rights; folders shared with others."""

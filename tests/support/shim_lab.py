@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from nvct.container.plan.store import Store
-from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import bundle
 from nvct_sim.bundle import config as make_config

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tests for Kernel, RecordingKernel and DeclaredKernel."""
+"""The same tests for Kernel and RecordingKernel."""
 
 import errno
 import os
@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from nvct.kernel.calls import DeclaredKernel
 from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.recording_kernel import CALLS, RecordingKernel
 
 
-@pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])
+@pytest.fixture(params=[Kernel, RecordingKernel])
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     new_kernel: Kernel = request.param()
     return new_kernel
@@ -92,7 +91,6 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
         (kernel.open_tree, -100, missing, 0),
         (kernel.mount, "none", missing, "tmpfs"),
         (kernel.umount2, missing),
-        (kernel.pivot_root, missing, "/"),
         (kernel.unlink, missing),
         (partial(kernel.mount_setattr, attr_set=c.MOUNT_ATTR_RDONLY), -100, missing, 0),
     ]
@@ -145,16 +143,6 @@ def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path:
 
 
 @in_a_mount_namespace
-def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
-    kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
-    (tmp_path / "proof").touch()
-    os.chdir(tmp_path)
-    kernel.pivot_root(".", ".")
-    kernel.umount2(".", c.MNT_DETACH)
-    assert os.listdir("/") == ["proof"]
-
-
-@in_a_mount_namespace
 def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
     before = os.open("/proc/self/ns/mnt", os.O_RDONLY)
     kernel.unshare(c.CLONE_NEWNS)
@@ -203,12 +191,6 @@ def test_the_recording_kernel_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
-
-
-def test_the_cold_kernel_makes_each_call_that_posix_lacks_by_a_declaration() -> None:
-    raw = {name for name in CALLS if "_call" in getattr(Kernel, name).__code__.co_names}
-    assert len(raw) > 8
-    assert raw <= vars(DeclaredKernel).keys()
 
 
 def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:
