@@ -156,7 +156,7 @@ def _choose(
     want = request.free
     if want is None:
         return
-    origin = Origin(bundle, None)
+    origin = Origin(bundle)
     case = Case(request, request.source, bundle.annotations, config, origin, privileged=False)
     if case.kubernetes:
         raise RequestError(

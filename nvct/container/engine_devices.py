@@ -12,7 +12,6 @@ from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, is_gpu
 from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, Request
-from nvct.container.request.origin import RuleResult
 from nvct.container.request.policy import admits
 from nvct.container.request.resolve import CAP_SYS_ADMIN, given_by, parse_env
 from nvct.errors import NvctError
@@ -91,10 +90,9 @@ def check(
     try:
         is_allowed = admits(case, notes)
     finally:
-        origin.results = before + [
-            RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
-            for r in origin.results
-        ]
+        for result in origin.results:
+            result.rule += f" ({BY_ENGINE})"
+        origin.results = before + origin.results
     return None if is_allowed else Removal(access, case.given_nodes | requested)
 
 

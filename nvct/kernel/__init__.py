@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cold side has of the kernel: inotify, its messages, rights; folders shared with others."""
+"""The kernel for the cold side: inotify, messages, rights; folders that others may change."""

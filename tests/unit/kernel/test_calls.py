@@ -58,9 +58,7 @@ NUMBERS = {
 def test_numbers_and_sizes_are_those_of_the_systems_headers(tmp_path: Path) -> None:
     lines = [f'printf("%lld\\n", (long long)({name}));' for name in NUMBERS]
     includes = ["#define _GNU_SOURCE", *(f"#include <{name}.h>" for name in HEADERS)]
-    source = "\n".join(
-        [*includes, "int main(void) {", *lines, "return 0; }"]
-    )
+    source = "\n".join([*includes, "int main(void) {", *lines, "return 0; }"])
     program = tmp_path / "numbers"
     command = [native.find_compiler(), "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=source, text=True, check=True)
