@@ -26,7 +26,7 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import device_filter, rules
 from nvct.container.prestart.container import Container, is_rootless
 from nvct.container.prestart.container import Process as Opened
-from nvct.container.prestart.deliver import Delivery
+from nvct.container.prestart.deliver import deliver
 from nvct.container.request import visible_devices
 from nvct.container.request.free import want_of
 from nvct.container.request.model import Request
@@ -149,7 +149,7 @@ def run(
                 allow(decision.edits, container, dict(env), warn, standalone=standalone)
             delivery_settings = settings.replaced(cli_no_cgroups=True)
             edits = adapted(decision.edits, options)
-            Delivery(container, bundle, delivery_settings, dict(env), warn).run(edits)
+            deliver(container, bundle, delivery_settings, dict(env), edits, warn=warn)
         finally:
             container.close()
 

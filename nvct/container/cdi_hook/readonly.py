@@ -24,7 +24,6 @@ KEPT = (
     (ST_NOEXEC, c.MS_NOEXEC),
     (ST_NOSYMFOLLOW, c.MS_NOSYMFOLLOW),
 )
-MOUNTINFO_LIMIT = 16 << 20
 
 
 def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
@@ -56,20 +55,11 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
 
 def _is_closed_by_runtime(root: Root, proc_root: str, kernel: Kernel) -> bool:
     """Report whether the root is a read-only mount on a writable one."""
-    from nvct.linux.files import read_bytes
-    from nvct.linux.mountinfo import Mount
+    from nvct.linux import mountinfo
 
-    text = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT).decode(
-        "utf-8", "surrogateescape"
-    )
-    by_id = {line.partition(" ")[0]: line for line in text.split("\n") if line}
-
-    def mount(number: str) -> Mount | None:
-        line = by_id.get(number)
-        return None if line is None else Mount(line)
-
-    top = mount(kernel.mount_id(root.fd).decode().strip())
+    text = mountinfo.read(proc_root)
+    top = mountinfo.with_id(text, kernel.mount_id(root.fd).decode().strip())
     if top is None or top.target != posix.readlink(f"{proc_root}/self/fd/{root.fd}"):
         return False  # the root is not a mount
-    below = mount(str(top.parent_id))
+    below = mountinfo.with_id(text, str(top.parent_id))
     return below is not None and "ro" not in below.options

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.errors import BundleError, DocumentError, HostError, UnsafePathError
+from nvct.errors import BundleError, DocumentError, HostError
 from nvct.linux import constants as c
 from nvct.linux.files import read_all
 from nvct.linux.kernel import Kernel
@@ -181,14 +181,7 @@ class Container:
                 hint="a prestart hook needs CAP_SYS_ADMIN",
             ) from error
         # As the host's root user: other users may lack access to the parent folders.
-        root = Root.open(self.rootfs)
-        root.label = "the container"
-        status, host_status = posix.fstat(root.fd), posix.stat("/")
-        if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
-            root.close()
-            raise UnsafePathError(
-                "the container's root is the host's", hint="a hook would change the host"
-            )
+        root = Root.of_container(self.rootfs)
         if self.userns:
             self._become_its_root(kernel)
         return root
