@@ -21,13 +21,13 @@ from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
 from nvct.oci import argv, bundle, jsontext
+from nvct.paths import DEFAULT_PATH_DIRS
 
 NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
 PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
-DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 CODE = "import sys; sys.path[:0] = [{folder!r}]; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""
 HOOKS = ("hooks", "createContainer")
@@ -48,7 +48,7 @@ def main() -> NoReturn:
     """Run as `runc` or `crun`: the first argument is the name, the others are the runtime's."""
     name, arguments = sys.argv[1], sys.argv[2:]
     try:
-        program = find_runtime(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
+        program = find_runtime(name, (*os.environ.get("PATH", "").split(":"), *DEFAULT_PATH_DIRS))
         invocation = argv.parse(arguments)
         if invocation.creates:
             add_hook(bundle.config_path(invocation.bundle, invocation.config), KERNEL)

@@ -16,14 +16,9 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
 
-# statvfs(3); a bind remount removes flags that it does not repeat.
-ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 2, 4, 8, 0x2000
-KEPT = (
-    (ST_NOSUID, c.MS_NOSUID),
-    (ST_NODEV, c.MS_NODEV),
-    (ST_NOEXEC, c.MS_NOEXEC),
-    (ST_NOSYMFOLLOW, c.MS_NOSYMFOLLOW),
-)
+# A bind remount removes flags that it does not repeat; these have statvfs(3)'s values, too.
+KEPT = c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
+ST_NOSYMFOLLOW = 0x2000
 
 
 def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
@@ -35,11 +30,10 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
     """
     if not _is_closed_by_runtime(root, proc_root, kernel):
         return root
-    flags = c.MS_REMOUNT | c.MS_BIND
     current = posix.fstatvfs(root.fd).f_flag
-    for status_flag, flag in KEPT:
-        if current & status_flag:
-            flags |= flag
+    flags = c.MS_REMOUNT | c.MS_BIND | current & KEPT
+    if current & ST_NOSYMFOLLOW:
+        flags |= c.MS_NOSYMFOLLOW
     try:
         kernel.fchdir(root.fd)
         kernel.unshare(c.CLONE_NEWNS)  # the working directory is then in the copied mount

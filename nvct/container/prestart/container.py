@@ -21,7 +21,6 @@ from nvct.oci.bundle import Bundle
 PROC = "/proc"
 LIMIT = 64 << 20
 ENDED = "has the container's process ended?"
-ALL_IDS = ("0", "0", "4294967295")
 HOST = "1"  # The process with the mounts of the host, or of the container that the engine runs in
 
 
@@ -209,13 +208,12 @@ def rootfs_of(bundle: Bundle, folder: str) -> str:
 
 def is_rootless(proc: str = "/proc") -> bool:
     """Report whether this user namespace lacks users of the host and so can change no cgroup."""
-    from nvct.linux.files import read_bytes
+    from nvct.linux.files import has_every_id
 
     try:
-        data = read_bytes(f"{proc}/self/uid_map", 1 << 16)
+        return not has_every_id(proc=proc)
     except FileNotFoundError:  # a kernel without user namespaces
         return False
-    return tuple(data.decode("ascii", "replace").split()[:3]) != ALL_IDS
 
 
 def _namespace(process: Process, kind: str) -> int:
