@@ -20,6 +20,7 @@ import nvct
 from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
+from nvct.linux.root import Root
 from nvct.oci import argv, bundle, jsontext
 from nvct.paths import DEFAULT_PATH_DIRS
 
@@ -101,25 +102,19 @@ def run_hook() -> None:
     """Run as the hook: bind the NODE_PATHS into the container's root, the first argument."""
     try:
         bind_paths(sys.argv[1], KERNEL)
-    except OSError as error:
+    except (OSError, NvctError) as error:
         sys.stderr.write(f"nvct-sim: cannot show the simulated driver in a container: {error}\n")
         sys.exit(1)
 
 
 def bind_paths(root: str, kernel: Kernel) -> None:
     """Bind the NODE_PATHS below a container's root, read-only; skip paths that are missing."""
-    base = kernel.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    base = Root.open(root)
     for path in NODE_PATHS:
-        try:
-            target = _open(base, path, kernel)
-        except OSError:  # no /proc, or no /sys, or no PCI in it
+        target = base.path_fd(path)
+        if target is None:  # no /proc, or no /sys, or no PCI in it
             continue
         kernel.mount(path, f"/proc/self/fd/{target}", None, c.MS_BIND | c.MS_REC)
-        mounted = _open(base, path, kernel)
+        mounted = base.path_fd(path) or target
         flags = os.fstatvfs(mounted).f_flag & KEPT_FLAGS | c.MS_RDONLY
         kernel.mount(None, f"/proc/self/fd/{mounted}", None, c.MS_BIND | c.MS_REMOUNT | flags)
-
-
-def _open(base: int, path: str, kernel: Kernel) -> int:
-    resolve = c.RESOLVE_IN_ROOT | c.RESOLVE_NO_SYMLINKS
-    return kernel.openat2(base, path, os.O_PATH | os.O_CLOEXEC, 0, resolve)

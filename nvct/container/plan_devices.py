@@ -9,7 +9,6 @@ from __future__ import annotations
 from nvct.container.edits import collect, name_in, plan_of, plans_of, stored_or_fresh
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, Request
-from nvct.container.request.origin import Origin
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -19,15 +18,9 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Device, Nodes, Number, Selection
-    from nvct.oci.bundle import Bundle
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
 """Files of procfs that map the device numbers of extras to names."""
-
-
-def origin_of(bundle: Bundle, config: Config, host: Host) -> Origin:
-    """Return the origin of a container, for the rules of the policy."""
-    return Origin(bundle, PlanDevices(config, host))
 
 
 class PlanDevices:

@@ -137,11 +137,6 @@ class Kernel:
         """Make a device node, FIFO or socket; `device` is posix.makedev(major, minor)."""
         posix.mknod(path, mode, device, dir_fd=dir_fd)
 
-    def openat2(self, dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-        """Open with restricted path resolution (RESOLVE_*). Linux 5.6."""
-        how = _pack("QQQ", flags | posix.O_CLOEXEC, mode, resolve)
-        return call("openat2", dir_fd, path, how, len(how), about=path)
-
     # Mounts and namespaces.
 
     def mount(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Backend: TypeAlias = Callable[..., int]
 
 # Linux, asm/unistd_64.h and asm-generic/unistd.h: calls since 5.0 have one number everywhere.
-_NEWER = {"open_tree": 428, "move_mount": 429, "openat2": 437, "mount_setattr": 442}
+_NEWER = {"open_tree": 428, "move_mount": 429, "mount_setattr": 442}
 _BY_MACHINE = {
     "x86_64": {
         "mount": 165, "umount2": 166, "setns": 308, "unshare": 272, "bpf": 321, "prctl": 157,

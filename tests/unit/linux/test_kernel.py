@@ -66,28 +66,10 @@ def test_an_o_path_descriptor_is_reopened_after_an_unlink(kernel: Kernel, tmp_pa
     os.close(fd)
 
 
-def test_openat2_stays_in_the_root_and_can_refuse_links(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "in").write_bytes(b"inside")
-    (tmp_path / "link").symlink_to("/../in")
-    root = os.open(tmp_path, os.O_PATH)
-    fd = kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_IN_ROOT)
-    assert os.read(fd, 99) == b"inside"
-    assert not os.get_inheritable(fd)
-    os.close(fd)
-    with pytest.raises(OSError, match="link") as caught:
-        kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_NO_SYMLINKS)
-    assert caught.value.errno == errno.ELOOP
-    fd_of_new = kernel.openat2(root, "new", os.O_CREAT | os.O_WRONLY, 0o604, c.RESOLVE_BENEATH)
-    assert stat.S_IMODE(os.fstat(fd_of_new).st_mode) == 0o604
-    os.close(fd_of_new)
-    os.close(root)
-
-
 def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     calls: list[tuple[Any, ...]] = [
         (kernel.open, missing, os.O_RDONLY),
-        (kernel.openat2, -100, missing, os.O_RDONLY),
         (kernel.open_tree, -100, missing, 0),
         (kernel.mount, "none", missing, "tmpfs"),
         (kernel.umount2, missing),
@@ -105,7 +87,7 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
 
 def test_a_path_is_never_cut_at_a_nul(kernel: Kernel) -> None:
     with pytest.raises(ValueError, match="null byte"):
-        kernel.openat2(-100, "/etc\0/x", os.O_RDONLY)
+        kernel.open_tree(-100, "/etc\0/x", 0)
     with pytest.raises(ValueError, match="null byte"):
         kernel.mount("none", "/tmp\0", "tmpfs")
 
@@ -114,7 +96,7 @@ def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path
     name = os.fsencode(tmp_path) + b"/\xff"
     with open(name, "wb"):
         pass
-    os.close(kernel.openat2(-100, os.fsdecode(name), os.O_RDONLY))
+    os.close(kernel.open_tree(-100, os.fsdecode(name), 0))
 
 
 def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: Path) -> None:
