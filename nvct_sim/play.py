@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nvct.config import toml
 from nvct.errors import DocumentError, NvctError, UsageError
 from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
@@ -169,8 +170,6 @@ def _seconds(value: object, key: str) -> float:
 
 
 def _toml(text: str, path: Path) -> object:
-    from nvct.config import toml
-
     try:
         return toml.loads(text)
     except (ValueError, RecursionError) as error:
