@@ -34,7 +34,8 @@ OWN_TYPES = (
     *CGROUP_TYPES, "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "overlay",
 )  # fmt: skip
 """Kinds of mounts that a runtime makes for a container and that, for most, show nothing else."""
-ACCESS = ("ro", "rw", "rro", "rrw")
+LATER = ("slave", "rslave", "shared", "rshared")
+"""Options of a mount into which the host's later ones come, too."""
 BIND_TYPES = ("bind", "none", "", None)
 SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
@@ -199,6 +200,8 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
             return f"the mount of the relative path {mount.get('source')} at {target}"
         if "remount" in options:
             return f"the remount of {target}"
+        if any(option in LATER for option in options):
+            return f"the mount of {mount.get('source')} at {target}, into which others come later"
         if kind not in OWN_TYPES and not is_bind(mount):
             return f"the mount of {kind} at {target}"
         if kind == "sysfs" and is_writable:
