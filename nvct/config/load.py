@@ -12,8 +12,14 @@ from collections.abc import Iterator, Mapping
 
 from nvct.config import rules, toml
 from nvct.config.model import (
-    DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, SIZE_LIMIT, Config, check, path_from,
-)  # fmt: skip
+    DRIVER_CAPABILITIES,
+    FIELDS,
+    LOG_LEVELS,
+    SIZE_LIMIT,
+    Config,
+    check,
+    path_from,
+)
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
 
