@@ -34,10 +34,10 @@ OWN_TYPES = (
     *CGROUP_TYPES, "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "overlay",
 )  # fmt: skip
 """Kinds of mounts that a runtime makes for a container and that, for most, show nothing else."""
+ACCESS = ("ro", "rw", "rro", "rrw")
 LATER = ("slave", "rslave", "shared", "rshared")
 """Options of a mount into which the host's later ones come, too."""
-PLUGINS = "/run/docker/plugins/"
-"""Each plugin of Docker shares its folder here with the host; nobody mounts into it."""
+PLUGINS = "/run/docker/plugins/"  # Docker's plugins share folders with it; nobody mounts there
 BIND_TYPES = ("bind", "none", "", None)
 SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
