@@ -97,7 +97,9 @@ def pytest_collection(session: pytest.Session) -> None:
     """Compile a worker's share of the tests before it collects all: in a fresh checkout each compiled every one."""
     worker = getattr(session.config, "workerinput", None)
     if worker and not session.config.option.file_or_dir:
-        tests = sorted(path.relative_to(session.config.rootpath) for path in GOLDEN.parent.rglob("test_*.py"))
+        tests = sorted(
+            path.relative_to(session.config.rootpath) for path in GOLDEN.parent.rglob("test_*.py")
+        )
         for path in tests[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
             with contextlib.suppress(Exception, pytest.skip.Exception):  # collection reports them
                 importlib.import_module(".".join(path.with_suffix("").parts))

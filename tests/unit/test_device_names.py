@@ -55,7 +55,8 @@ class Machine:
             RUN_DIR_ENV: str(work / "run"),
             "NVCT_SIM_DEV": str(self.node.dev),
         }
-        refresh.own_plan(str(config), self.env[RUN_DIR_ENV])  # else each `explain` makes one, in a process
+        # Without it each `explain` makes one, in a process.
+        refresh.own_plan(str(config), self.env[RUN_DIR_ENV])
         settings = load(str(config))
         self.roots = live_host.roots_of(settings)
         gpus = live_host.discover(settings, live_host.own_options(settings)).gpus

@@ -93,7 +93,7 @@ for folder in ("cli", "compile", "doctor", "engine", "installer", "mig"):
 """
 
 
-def test_modules_of_commands_are_imported_without_the_simulation_and_the_extra_of_the_agent() -> None:
+def test_commands_are_imported_without_the_simulation_and_the_extra_of_the_agent() -> None:
     """Packages have none of it, and each page of help and most commands do without."""
     completed = captured([sys.executable, "-c", IMPORT_ALL], timeout=60, cwd=CHECKOUT)
 
