@@ -16,8 +16,10 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
-from nvct.container import engine_devices, plan_devices
+from nvct.container import engine_devices
+from nvct.container.plan_devices import PlanDevices
 from nvct.container.request.conditions import matches
+from nvct.container.request.origin import Origin
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import container, requests
 from nvct.nri import nri_pb2 as api
@@ -142,9 +144,11 @@ class Plugin:
     def synchronize(self, payload: bytes) -> bytes:
         """Answer Synchronize, which may come in pieces: containers that run are left alone."""
         request = api.SynchronizeRequest.FromString(payload)
-        self._pods |= {pod.id: pod for pod in request.pods}
+        self._pods |= {p.id: container.short_pod(p) for p in request.pods}
         self._running += [
-            each for each in request.containers if each.linux.devices and each.state != ENDED
+            container.short(each)
+            for each in request.containers
+            if each.linux.devices and each.state != ENDED
         ]
         if not request.more:
             pods, running = self._pods, self._running
@@ -310,7 +314,7 @@ class Plugin:
             NvctError: they are not known.
         """
         notes: list[str] = []
-        origin = plan_devices.origin_of(bundle, policy, host)
+        origin = Origin(bundle, PlanDevices(policy, host))
         try:
             removal = engine_devices.check(
                 bundle, policy, host, origin, None, devices=[], notes=notes, trouble=trouble

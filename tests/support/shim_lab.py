@@ -24,9 +24,9 @@ from nvct.container import settings
 from nvct.container.plan import fingerprints
 from nvct.container.plan.store import Store
 from nvct.errors import NvctError
-from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import bundle
 from nvct_sim.bundle import config as make_config
