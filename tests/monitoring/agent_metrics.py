@@ -45,7 +45,10 @@ def _dra_driver(folder: Path) -> DraDriver:
         nvml=SimpleNamespace(chooses_library=False), roots=Roots(), stat_node=None, host=None
     )
     no_cluster: Any = None
-    return DraDriver(of_driver, machine, no_cluster, _health(), Log(target=io.StringIO()))
+    log = Log(target=io.StringIO())
+    return DraDriver(
+        of_driver, machine, lambda: no_cluster, _health(), log, load=lambda: of_driver
+    )
 
 
 def _device_plugin() -> Iterator[Family]:

@@ -108,7 +108,7 @@ class PodDevices:
         others = {key: name for key, name in others.items() if key not in self._claimed}
         if others:
             await self._slices.refresh()
-        known = self._slices.uuids
+        known = self._slices.known
         self._claimed |= {key: known[name] for key, name in others.items() if name in known}
 
     def labels(self, samples: NvmlSamples) -> Pods:

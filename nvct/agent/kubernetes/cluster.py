@@ -173,12 +173,10 @@ class Cluster:
         The watch ends after the limit, or if the server is silent for that time; the
         caller calls this again to continue.
         """
-        stream = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
-        try:
-            async for what, found in stream:
+        watch = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
+        async with contextlib.aclosing(watch) as changes:
+            async for what, found in changes:
                 yield None if what == "DELETED" else found
-        finally:
-            await stream.aclose()
 
     async def watch(
         self, kind: Kind, fields: Mapping[str, str], since: str = "", limit_s: float = WATCH_S
