@@ -45,7 +45,7 @@ from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.kubernetes import node_news
 from nvct.agent.machine.driver_root import with_driver_roots
-from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.nvml.release import Release
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.web import http
@@ -337,6 +337,8 @@ async def _serve(agent: Agent, instance: Instance) -> None:
     try:
         await agent.serve(instance, stopped)
         notify(agent.env, STOPPING)
+    except SupervisorEndedError as error:
+        raise NvmlError(str(error)) from error
     finally:
         agent.client.disconnect()
     if agent.is_ending:

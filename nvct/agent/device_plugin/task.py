@@ -40,7 +40,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.store import Store
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import ReleasedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 from nvct.host import procfs
@@ -215,8 +215,6 @@ class DevicePlugin(Task):
         try:
             async with self._looking:
                 inventory = await self._offer()
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             if is_first and not _may_come(error, self._settings):
                 raise

@@ -37,7 +37,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import procfs
@@ -243,8 +243,6 @@ class DraDriver(Task):
         """Look at the machine; return whether its driver answers."""
         try:
             await self._update()
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             if isinstance(error, ReleasedError):
                 return False

@@ -27,7 +27,7 @@ from nvct.agent.exporter.usage import Usage
 from nvct.agent.host_side import Host
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.machine.place import Place
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
@@ -228,8 +228,6 @@ class Exporter(Task):
             if self._client.chooses_library and (self._has_failed or not self._client.library):
                 self._client.library = self._library(self._settings)
             samples = await self._client.samples()
-        except SupervisorEndedError:
-            raise
         except (NvmlError, HostError) as error:
             self._has_failed = True  # the driver may be another one the next time
             if isinstance(error, ReleasedError):

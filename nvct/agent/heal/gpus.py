@@ -15,7 +15,7 @@ from nvct.agent.core.instance import FOLDER
 from nvct.agent.heal.machine import OLDEST_ALONE, reset_together
 from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.errors import NvctError
 from nvct.host.nvml import messages
 from nvct.mig.holders import Holder
@@ -62,7 +62,7 @@ class Gpus:
 
         try:
             return await asyncio.to_thread(look)
-        except (SupervisorEndedError, ReleasedError):
+        except ReleasedError:
             raise
         except NvctError as error:
             if error.message.startswith(messages.WORKER_AWAY):

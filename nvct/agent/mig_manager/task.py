@@ -33,7 +33,6 @@ from nvct.agent.mig_manager.node_labels import State
 from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.users import HostServices, Renewals
 from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
-from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
 T = TypeVar("T")
@@ -162,8 +161,6 @@ class MigManager(Task):
         self._session.begin(DEADLINE_S)
         try:
             await self._renewals.run(self._run)
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             self.problem.tell(error)
 
@@ -190,7 +187,7 @@ class MigManager(Task):
             try:
                 await self._reach(node)
                 self._shown, self._failures = ("success", ""), 0
-            except (ClusterError, SupervisorEndedError):
+            except ClusterError:
                 raise
             except NvctError as error:
                 self._fail(error)

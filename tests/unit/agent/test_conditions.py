@@ -69,7 +69,7 @@ def test_what_was_set_is_what_is_found_and_a_reset_sets_it_back(node: tree.Node)
 
     assert before.uuid == after.uuid == uuid
     assert before.values.keys() <= set(CONDITION_VALUES)
-    found = board.look(before, {}).look
+    found = board.look(before, {})
     assert [fault.action for fault in found.faults] == ["reset", "replace", "watch", "watch"]
     assert (found.asks, found.was_reset) == (True, False)
     found = board.look(after, before.values)
