@@ -176,21 +176,15 @@ class NodeFeature(Output):
             return []
         try:
             pod = await self._cluster.find(POD, self._pod, self._namespace)
+            why_not = f"{self._pod} is of no DaemonSet" if pod else f"there is no pod {self._pod}"
         except ClusterError as error:
-            self._warn(f"the NodeFeature object has no owner: {error.message}")
-            return []
-        if pod is None:
-            self._warn(f"the NodeFeature object has no owner: there is no pod {self._pod}")
-            return []
-        sets = [
-            owner
-            for owner in pod["metadata"].get("ownerReferences", ())
-            if owner.get("kind") == "DaemonSet"
-        ]
+            pod, why_not = None, error.message
+        metadata = pod["metadata"] if pod else {}
+        sets = [o for o in metadata.get("ownerReferences", ()) if o.get("kind") == "DaemonSet"]
         if not sets:  # with a pod, which comes and goes, the Node would lose its labels
-            self._warn(f"the NodeFeature object has no owner: {self._pod} is of no DaemonSet")
+            self._warn(f"the NodeFeature object has no owner: {why_not}")
             return []
-        own = {"name": self._pod, "uid": pod["metadata"]["uid"]}
+        own = {"name": self._pod, "uid": metadata["uid"]}
         return [*sets[:1], {"apiVersion": "v1", "kind": "Pod", **own}]
 
 
