@@ -97,9 +97,7 @@ class DraDriver(Task):
             instances=Instances(discovery.nvml, self._look_at_mig, log),
             mps=self._daemons, classic=self._classic, mode=mode,
         )  # fmt: skip
-        self._endpoint = Endpoint(
-            self, settings.registry, settings.plugins, settings.pod_uid, discovery.host
-        )
+        self._endpoint = Endpoint(self, settings, discovery.host)
         self._load = load
         self._mode = mode
         if mode is not None:

@@ -140,7 +140,7 @@ class PodDevices:
         if not self._kubelet.is_there():
             return (), f"{self._socket} does not exist"
         try:
-            return await self._kubelet.holdings(with_claims=True), ""
+            return await self._kubelet.holdings(), ""
         except HostError as error:
             return (), error.message
 
