@@ -8,6 +8,7 @@ after an equals sign. Unlike there, a word that belongs to no flag is refused: a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -92,6 +93,18 @@ def _shown(default: object, shown: str | None) -> str:
         return ""
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     return text.lower() if default is True else text
+
+
+class OfNode:
+    """Settings with the option `node_name`."""
+
+    __slots__ = ()
+    node_name: str
+
+    @property
+    def node(self) -> str:
+        """Return the name of the Node."""
+        return self.node_name or os.uname().nodename
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

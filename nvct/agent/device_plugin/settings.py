@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Replicas
-from nvct.agent.core.settings import Program, option
+from nvct.agent.core.settings import OfNode, Program, option
 from nvct.errors import UsageError
 
 AUTO = "auto"
@@ -30,7 +30,7 @@ PREFLIGHT_ENV = "HEALTH_PREFLIGHT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings; `mps` shares replicas by MPS, else they are shared by time."""
 
     mig_strategy: str = option(

@@ -130,9 +130,6 @@ class DevicePlugin(Task):
         """Return the registrations by resource name."""
         return self._served.current
 
-    def _current(self) -> Iterable[Registration]:
-        return self.registrations.values()
-
     @property
     def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
         """Return whether the kubelet has its first list, or will not have it soon."""
@@ -186,7 +183,9 @@ class DevicePlugin(Task):
             ),
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
-            served.watch_kubelet(self._settings.kubelet_socket, self._current, self._log),
+            served.watch_kubelet(
+                self._settings.kubelet_socket, lambda: self.registrations, self._log
+            ),
         ]
         if self._taint is not None:
             works.append(self._taint.run(self._listed))

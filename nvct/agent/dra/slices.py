@@ -70,7 +70,7 @@ class Changes(NamedTuple):
 
 def contents(offer: Offer, version: str) -> tuple[Object, ...]:
     """Return the part of each slice that tells its devices or counters."""
-    sets = [_counter_set(name, offer.counters[name]) for name in sorted(offer.counters)]
+    sets = [{"name": n, "counters": _numbers(c)} for n, c in sorted(offer.counters.items())]
     whole = [_device(device, version) for device in offer.devices if not device.counters]
     sharing = [_device(device, version) for device in offer.devices if device.counters]
     return tuple(
@@ -168,10 +168,6 @@ def _without_times(spec: Object) -> Object:
 
 def _parts(entries: list[Object], size: int) -> Iterator[list[Object]]:
     return (entries[start : start + size] for start in range(0, len(entries), size))
-
-
-def _counter_set(name: str, counters: Mapping[str, int]) -> Object:
-    return {"name": name, "counters": _numbers(counters)}
 
 
 def _numbers(numbers: Mapping[str, int]) -> Object:

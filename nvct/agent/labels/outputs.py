@@ -214,7 +214,7 @@ def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log)
         except ClusterError as error:
             to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
             raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error
-        node = settings.node_name or os.uname().nodename
+        node = settings.node
         if settings.label_node:
             return OwnNode(cluster, node)
         return NodeFeature(cluster, node, settings.namespace, settings.pod_name, log.warning)

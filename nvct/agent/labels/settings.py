@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Sharing
-from nvct.agent.core.settings import Program, duration_s, option
+from nvct.agent.core.settings import OfNode, Program, duration_s, option
 
 MIG_STRATEGIES = ("none", "single", "mixed")
 DISCOVERY = ("auto", "nvml", "tegra", "vfio")
@@ -28,7 +28,7 @@ IN_AGENT = "10m"  # The agent's interval: on 5,000 nodes a request each minute w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings.
 
     Attributes:

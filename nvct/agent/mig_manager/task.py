@@ -9,8 +9,9 @@ back in any case, also after this process was killed, when it runs again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -159,8 +160,14 @@ class MigManager(Task):
     async def _renew(self) -> None:
         """Make MIG devices again that have failed, if nothing uses them."""
         self._session.begin(DEADLINE_S)
-        try:
+        with self._told():
             await self._renewals.run(self._run)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of an error for which nothing else fails."""
+        try:
+            yield
         except NvctError as error:
             self.problem.tell(error)
 
@@ -241,17 +248,13 @@ class MigManager(Task):
 
     async def _start_services(self) -> None:
         """Start what was stopped; a failure is logged, tried again, and fails no change."""
-        try:
+        with self._told():
             await self._run(self._services.start)
-        except NvctError as error:
-            self.problem.tell(error)
 
     async def _persist(self, name: str) -> None:
         """Tell the host's own unit; a change does not fail for it."""
-        try:
+        with self._told():
             await self._run(self._work.persist, name)
-        except NvctError as error:
-            self.problem.tell(error)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
         """Return what has to change, and the devices of pods among it."""
@@ -344,10 +347,8 @@ class MigManager(Task):
             APPLIED if is_applied else FAILED,
             reason or f"MIG configuration {self._name} is applied",
         )
-        try:
+        with self._told():
             await self._cluster.create(EVENT, event(self._settings.node, what))
-        except ClusterError as error:
-            self.problem.tell(error)
 
     async def _leave(self) -> None:
         """Put back what is paused, if anything is; the next start does it if this fails."""
