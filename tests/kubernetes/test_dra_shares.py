@@ -29,6 +29,7 @@ from tests.kubernetes.dra import (
     allocated,
     asks_for_claims,
     claim,
+    explained,
     log_of,
     make_classes,
     pod,
@@ -208,7 +209,9 @@ def test_shares_are_alternatives_and_a_limit_is_a_whole_gpu(
         share(node, "fourth-part", "20000Mi", uuid)
         fourth = asks_for_claims("fourth-part", script=f"{ALLOCATE.format('20001M')}; sleep 600")
         stack.enter_context(pod(node, "fourth-part", fourth))
-        assert wait(lambda: "limit" in log_of(node, "fourth-part"), TIMEOUT_S), made.log()
+        assert wait(lambda: "limit" in log_of(node, "fourth-part"), TIMEOUT_S), (
+            made.log(), explained(node, "fourth-part"), node.api.find(CLAIMS)
+        )  # fmt: skip
         share(node, "fifth-part", "20000Mi", uuid)
         stack.enter_context(pod(node, "fifth-part", asks_for_claims("fifth-part")))
         assert wait(lambda: node.api.events("fifth-part"), TIMEOUT_S)

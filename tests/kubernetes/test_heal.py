@@ -71,7 +71,10 @@ class Lab(test_health.Lab):
     def saved(self, gpu: int) -> str:
         """Return the last step of a GPU that the agent has written to its file, "" for none."""
         uuid = tree.gpu_uuid(self.machine.name, gpu)
-        gpus = json.loads(self.file(FILE).read_text(encoding="utf-8"))["gpus"]
+        try:
+            gpus = json.loads(self.file(FILE).read_text(encoding="utf-8"))["gpus"]
+        except FileNotFoundError:  # it has written nothing yet
+            return ""
         return next((str(each["record"]["step"]) for each in gpus if each["gpu"] == uuid), "")
 
     def resets(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 3
+MOST = 5
 """Maximum number of failed tests that are run again."""
 LAST_FAILED = Path(__file__).parents[2] / ".pytest_cache/v/cache/lastfailed"
 

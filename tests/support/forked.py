@@ -3,6 +3,7 @@
 
 import functools
 import os
+import signal
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,7 @@ def run_forked(function: Callable[[], object]) -> int:
         code = 1
         try:
             os.close(reading)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # an alarm ends it, whatever it does
             function()
             code = 0
         except BaseException:
