@@ -4,6 +4,7 @@
 import asyncio
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,9 @@ RESOURCE = "nvidia.com/gpu"
 
 def families(folder: Path) -> Iterator[Family]:
     """Yield the metrics of an agent that runs a device plugin and a DRA driver."""
-    made = {"device-plugin": _device_plugin, "dra": _dra_driver(folder).metrics}
-    tasks = [KeptTask(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
+    plugin: Any = SimpleNamespace(metrics=_device_plugin)
+    made: dict[str, Any] = {"device-plugin": plugin, "dra": _dra_driver(folder)}
+    tasks = [KeptTask(name, lambda: asyncio.sleep(0), partial(made.get, name)) for name in made]
     return Status(tasks, nvml_problem=lambda: "", part="serving").metrics()
 
 

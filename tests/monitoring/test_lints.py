@@ -2,6 +2,7 @@
 """`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from nvct.agent.core.logs import Log
@@ -70,9 +71,7 @@ def own_metrics(folder: Path) -> str:
     log = Log(target=io.StringIO())
 
     def pods(settings: Settings) -> PodDevices:
-        return PodDevices(
-            settings.socket, wanted=False, names=(), old=False, virtual=False, journal=log
-        )
+        return PodDevices(replace(settings, kubernetes=False), log)
 
     def library(_settings: Settings) -> str:
         return ""

@@ -17,6 +17,7 @@ from typing import Any
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import go_regexp
+from nvct.agent.exporter.settings import Settings
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -97,25 +98,15 @@ class SliceDevices(NodeObjects):
 
 
 class PodMetadata(NodeObjects):
-    """Labels and UIDs of the pods of one node.
-
-    `allowed`: Go's regular expressions, which find a part of a label's name; empty for all.
-    """
+    """Labels and UIDs of the pods of one node."""
 
     def __init__(
-        self,
-        connect: Callable[[], Cluster],
-        node: str,
-        *,
-        with_labels: bool,
-        with_uid: bool,
-        allowed: tuple[str, ...],
-        journal: Log,
+        self, connect: Callable[[], Cluster], node: str, journal: Log, settings: Settings
     ) -> None:
         super().__init__(connect, node, journal)
-        self._with_labels, self._with_uid = with_labels, with_uid
-        self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]
-        if with_labels and not allowed:
+        self._with_labels, self._with_uid = settings.pod_labels, settings.pod_uid
+        self._allowed = [go_regexp.compiled(each) for each in settings.pod_label_patterns]
+        if self._with_labels and not self._allowed:
             journal.warning(
                 "every label of a pod becomes a label of its metrics: "
                 "--kubernetes-pod-label-allowlist-regex limits them"

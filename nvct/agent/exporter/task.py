@@ -65,16 +65,8 @@ def make(context: Context) -> Exporter:
             if known.claims:
                 slices = SliceDevices(context.connect, context.node, context.journal)
             if known.pod_labels or known.pod_uid:
-                metadata = PodMetadata(
-                    context.connect, context.node,
-                    with_labels=known.pod_labels, with_uid=known.pod_uid,
-                    allowed=known.pod_label_patterns, journal=context.journal,
-                )  # fmt: skip
-        return PodDevices(
-            known.socket, wanted=known.kubernetes, names=known.resources,
-            old=known.old_namespace, virtual=known.virtual_gpus, claims=known.claims,
-            metadata=metadata, slices=slices, journal=context.journal,
-        )  # fmt: skip
+                metadata = PodMetadata(context.connect, context.node, context.journal, known)
+        return PodDevices(known, context.journal, metadata=metadata, slices=slices)
 
     return Exporter(load, context.client, context.journal, pods, shared=context.shared)
 

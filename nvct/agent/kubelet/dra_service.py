@@ -52,11 +52,6 @@ class PreparedDevice(NamedTuple):
     share: str = ""  # the id of a share of it, "" if one claim has all of it
 
 
-def service_name(version: str) -> str:
-    """Return the name of the driver's service, as a registration lists it."""
-    return f"{version}.{TYPE}"
-
-
 def server(driver: DraDriver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
@@ -80,7 +75,7 @@ def _registration(driver: DraDriver, name: str, endpoint: str) -> dict[str, Hand
     async def info(_request: api.InfoRequest, _context: Context) -> object:
         return api.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
-            supported_versions=[*map(service_name, VERSIONS), HEALTH],
+            supported_versions=[*(f"{version}.{TYPE}" for version in VERSIONS), HEALTH],
         )  # fmt: skip
 
     async def notify(status: api.RegistrationStatus, _context: Context) -> object:
