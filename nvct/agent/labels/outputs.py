@@ -115,14 +115,10 @@ class OwnNode(Output):
 class NodeFeature(Output):
     """A NodeFeature object, from which Node Feature Discovery's master labels the Node."""
 
-    def __init__(
-        self, cluster: Cluster, node: str, namespace: str, pod: str, warn: Callable[[str], None]
-    ) -> None:
-        self._cluster = cluster
-        self._node = node
-        self._namespace = namespace
-        self._pod = pod
-        self._warn = warn
+    def __init__(self, cluster: Cluster, settings: Settings, warn: Callable[[str], None]) -> None:
+        self._cluster, self._warn = cluster, warn
+        self._node, self._pod = settings.node, settings.pod_name
+        self._namespace = settings.namespace
 
     async def write(self, labels: Labels) -> None:
         """Apply the object, and remove labels that another program has left in it."""
@@ -214,10 +210,9 @@ def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log)
         except ClusterError as error:
             to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
             raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error
-        node = settings.node
         if settings.label_node:
-            return OwnNode(cluster, node)
-        return NodeFeature(cluster, node, settings.namespace, settings.pod_name, log.warning)
+            return OwnNode(cluster, settings.node)
+        return NodeFeature(cluster, settings, log.warning)
     if not settings.output_file:
         return StandardOutput()
     stays = settings.oneshot or settings.sleep_interval == "infinite"
