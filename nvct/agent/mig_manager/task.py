@@ -72,7 +72,7 @@ def make(context: Context) -> MigManager:
     return MigManager(
         known,
         cluster=connected,
-        work=of_agent(client, session, known, context.status),
+        work=of_agent(session, known, context.status),
         session=session,
         services=HostServices(known.host_root, known.clients_file, FOLDER),
         pods=Pods(client, connected),
