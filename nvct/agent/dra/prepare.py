@@ -30,7 +30,7 @@ from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
 from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import Device, compute
 from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
-from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of, ref_of
+from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.settings import MIXED, Settings
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
@@ -142,7 +142,7 @@ class Preparer:
 
     async def _is_gone(self, claim: Prepared) -> bool:
         """Return whether a claim needs its devices no more."""
-        found = await self._find(ref_of(claim))
+        found = await self._find(ClaimRef(claim.namespace, claim.name, claim.uid))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:

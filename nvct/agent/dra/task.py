@@ -26,7 +26,7 @@ from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.endpoint import Endpoint
 from nvct.agent.dra.instances import Instances, make_nodes
-from nvct.agent.dra.journal import Journal, ref_of
+from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.mig_devices import offer
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.prepare import Preparer
@@ -152,7 +152,7 @@ class DraDriver(Task):
                 "api": publisher.version,
                 "slices_written": publisher.written,
                 "mps": {**self._daemons.problems},
-                "claims": [f"{one.namespace}/{one.name}" for one in self._known()],
+                "claims": self._known(),
             }
         ]
 
@@ -369,8 +369,8 @@ class DraDriver(Task):
             await self._publisher.check_version(version)
         return found if found and found["metadata"]["uid"] == ref.uid else None
 
-    def _known(self) -> list[ClaimRef]:
+    def _known(self) -> list[str]:
         try:
-            return [ref_of(claim) for claim in self._journal.load().values()]
+            return [claim.full_name for claim in self._journal.load().values()]
         except NvctError:
             return []
