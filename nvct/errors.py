@@ -194,7 +194,7 @@ class RuntimeNotFoundError(NvctError):
     exit_status = 127
 
 
-EXTRA = "the agent and commands that ask a cluster need: pip install '.[agent]' in a checkout"
+EXTRA = "the agent, nvct-nri and what asks a cluster need: pip install '.[agent]' in a checkout"
 
 
 def unexpected(error: Exception) -> NvctError:

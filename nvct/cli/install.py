@@ -17,7 +17,7 @@ from nvct.cli.context import flat, say
 from nvct.cli.gostyle import GoStyle
 from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
-from nvct.errors import HostError, UsageError
+from nvct.errors import EXTRA, HostError, UsageError
 from nvct.host import modes
 from nvct.installer import programs, ready, settings, steps
 from nvct.installer import request as requests
@@ -31,7 +31,6 @@ NRI = {
                  "nri_management_cdi_device_namespaces")
 }  # fmt: skip
 """Options of the plugin, too."""
-EXTRA = "pip install 'nvct[agent]'"
 NO_NODES = ("", "none")
 FOUND = "auto"  # As --runtime: the engine that runs this container
 EMPTY = {

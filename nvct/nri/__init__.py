@@ -1,2 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """NRI: the plugin that container engines ask about each container of a pod, `nvct-nri`."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from nvct.errors import line, unexpected
+
+
+def start() -> NoReturn:
+    """Run `nvct-nri`; say what to install where protobuf, an extra, is missing."""
+    try:
+        from nvct.nri.main import main
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"{line('nvct-nri', unexpected(error))}\n")
+        sys.exit(1)
+    main()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from nvct.container.host_view import SHOWN_TYPES
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 KIND = "container"
 WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
-VARIABLES = ("NVIDIA_", "CUDA_")
+VARIABLES, VARIABLES_LIMIT = ("NVIDIA_", "CUDA_"), 50_000
 REST = {"allow": False, "type": "a", "access": "rwm"}
 """Engines refuse the devices that no rule allows; not each shows that to plugins."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
@@ -43,6 +44,18 @@ IN_WORDS = "the device rule for *:*"
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
     """Return the name of a container for a log: namespace/pod/container, as far as it has them."""
     return "/".join(filter(None, (pod.namespace, pod.name.strip("/"), container.name.strip("/"))))
+
+
+def short_pod(pod: api.PodSandbox) -> api.PodSandbox:
+    """Return what a record needs of a pod: a part of a message keeps all of it in memory."""
+    return api.PodSandbox(id=pod.id, name=pod.name, namespace=pod.namespace)
+
+
+def short(made: api.Container) -> api.Container:
+    """Return what a record needs of a container; see `short_pod`."""
+    linux = api.LinuxContainer(devices=made.linux.devices)
+    names = ("id", "pod_sandbox_id", "name", "state", "created_at")
+    return api.Container(linux=linux, **{name: getattr(made, name) for name in names})
 
 
 def bundle(
@@ -63,7 +76,10 @@ def bundle(
     Args:
         edits: those of CDI names.
         judged: the mounts; None if only a request counts.
-        has_env: every variable counts, not only those of NVIDIA: a pod can have millions.
+        has_env: every variable counts, not only those of NVIDIA.
+
+    Raises:
+        HostError: there are so many variables that the answer would be late.
     """
     linux, added = container.linux, adjust or api.ContainerAdjustment()
     given = (*linux.resources.devices, *added.linux.resources.devices)
@@ -72,7 +88,10 @@ def bundle(
     sources, way = judged or ([], "")
     if way:
         rules.append(EVERYTHING)
-    env = [*container.env, *(f"{pair.key}={pair.value}" for pair in added.env)]
+    texts = chain(container.env, (f"{pair.key}={pair.value}" for pair in added.env))
+    env = [text for text in texts if has_env or text.startswith(VARIABLES)]
+    if len(env) > VARIABLES_LIMIT:
+        raise HostError(f"it has more than {VARIABLES_LIMIT} variables")
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
         CONTAINERD_NAME: container.name,
@@ -81,7 +100,7 @@ def bundle(
     devices = (*linux.devices, *added.linux.devices)
     document = {
         "process": {
-            "env": [text for text in env if has_env or text.startswith(VARIABLES)],
+            "env": env,
             "capabilities": {"bounding": [CAP_SYS_ADMIN] if is_privileged else []},
         },
         "annotations": {

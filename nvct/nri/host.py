@@ -51,11 +51,6 @@ class KnownHost(Host):
         sources: what specifications of GPUs mount, such as the driver's files.
     """
 
-    __slots__ = (
-        "_files", "_has_gpu", "_known", "_of_gpus", "_plans", "_reading", "_settings", "_until",
-        "sources",
-    )  # fmt: skip
-
     def __init__(self, settings: Config, config_path: str) -> None:
         env = {CONFIG_ENV: config_path}
         super().__init__(Store(NOWHERE), env, "", settings.proc_root)

@@ -40,9 +40,9 @@ EXEMPT_ENV = "NRI_EXEMPT_NAMESPACES"
 RULES_HELP = """Whether a pod has exactly the devices that the kubelet gave it.
 
 \b
-off      nobody looks
-audit    a pod that has others is logged and counted, and runs
-enforce  such a pod is refused, by a sentence in its events"""
+off      nothing is checked
+audit    a pod that has others runs, and is logged and counted
+enforce  such a pod is refused; its events say why"""
 AGAIN_S = 2.0
 """Between two tries to connect, as the incumbent."""
 LONGEST_S = 300.0
@@ -102,13 +102,16 @@ def serve(connect: Callable[[], socket.socket], plugin: Plugin, index: str, name
             plugin.lost()
 
 
-def _connect(path: str) -> socket.socket:
+def connect_to(path: str) -> socket.socket:
+    """Connect to an engine's socket for plugins; HostError if that is not possible."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
     except OSError as error:
         sock.close()
-        why, hint = error.strerror or error, "is NRI enabled in its configuration?"
+        is_closed = isinstance(error, PermissionError)
+        hint = "run nvct-nri as root" if is_closed else "is NRI on in the engine's configuration?"
+        why = error.strerror or error
         raise HostError(f"no engine answers at {path}: {why}", hint=hint) from error
     return sock
 
@@ -168,7 +171,7 @@ def program(*, nri_socket: str, nri_plugin_index: int, **more: object) -> None:
         fd = _socket_of_engine(os.environ[SOCKET_FD_ENV])
         serve(lambda: socket.socket(fileno=fd), plugin, index, name)
         return
-    serve_always(lambda: serve(lambda: _connect(nri_socket), plugin, index, name), plugin)
+    serve_always(lambda: serve(lambda: connect_to(nri_socket), plugin, index, name), plugin)
 
 
 def check(options: Sequence[str]) -> None:
@@ -186,7 +189,8 @@ def check(options: Sequence[str]) -> None:
 
 def _check_kubelet(rule: str, folder: str) -> None:
     if rule != "off" and not os.path.isdir(f"{folder}/{FOLDER}"):
-        raise HostError(f"{folder}/{FOLDER} does not exist", hint="see --kubelet-dir")
+        hint = "on a node of Kubernetes, name the kubelet's folder by --kubelet-dir"
+        raise HostError(f"{folder}/{FOLDER} does not exist", hint=hint)
 
 
 def serve_always(
@@ -215,8 +219,8 @@ def serve_always(
             losses = 0
         wait_s = 0.0 if was_known else min(AGAIN_S * 2 ** min(losses, 10), LONGEST_S)
         if problem != said or was_known:
-            again = f"tried again in {wait_s:.0f} s" if losses else "tried again"
-            plugin.say(f"{problem}: no rule holds until it is connected; {again}")
+            again = f"{'in' if losses else 'every'} {wait_s:.0f} s" if wait_s else "at once"
+            plugin.say(f"{problem}: no rule holds until it is connected; it tries again {again}")
         said = problem
         if wait_s:
             sleep(wait_s)

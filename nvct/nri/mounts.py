@@ -17,7 +17,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from io import StringIO
 from math import inf
 from typing import NamedTuple
 
@@ -81,7 +80,6 @@ OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERN
 """File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
 REMOVED = "-"
 """Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
-HELD = ("ro", "rw", "rro", "rrw")
 
 
 class Place(NamedTuple):
@@ -104,17 +102,12 @@ class Node:
         kubelet: its folder.
         further: places besides the known ones: of the socket for plugins, of the record.
         roots: folders that have the host's files, as `/` has.
-        mountinfo: replaces what the plugin sees.
     """
 
     def __init__(
-        self,
-        kubelet: str,
-        further: Iterable[str] = (),
-        roots: Iterable[str] = (),
-        mountinfo: str | None = None,
+        self, kubelet: str, further: Iterable[str] = (), roots: Iterable[str] = ()
     ) -> None:
-        self._aliases, self._mountinfo = [(VAR_RUN, RUN)], mountinfo
+        self._aliases = [(VAR_RUN, RUN)]
         self._kubelet = kubelet = self._named(clean(kubelet))
         self._pods = f"{kubelet}/pods/"
         self._roots = [self._named(clean(root)) for root in (*roots, DRIVER_ROOT) if root != "/"]
@@ -131,7 +124,7 @@ class Node:
 
     def view(self, paths: Iterable[str], until: float = inf) -> View:
         """Return what the plugin sees of paths."""
-        return View([*self._real.values()], map(self._seen, paths), until, self._mountinfo)
+        return View([*self._real.values()], map(self._seen, paths), until)
 
     def _seen(self, path: str) -> str:
         path = self._named(path)
@@ -209,17 +202,19 @@ class Node:
         """
         until = time.monotonic() + JUDGED_S
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
-        for mount in mounts:
-            path = _source(mount)
-            is_known = path in known and not self._matters(self._on_host(path))
-            if path and not is_known and not self._is_own(path, pod):
-                key = path, tuple(word for word in HELD if word in mount.options)
-                sought.setdefault(key, mount.source)
-        view = self.view((path for path, _ in sought), until)
         sources = []
         try:
+            for number, mount in enumerate(mounts, 1):
+                if number % 256 == 0:
+                    check_time(until)
+                path = _source(mount)
+                is_known = path in known and not self._matters(self._on_host(path))
+                if path and not is_known and not self._is_own(path, pod):
+                    key = path, tuple(word for word in host_view.ACCESS if word in mount.options)
+                    sought.setdefault(key, mount.source)
+            view = self.view((path for path, _ in sought), until)
             for (path, held), shown in sought.items():
-                view.check_time()
+                check_time(until)
                 source = self.source(path, view)
                 if self.gives(source) or _has_settings(source, held):
                     return [], f"the mount of {shown}"
@@ -229,6 +224,12 @@ class Node:
         return sources, ""
 
 
+def check_time(until: float) -> None:
+    """Raise HostError if it is later than a monotonic time."""
+    if time.monotonic() > until:
+        raise HostError(LATE)
+
+
 class View:
     """What the plugin sees of the host's mounts, read once and only if it is asked for.
 
@@ -236,23 +237,11 @@ class View:
         folders: of the host, which the plugin has under their own names, if it has them.
         paths: further ones that are asked for.
         until: the monotonic time after which it is too late.
-        mountinfo: replaces what is read.
     """
 
-    def __init__(
-        self,
-        folders: Collection[str],
-        paths: Iterable[str],
-        until: float,
-        mountinfo: str | None = None,
-    ) -> None:
-        self._folders, self._until, self._mountinfo = folders, until, mountinfo
+    def __init__(self, folders: Collection[str], paths: Iterable[str], until: float) -> None:
+        self._folders, self._until = folders, until
         self._sought = sorted({f"{path.rstrip('/')}/" for path in (*folders, *paths)})
-
-    def check_time(self) -> None:
-        """Raise HostError if it is too late."""
-        if time.monotonic() > self._until:
-            raise HostError(LATE)
 
     @cached_property
     def _mounts(self) -> dict[str, str]:
@@ -260,7 +249,7 @@ class View:
 
         A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
         """
-        if self._mountinfo is not None or self._until == inf:
+        if self._until == inf:
             return self._read()
         reading = Reading(self._read, self._until - time.monotonic())
         return reading.result(HostError(LATE))
@@ -268,16 +257,10 @@ class View:
     def _read(self) -> dict[str, str]:
         mounts: dict[str, str] = {}
         try:
-            with (
-                StringIO(self._mountinfo)
-                if self._mountinfo is not None
-                else open(
-                    MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n"
-                ) as lines
-            ):
+            with open(MOUNTS, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
                 for number, line in enumerate(lines):
                     if number % 32 == 0:
-                        self.check_time()
+                        check_time(self._until)
                     target = unescape((*line.split(" ", 5), *[""] * 5)[4])
                     folder = f"{target.rstrip('/')}/"
                     at = bisect_left(self._sought, folder)

@@ -142,9 +142,11 @@ class Plugin:
     def synchronize(self, payload: bytes) -> bytes:
         """Answer Synchronize, which may come in pieces: containers that run are left alone."""
         request = api.SynchronizeRequest.FromString(payload)
-        self._pods |= {pod.id: pod for pod in request.pods}
+        self._pods |= {p.id: container.short_pod(p) for p in request.pods}
         self._running += [
-            each for each in request.containers if each.linux.devices and each.state != ENDED
+            container.short(each)
+            for each in request.containers
+            if each.linux.devices and each.state != ENDED
         ]
         if not request.more:
             pods, running = self._pods, self._running

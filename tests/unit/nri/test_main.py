@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from nvct.config.model import Config
 from nvct.errors import HostError
 from nvct.nri import nri_pb2 as api
-from nvct.nri.main import LONGEST_S, serve, serve_always
+from nvct.nri import start
+from nvct.nri.main import LONGEST_S, connect_to, serve, serve_always
 from nvct.nri.plugin import Options, Plugin
 from tests.unit.nri.fake_engine import FakeEngine
 
@@ -66,7 +68,7 @@ def test_an_engine_that_ends_while_it_synchronizes_is_left_alone_ever_longer(
         assert slept[-1] == LONGEST_S
         assert len(lost) == 12
         assert "12 in a row" in lost[-1]
-        assert lost[-1].endswith("no rule holds until it is connected; tried again in 300 s")
+        assert lost[-1].endswith("no rule holds until it is connected; it tries again in 300 s")
 
 
 def test_an_engine_that_is_down_is_tried_again_soon() -> None:
@@ -83,4 +85,39 @@ def test_an_engine_that_is_down_is_tried_again_soon() -> None:
     with pytest.raises(EnoughError):
         serve_always(once, plugin, slept.append)
     assert slept == [2.0, 2.0, 2.0]
-    assert len([line for line in said if "no engine answers" in line]) == 1
+    (line,) = [line for line in said if "no engine answers" in line]
+    assert line.endswith("it tries again every 2 s")
+
+
+def test_a_program_without_protobuf_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip installs nvct without it."""
+    for name in [each for each in sys.modules if each.startswith(("google", "nvct.nri."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google", None)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nvct-nri: Python has no module google")
+    assert "pip install '.[agent]'" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (PermissionError(13, "Permission denied"), "as root"),
+        (FileNotFoundError(2, "x"), "is NRI on"),
+    ],
+)
+def test_a_socket_that_cannot_be_opened_is_told_with_its_mend(
+    error: OSError, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket.socket, "connect", fails)
+    with pytest.raises(HostError) as caught:
+        connect_to("/nonexistent")
+    assert hint in caught.value.hint

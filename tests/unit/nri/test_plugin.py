@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ CGROUP = f"/kubepods/besteffort/pod{UID}/1"
 ID = "0123456789abcdef" * 4
 """Of the pod's sandbox."""
 VERDICT = 1 << 13
+RUNNING = 3
 DENY = '[nvct.policy]\nengine-devices = "checked"\ndefault = "deny"\n'
 
 
@@ -488,3 +490,36 @@ def test_a_folder_of_specifications_that_config_toml_names_is_closed(case: Case)
     mount = api.Mount(source=str(case.lab.home / "cdi2"), destination="/x", type="bind")
     with pytest.raises(RefusedError, match="given by the mount of"):
         case.create(mounts=[mount])
+
+
+def test_pods_that_an_engine_tells_take_no_memory(case: Case) -> None:
+    """The plugin of the chart may have 128 MiB; 250 pods may have a megabyte of texts each."""
+
+    def resident() -> int:
+        found = re.search(r"VmRSS:\s*(\d+)", Path("/proc/self/status").read_text())
+        assert found is not None
+        return int(found[1]) >> 10
+
+    plugin = case.plugin()
+    before = resident()
+    for number in range(40):
+        pods = [api.PodSandbox(id=f"{number}", name="p", annotations={"a": "x" * 250_000})]
+        running = api.Container(
+            id=f"{number}", pod_sandbox_id=f"{number}", name="c", state=RUNNING,
+            env=["x" * 3_500_000], linux=api.LinuxContainer(**device(0)),
+        )  # fmt: skip
+        told = api.SynchronizeRequest(pods=pods, containers=[running], more=number < 39)
+        plugin.synchronize(told.SerializeToString())
+    assert resident() - before < 60
+    record = gpu_record.read(case.record_folder, of_the_past=True)
+    assert record is not None
+    assert [(each.id, each.pod, each.container) for each in record.holdings] == [
+        (f"{number}", "p", "c") for number in range(40)
+    ]
+
+
+def test_so_many_variables_that_an_answer_would_be_late_are_refused(case: Case) -> None:
+    env = [f"NVIDIA_{number}=" for number in range(50_001)]
+    with pytest.raises(RefusedError, match="it has more than 50000 variables"):
+        case.create(env=env)
+    case.create(env=[*env[1:], *(f"OTHER_{number}=" for number in range(50_000))])
