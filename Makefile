@@ -49,7 +49,7 @@ cluster: setup ## a real Kubernetes with nvct on a simulated node, to play in; b
 cluster-down: ## end what `make cluster` has started
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.playground down
 
-PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
   systemd-container prometheus createrepo-c cpio gnupg $(PACKAGED)
 
@@ -97,12 +97,11 @@ GOLDEN-errors := tests/golden/errors
 GOLDEN-help := tests/golden/help
 GOLDEN-hostile := tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
 GOLDEN-hosts := tests/hosts
-GOLDEN-kernel := tests/unit/kernel/test_declarations.py
 GOLDEN-reach := tests/kubernetes/test_reach.py
 GOLDEN-reasons := tests/unit/doctor/test_reasons.py
 GOLDEN-spec := tests/golden/spec
 GOLDEN-startup := tests/startup
-REWRITTEN := tests/golden tests/startup nvct/kernel/declared.py docs/reasons.md SECURITY.md
+REWRITTEN := tests/golden tests/startup docs/reasons.md SECURITY.md
 KINDS := $(sort $(patsubst GOLDEN-%,%,$(filter GOLDEN-%,$(.VARIABLES))))
 golden: setup ## rewrite the golden files of one KIND from what the code does now, and show them
 	@test -n "$(GOLDEN-$(KIND))" || { echo "make golden KIND=one of: $(KINDS)" >&2; exit 2; }

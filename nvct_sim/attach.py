@@ -26,9 +26,9 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import constants as c
 from nvct.linux import ldcache, mountinfo
+from nvct.linux.kernel import KERNEL, Kernel
 from nvct_sim import kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node

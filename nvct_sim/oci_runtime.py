@@ -20,15 +20,16 @@ import nvct
 from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
+from nvct.linux.root import Root
 from nvct.oci import argv, bundle, jsontext
+from nvct.paths import DEFAULT_PATH_DIRS
 
 NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
 PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
-DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
+CODE = "import sys; sys.path[:0] = [{folder!r}]; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
@@ -36,12 +37,11 @@ KEPT_FLAGS = c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
 """The same values in statvfs(3) and mount(2); a user namespace must not clear these flags."""
 
 
-def python_command(call: str, *arguments: str, also: str = "") -> list[str]:
+def python_command(call: str, *arguments: str) -> list[str]:
     """Return the command that calls a function of nvct_sim, such as `oci_runtime.main()`."""
     (package,) = nvct.__path__
     module = call.partition(".")[0]
-    folders = [os.path.dirname(package), *([also] if also else [])]
-    code = CODE.format(folders=folders, module=module, call=call)
+    code = CODE.format(folder=os.path.dirname(package), module=module, call=call)
     return [sys.executable, "-I", "-S", "-B", "-c", code, *arguments]
 
 
@@ -49,7 +49,7 @@ def main() -> NoReturn:
     """Run as `runc` or `crun`: the first argument is the name, the others are the runtime's."""
     name, arguments = sys.argv[1], sys.argv[2:]
     try:
-        program = find_runtime(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
+        program = find_runtime(name, (*os.environ.get("PATH", "").split(":"), *DEFAULT_PATH_DIRS))
         invocation = argv.parse(arguments)
         if invocation.creates:
             add_hook(bundle.config_path(invocation.bundle, invocation.config), KERNEL)
@@ -102,25 +102,19 @@ def run_hook() -> None:
     """Run as the hook: bind the NODE_PATHS into the container's root, the first argument."""
     try:
         bind_paths(sys.argv[1], KERNEL)
-    except OSError as error:
+    except (OSError, NvctError) as error:
         sys.stderr.write(f"nvct-sim: cannot show the simulated driver in a container: {error}\n")
         sys.exit(1)
 
 
 def bind_paths(root: str, kernel: Kernel) -> None:
     """Bind the NODE_PATHS below a container's root, read-only; skip paths that are missing."""
-    base = kernel.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    base = Root.open(root)
     for path in NODE_PATHS:
-        try:
-            target = _open(base, path, kernel)
-        except OSError:  # no /proc, or no /sys, or no PCI in it
+        target = base.path_fd(path)
+        if target is None:  # no /proc, or no /sys, or no PCI in it
             continue
         kernel.mount(path, f"/proc/self/fd/{target}", None, c.MS_BIND | c.MS_REC)
-        mounted = _open(base, path, kernel)
+        mounted = base.path_fd(path) or target
         flags = os.fstatvfs(mounted).f_flag & KEPT_FLAGS | c.MS_RDONLY
         kernel.mount(None, f"/proc/self/fd/{mounted}", None, c.MS_BIND | c.MS_REMOUNT | flags)
-
-
-def _open(base: int, path: str, kernel: Kernel) -> int:
-    resolve = c.RESOLVE_IN_ROOT | c.RESOLVE_NO_SYMLINKS
-    return kernel.openat2(base, path, os.O_PATH | os.O_CLOEXEC, 0, resolve)

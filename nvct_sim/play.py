@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nvct.config import toml
 from nvct.errors import DocumentError, NvctError, UsageError
 from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
@@ -169,12 +170,9 @@ def _seconds(value: object, key: str) -> float:
 
 
 def _toml(text: str, path: Path) -> object:
-    import tomlkit
-    import tomlkit.exceptions
-
     try:
-        return tomlkit.parse(text).unwrap()
-    except (tomlkit.exceptions.ParseError, RecursionError) as error:
+        return toml.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path} is no TOML: {error}") from error
 
 

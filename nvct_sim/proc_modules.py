@@ -13,20 +13,29 @@ from __future__ import annotations
 import array  # noqa: F401  socket.send_fds imports it at a time when no file can be opened
 import os
 import socket
+import struct
 import sys
 from fcntl import ioctl
-from typing import Any
 
-from nvct.kernel.library import call, ffi, lib, system_call
+from nvct.linux.kernel import call
+from nvct.linux.syscall import address
 
 FILE = "/proc/modules"
 NODE_FILE = "/run/nvct-sim/modules"
 """The file that commands read if the kernel has no /proc/modules."""
 # asm/unistd_64.h and asm-generic/unistd.h; linux/audit.h.
-SECCOMP, OPENAT, ARCHITECTURE = {
-    "x86_64": (317, 257, 0xC000003E),
-    "aarch64": (277, 56, 0xC00000B7),
-}.get(os.uname().machine, (0, 0, 0))
+OPENAT, ARCHITECTURE = {
+    "x86_64": (257, 0xC000003E),
+    "aarch64": (56, 0xC00000B7),
+}.get(os.uname().machine, (0, 0))
+# linux/bpf_common.h: load a word of seccomp_data, jump if it is equal, return.
+LOAD, JUMP, RETURN = 0x20, 0x15, 0x06
+NUMBER_AT, ARCHITECTURE_AT = 0, 4
+# linux/seccomp.h.
+SET_MODE_FILTER, NEW_LISTENER, USER_NOTIF, ALLOW = 1, 8, 0x7FC00000, 0x7FFF0000
+CONTINUE, ADDFD_SEND = 1, 2
+RECV, SEND, ADDFD = 0xC0502100, 0xC0182101, 0x40182103
+NOTIFICATION = struct.Struct("QIIiIQ6Q")  # id, pid, flags, and of the call: number to arguments
 
 
 def main() -> None:
@@ -56,23 +65,19 @@ def _supervised() -> None:
 
 def _install_filter() -> int:
     """Install the filter; return the descriptor that reports each openat of this process."""
-    load, jump = lib.BPF_LD | lib.BPF_W | lib.BPF_ABS, lib.BPF_JMP | lib.BPF_JEQ | lib.BPF_K
-    end = lib.BPF_RET | lib.BPF_K
-    offset = ffi.offsetof
-    instructions = ffi.new(
-        "struct sock_filter[]",
-        [
-            (load, 0, 0, offset("struct seccomp_data", "arch")),
-            (jump, 0, 3, ARCHITECTURE),
-            (load, 0, 0, offset("struct seccomp_data", "nr")),
-            (jump, 0, 1, OPENAT),
-            (end, 0, 0, lib.SECCOMP_RET_USER_NOTIF),
-            (end, 0, 0, lib.SECCOMP_RET_ALLOW),
-        ],
+    instructions = b"".join(
+        struct.pack("HBBI", *instruction)
+        for instruction in (
+            (LOAD, 0, 0, ARCHITECTURE_AT),
+            (JUMP, 0, 3, ARCHITECTURE),
+            (LOAD, 0, 0, NUMBER_AT),
+            (JUMP, 0, 1, OPENAT),
+            (RETURN, 0, 0, USER_NOTIF),
+            (RETURN, 0, 0, ALLOW),
+        )
     )
-    program = ffi.new("struct sock_fprog *", {"len": len(instructions), "filter": instructions})
-    flag = lib.SECCOMP_FILTER_FLAG_NEW_LISTENER
-    return call(system_call("seccomp", SECCOMP), lib.SECCOMP_SET_MODE_FILTER, flag, program)
+    program = struct.pack("HP", len(instructions) // 8, address(instructions))
+    return call("seccomp", SET_MODE_FILTER, NEW_LISTENER, program)
 
 
 def _serve(channel: socket.socket) -> None:
@@ -85,9 +90,9 @@ def _serve(channel: socket.socket) -> None:
         os.dup2(null, standard)
     os.setsid()
     while True:
-        notification = ffi.new("struct seccomp_notif *")
+        notification = bytearray(NOTIFICATION.size)
         try:
-            ioctl(descriptors[0], lib.SECCOMP_IOCTL_NOTIF_RECV, ffi.buffer(notification))
+            ioctl(descriptors[0], RECV, notification)
         except OSError:  # ENOENT: the caller was killed, or all processes have ended
             if not _has_users(descriptors[0]):
                 return
@@ -104,20 +109,15 @@ def _has_users(listener: int) -> bool:
     return not any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
-def _answer(listener: int, notification: Any) -> None:  # noqa: ANN401 - a struct of cffi
-    _, address, flags, *_ = notification.data.args
-    answer: Any
+def _answer(listener: int, notification: bytearray) -> None:
+    number, pid, *_, path, flags, _, _, _ = NOTIFICATION.unpack(notification)
     try:
-        if _path(notification.pid, address) != FILE.encode():
-            answer = ffi.new("struct seccomp_notif_resp *")
-            answer.id, answer.flags = notification.id, lib.SECCOMP_USER_NOTIF_FLAG_CONTINUE
-            ioctl(listener, lib.SECCOMP_IOCTL_NOTIF_SEND, ffi.buffer(answer))
+        if _path(pid, path) != FILE.encode():
+            ioctl(listener, SEND, struct.pack("QqiI", number, 0, 0, CONTINUE))
             return
         file = os.open(NODE_FILE, os.O_RDONLY)
-        answer = ffi.new("struct seccomp_notif_addfd *")
-        answer.id, answer.flags = notification.id, lib.SECCOMP_ADDFD_FLAG_SEND
-        answer.srcfd, answer.newfd_flags = file, flags & os.O_CLOEXEC
-        ioctl(listener, lib.SECCOMP_IOCTL_NOTIF_ADDFD, ffi.buffer(answer))
+        answer = struct.pack("QIIII", number, ADDFD_SEND, file, 0, flags & os.O_CLOEXEC)
+        ioctl(listener, ADDFD, answer)
         os.close(file)
     except OSError:  # the caller was killed
         return

@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, ElfError, HostError, LdCacheError, NvctError
-from nvct.kernel.calls import KERNEL
 from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
+from nvct.linux.kernel import KERNEL
+from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
 from nvct_sim.package import MERGED
 
-PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
@@ -34,12 +34,12 @@ GROUPS = "root:x:0:\nvideo:x:44:\nnogroup:x:65534:\n"
 FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "var", "etc/ld.so.conf.d", "usr/local")
 
 
-def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | None:
+def find_program(name: str, folders: Sequence[str] = DEFAULT_PATH_DIRS) -> Path | None:
     """Return the first program of this name in the folders, None if there is none."""
     return next((Path(d, name) for d in folders if os.access(f"{d}/{name}", os.X_OK)), None)
 
 
-def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
+def static_busybox(folders: Sequence[str] = DEFAULT_PATH_DIRS) -> Path:
     """Return a busybox that needs no library."""
     hint = "install the package busybox-static"
     path = find_program("busybox", folders)
@@ -50,7 +50,7 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
     return path
 
 
-def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
+def build_rootfs(folder: Path, *, programs: Sequence[str] = DEFAULT_PATH_DIRS) -> None:
     """Build the root file system in a folder, which must be empty or missing."""
     busybox = static_busybox(programs)
     for name in (*FOLDERS, *(f"usr/{merged}" for merged in MERGED)):
@@ -149,7 +149,7 @@ NAMESPACES = ("pid", "ipc", "uts", "mount")
 
 
 def can_run_containers(
-    *, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS
+    *, runtime: str = "runc", programs: Sequence[str] = DEFAULT_PATH_DIRS
 ) -> str | None:
     """Return the reason why containers on a simulated node cannot run here, None if they can."""
     try:
@@ -159,7 +159,7 @@ def can_run_containers(
     return None
 
 
-def check(*, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS) -> None:
+def check(*, runtime: str = "runc", programs: Sequence[str] = DEFAULT_PATH_DIRS) -> None:
     """Check that this machine has what a simulated node and its containers need."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))

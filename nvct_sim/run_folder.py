@@ -21,8 +21,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from nvct.kernel.calls import Kernel
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
+from nvct.linux.kernel import Kernel
 from nvct_sim import oci_runtime
 from nvct_sim.oci_runtime import python_command
 
@@ -40,11 +40,7 @@ def fill(folder: Path, kernel: Kernel) -> None:
     (folder / "bin").mkdir()
     for name in RUNTIMES:
         _write_program(folder / "bin" / name, python_command("oci_runtime.main()", name))
-    import _cffi_backend  # -S leaves its folder out of the module path
-
-    cffi = os.path.dirname(str(_cffi_backend.__file__))
-    command = python_command("proc_modules.main()", also=cffi)
-    _write_program(folder / "bin" / WITH_PROC_MODULES, command)
+    _write_program(folder / "bin" / WITH_PROC_MODULES, python_command("proc_modules.main()"))
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
         # Only rootless containers need this mount, and some machines do not allow it.

@@ -2,7 +2,9 @@
 """What all tests share: golden files, and the rule about skipped engine tests."""
 
 import asyncio
+import contextlib
 import gc
+import importlib
 import inspect
 import os
 import signal
@@ -88,6 +90,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = LoadFileScheduling(config, log)
     scheduling._split_scope = unit_of
     return scheduling
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Compile a worker's share of the tests before it collects all: in a fresh checkout each compiled every one."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker and not session.config.option.file_or_dir:
+        tests = sorted(
+            path.relative_to(session.config.rootpath) for path in GOLDEN.parent.rglob("test_*.py")
+        )
+        for path in tests[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collection reports them
+                importlib.import_module(".".join(path.with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)

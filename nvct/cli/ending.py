@@ -25,27 +25,35 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
         sys.stdout.flush()
     except NvctError as error:
         _say(line(name, error))
-        sys.exit(_status(name, error.exit_status))
+        status = _status(name, error.exit_status)
     except KeyboardInterrupt:
         _say(f"\n{name}: stopped")
-        sys.exit(STOPPED)
+        status = STOPPED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-        sys.exit(1)
+        status = 1
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             _bug(name, error)
         else:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
             full = HostError(
                 f"the output cannot be written: {error.strerror}", hint="make room where it goes"
             )
             _say(line(name, full))
-        sys.exit(1)
+        status = 1
     except Exception as error:
         _bug(name, error)
-        sys.exit(1)
+        status = 1
+    _drop_what_cannot_be_written()
     sys.exit(status or 0)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Have Python's own flush as it ends succeed: it would say more, and change the status."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _bug(name: str, error: Exception) -> None:

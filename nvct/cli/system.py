@@ -22,7 +22,7 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
 from nvct.host.snapshot import document, record
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."

@@ -11,13 +11,20 @@ import os
 from collections.abc import Iterator, Mapping
 
 from nvct.config import rules, toml
-from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
+from nvct.config.model import (
+    DRIVER_CAPABILITIES,
+    FIELDS,
+    LOG_LEVELS,
+    SIZE_LIMIT,
+    Config,
+    check,
+    path_from,
+)
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
 
 __all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
 
-SIZE_LIMIT = 1 << 20
 CORRECT = "correct the file"
 
 KEYS: dict[str, str] = {

@@ -204,6 +204,8 @@ def _exists(path: str) -> bool:
     return True
 
 
+SIZE_LIMIT = 1 << 20
+"""Bytes of config.toml that are read; a larger one is an error."""
 CALLERS = (paths.CONFIG_ENV, "XDG_CONFIG_HOME", paths.RUN_DIR_ENV)
 """By these variables a caller could choose another policy."""
 
@@ -228,7 +230,8 @@ def _has_policy() -> bool:
     except OSError:
         return True
     try:
-        return b"policy" in posix.read(fd, 1 << 20)
+        data = posix.read(fd, SIZE_LIMIT)
+        return b"policy" in data or len(data) == SIZE_LIMIT
     except OSError:
         return True
     finally:

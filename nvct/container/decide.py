@@ -125,9 +125,10 @@ def _ask(
     decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
 ) -> None:
     if config.policy:
-        from nvct.container import plan_devices  # only where config.toml has rules
+        from nvct.container.plan_devices import PlanDevices  # only where config.toml has rules
+        from nvct.container.request.origin import Origin
 
-        decision.origin = plan_devices.origin_of(bundle, config, host)
+        decision.origin = Origin(bundle, PlanDevices(config, host))
     decision.request, decision.notes = resolve.resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
         origin=decision.origin, defined=host.defines,
@@ -156,7 +157,7 @@ def _choose(
     want = request.free
     if want is None:
         return
-    origin = Origin(bundle, None)
+    origin = Origin(bundle)
     case = Case(request, request.source, bundle.annotations, config, origin, privileged=False)
     if case.kubernetes:
         raise RequestError(

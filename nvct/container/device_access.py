@@ -29,8 +29,12 @@ DEVICES, RULES = ("linux", "devices"), ("linux", "resources", "devices")
 FILE_NODE = {"c": "c", "u": "c", "b": "b"}
 """Types of device nodes: runtime-spec, config-linux.md."""
 LISTENER = ("linux", "seccomp", "listenerPath")
-UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
-"""Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
+ANNOTATIONS = (
+    "org.systemd.property.Device", "org.systemd.property.BPFProgram", "run.oci.seccomp.",
+    "org.criu.config",
+)  # fmt: skip
+"""Beginnings of annotations by which systemd lets a container use a device, crun has a program
+listen, and CRIU start one: docs/systemd.md and docs/checkpoint-restore.md of runc 1.3, crun(1)."""
 GPU_MINORS = range(FIRST_CONTROL_MINOR)
 CONTROL_MINORS = (FIRST_CONTROL_MINOR, FIRST_CONTROL_MINOR + 1)
 REFUSAL = '{"allow":false,"access":"rwm"}'
@@ -65,8 +69,9 @@ class Access:
         self.ways: Nodes = {}
         self.capabilities: set[Number] = set()
         self.shared = [
-            f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
-        ]
+            f"the annotation {key}" for key, value in bundle.annotations.items()
+            if key.startswith(ANNOTATIONS) or (key.startswith("run.oci.") and ".." in value)
+        ]  # fmt: skip
         if bundle.document.value(LISTENER):  # its agent gives descriptors to the container
             self.shared.append(".".join(LISTENER))
         is_rootless = origin.is_rootless()

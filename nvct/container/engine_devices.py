@@ -7,12 +7,12 @@ Hot; loaded only where config.toml has rules and says engine-devices = "checked"
 from __future__ import annotations
 
 from nvct.container.device_access import GPU_MINORS, Access, Removal, close
-from nvct.container.plan_devices import PlanDevices, origin_of
+from nvct.container.plan_devices import PlanDevices
 from nvct.container.request import device_numbers
 from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, is_gpu
 from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, Request
-from nvct.container.request.origin import RuleResult
+from nvct.container.request.origin import Origin
 from nvct.container.request.policy import admits
 from nvct.container.request.resolve import CAP_SYS_ADMIN, given_by, parse_env
 from nvct.errors import NvctError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nvct.container.request.device_numbers import Nodes, Number
     from nvct.container.request.kubelet_record import Answer
     from nvct.container.request.model import Env
-    from nvct.container.request.origin import Origin
     from nvct.oci.bundle import Bundle
 
 EVERYTHING = "management.nvidia.com/gpu=all"
@@ -70,7 +69,7 @@ def check(
         NvctError: `trouble`, why config.toml cannot be read, if there are any devices.
     """
     plans = PlanDevices(config, host)
-    origin = origin or origin_of(bundle, config, host)
+    origin = origin or Origin(bundle, plans)
     access = Access(bundle, origin, plans.drivers())
     if access.is_open:
         close(bundle, access)
@@ -91,10 +90,9 @@ def check(
     try:
         is_allowed = admits(case, notes)
     finally:
-        origin.results = before + [
-            RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
-            for r in origin.results
-        ]
+        for result in origin.results:
+            result.rule += f" ({BY_ENGINE})"
+        origin.results = before + origin.results
     return None if is_allowed else Removal(access, case.given_nodes | requested)
 
 

@@ -35,6 +35,9 @@ OWN_TYPES = (
 )  # fmt: skip
 """Kinds of mounts that a runtime makes for a container and that, for most, show nothing else."""
 ACCESS = ("ro", "rw", "rro", "rrw")
+LATER = ("slave", "rslave", "shared", "rshared")
+"""Options of a mount into which the host's later ones come, too."""
+PLUGINS = "/run/docker/plugins/"  # Docker's plugins share folders with it; nobody mounts there
 BIND_TYPES = ("bind", "none", "", None)
 SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
@@ -199,6 +202,10 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
             return f"the mount of the relative path {mount.get('source')} at {target}"
         if "remount" in options:
             return f"the remount of {target}"
+        source = str(mount.get("source"))
+        is_plugins = source.startswith(PLUGINS) and ".." not in source
+        if any(option in LATER for option in options) and not is_plugins:
+            return f"the mount of {source} at {target}, into which others come later"
         if kind not in OWN_TYPES and not is_bind(mount):
             return f"the mount of {kind} at {target}"
         if kind == "sysfs" and is_writable:

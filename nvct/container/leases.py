@@ -28,7 +28,7 @@ import time
 from nvct import paths
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux.constants import S_IFMT, S_IFREG
-from nvct.linux.files import read_bytes
+from nvct.linux.files import has_every_id, read_bytes
 from nvct.linux.walk import names_in
 from nvct.oci import jsontext
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 PROC = "/proc"
 NAMES = 4096
 MODE = 0o1777
-EVERY_ID = [b"0", b"0", b"4294967295"]  # map of the first user namespace: user_namespaces(7)
 FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}  # inodes: include/uapi/linux/nsfs.h
 NOBODY = 65534  # the owner of what has no owner in a user namespace
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -268,7 +267,7 @@ def _made_namespace(uid: int, pid: int) -> bool:
 def _has_every_id(process: int | str) -> bool:
     """Report whether a process is known to be in the first user namespace."""
     try:
-        return read_bytes(f"{PROC}/{process}/uid_map", 1 << 16).split() == EVERY_ID
+        return has_every_id(process, PROC)
     except OSError:
         return False
 

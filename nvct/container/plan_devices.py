@@ -9,7 +9,6 @@ from __future__ import annotations
 from nvct.container.edits import collect, name_in, plan_of, plans_of, stored_or_fresh
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, Request
-from nvct.container.request.origin import Origin, count_all, names_of
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -19,18 +18,9 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Device, Nodes, Number, Selection
-    from nvct.oci.bundle import Bundle
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
 """Files of procfs that map the device numbers of extras to names."""
-
-
-def origin_of(bundle: Bundle, config: Config, host: Host) -> Origin:
-    """Return the origin of a container, for the rules of the policy."""
-    plans = PlanDevices(config, host)
-    return Origin(
-        bundle, plans.count, check_known=plans.check_known, aliases=plans.aliases, plans=plans
-    )
 
 
 class PlanDevices:
@@ -45,7 +35,7 @@ class PlanDevices:
     def count(self, request: Request, kind: str) -> int:
         """Return how many devices "all" of a kind selects; NvctError if no plan has the kind."""
         plan, name = plan_of(request, self._host, kind)
-        return count_all(plan, name)
+        return len(names_of(plan, f"{name}=all") or [name])
 
     def check_known(self, request: Request) -> None:
         """Check that each device exists: UnknownDeviceError; NvctError without a plan."""
@@ -132,3 +122,20 @@ class PlanDevices:
 
     def _own(self) -> model.Plan:
         return plan_of(Request([], ""), self._host, RUNTIME_KIND)[0]
+
+
+def names_of(plan: model.Plan, name: str) -> list[list[str]] | None:
+    """Return all names of each device that a name selects in a plan; None if unknown.
+
+    Devices of two specs are distinct even if their own edits are equal, because the common edits
+    of the specs may differ.
+    """
+    kind, _, device = name.partition("=")
+    devices = plan["devices"]
+    names: dict[tuple[int, int], list[str]] = {}
+    for device_name, entry in devices.items():
+        if device_name.partition("=")[0] == kind and device_name != f"{kind}=all":
+            names.setdefault((entry["spec"], entry["edits"]), []).append(device_name)
+    if device == "all":
+        return list(names.values()) or None
+    return [names[devices[name]["spec"], devices[name]["edits"]]] if name in devices else []

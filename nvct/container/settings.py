@@ -38,11 +38,11 @@ ENGINE_DEVICES = (
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
     '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/dev',
     "CAP_SYS_ADMIN", "listenerPath", '"closID"', "org.systemd.property.Device",
-    "org.systemd.property.BPFProgram",
+    "org.systemd.property.BPFProgram", "run.oci.", "org.criu.",
     *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip
 """One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
-device, a property of the container's unit, CAP_SYS_ADMIN, or a mount, where no control group
+device, an annotation that the runtime obeys, CAP_SYS_ADMIN, or a mount, where no control group
 refuses it. The launcher itself finds what else leads out of one (the line `host`).
 Majors of NVIDIA's other drivers are among 234-254 and 384-511, which Linux gives out
 (fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""

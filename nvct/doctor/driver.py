@@ -23,8 +23,8 @@ from nvct.host import dev_char, device_nodes
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
-from nvct.kernel.calls import KERNEL
 from nvct.linux.files import read_bytes
+from nvct.linux.kernel import KERNEL
 
 Programs: TypeAlias = Callable[[str], Run]
 

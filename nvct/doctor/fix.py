@@ -25,8 +25,8 @@ from nvct.engine.writing import ABSENT, PathState, identity, state_of
 from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
+from nvct.linux.kernel import KERNEL, Kernel
 from nvct.mig import holders
 
 Say = Callable[[str], None]

@@ -22,8 +22,8 @@ from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
 from nvct.engine.running import TIMEOUT_S
 from nvct.errors import EngineError
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import constants
+from nvct.linux.kernel import KERNEL, Kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
 from nvct.engine.writing import ABSENT, PathState, opened, remove
 from nvct.errors import DocumentError, UnsafePathError
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
+from nvct.linux.kernel import KERNEL, Kernel
 
 FORMAT = 2
 LIMIT = 64 * files.MIB

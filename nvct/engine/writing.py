@@ -18,8 +18,8 @@ from functools import partial
 
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError, OSErrorsAs
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
+from nvct.linux.kernel import KERNEL, Kernel
 
 DROP_IN = "99-nvidia."
 LINK_LIMIT = 40  # as the kernel's

@@ -18,9 +18,9 @@ from nvct.cdi.read.load import unmapped_root
 from nvct.errors import DocumentError, HostError, OSErrorsAs
 from nvct.farm import model
 from nvct.farm.model import Entry, Identity, Manifest
-from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
+from nvct.linux.kernel import KERNEL, Kernel
 
 BUILDING = ".build-"
 GONE = ".gone-"

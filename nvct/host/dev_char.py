@@ -22,8 +22,8 @@ from nvct.host.gpu import pci
 from nvct.host.gpu.nodes import mig_minors
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
-from nvct.kernel.calls import Kernel
 from nvct.linux.files import temporary_name
+from nvct.linux.kernel import Kernel
 
 # As nvidia-container-toolkit v1.20: these nodes are no GPUs', and their modules make the links.
 NOT_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")

@@ -21,8 +21,8 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
-from nvct.kernel.calls import Kernel
 from nvct.linux.files import temporary_name
+from nvct.linux.kernel import Kernel
 
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
+from nvct.linux.files import has_every_id
 
 BUS_ID = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",
@@ -133,13 +134,12 @@ def hidden_processes(proc: str) -> str:
     return ""
 
 
-EVERY_ID = ["0", "0", "4294967295"]  # the map of the first user namespace: user_namespaces(7)
-
-
 def in_user_namespace(proc: str) -> bool:
     """Return whether this process is in another user namespace than the host's."""
-    words = (read_text(f"{proc}/self/uid_map") or "").split()
-    return bool(words) and words != EVERY_ID
+    try:
+        return not has_every_id(proc=proc)
+    except OSError:
+        return False
 
 
 def driver_version(roots: Roots) -> str:

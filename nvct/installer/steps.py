@@ -31,9 +31,10 @@ from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 from nvct.installer.request import LOW_LEVEL, RESTART, SOCKETS, Request
-from nvct.kernel.calls import KERNEL, Kernel, end_with_parent
+from nvct.kernel.calls import end_with_parent
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
+from nvct.linux.kernel import KERNEL, Kernel
 from nvct.paths import AGENT_DIR, NRI_DIR
 
 Say: TypeAlias = Callable[[str], None]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls of the cold side by C's declarations (cffi); folders shared with others."""
+"""The kernel for the cold side: inotify, messages, rights; folders that others may change."""

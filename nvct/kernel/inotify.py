@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
 
-from nvct.kernel.library import c_string, call, ffi, lib
+from nvct.linux.kernel import call
 
-CREATE: int = lib.IN_CREATE
-DELETE: int = lib.IN_DELETE
-DELETE_SELF: int = lib.IN_DELETE_SELF
-MOVED_TO: int = lib.IN_MOVED_TO
-OVERFLOW: int = lib.IN_Q_OVERFLOW
-"""In an event of no watch: events were lost, so the reader must look at the folders."""
+# linux/inotify.h
+CREATE, DELETE, DELETE_SELF, MOVED_TO = 0x100, 0x200, 0x400, 0x80
+CLOEXEC, NONBLOCK, ONLYDIR = 0o2000000, 0o4000, 0x1000000
+EVENT = struct.Struct("iIII")  # the watch, the mask, a cookie, the size of the name after it
 BUFFER = 1 << 16
 
 
@@ -21,7 +20,7 @@ BUFFER = 1 << 16
 class Event:
     """A change."""
 
-    watch: int  # what `Inotify.add` returned, -1 for OVERFLOW
+    watch: int  # what `Inotify.add` returned, -1 if events were lost: then look at the folders
     mask: int  # one of the constants, possibly with others of inotify(7), such as IN_ISDIR
     name: str  # of the file inside the folder, "" for the folder itself
 
@@ -35,7 +34,7 @@ class Inotify:
     __slots__ = ("_fd",)
 
     def __init__(self) -> None:
-        self._fd = call(lib.inotify_init1, lib.IN_CLOEXEC | lib.IN_NONBLOCK)
+        self._fd = call("inotify_init1", CLOEXEC | NONBLOCK)
 
     def fileno(self) -> int:
         """Return the descriptor, for poll and asyncio."""
@@ -43,25 +42,24 @@ class Inotify:
 
     def add(self, folder: str, mask: int) -> int:
         """Watch a folder for the changes in the mask; return the number of the watch."""
-        flags = mask | lib.IN_ONLYDIR
-        return call(lib.inotify_add_watch, self._fd, c_string(folder), flags, path=folder)
+        return call("inotify_add_watch", self._fd, folder, mask | ONLYDIR, about=folder)
 
     def remove(self, watch: int) -> None:
         """End a watch; one of a folder that was removed has ended."""
-        call(lib.inotify_rm_watch, self._fd, watch)
+        call("inotify_rm_watch", self._fd, watch)
 
     def read(self) -> list[Event]:
         """Return the events in the queue, [] if there are none; does not wait."""
         try:
-            data = ffi.from_buffer(os.read(self._fd, BUFFER))
+            data = os.read(self._fd, BUFFER)
         except BlockingIOError:
             return []
         events, offset = [], 0
         while offset < len(data):
-            event = ffi.cast("struct inotify_event *", data + offset)
-            name = os.fsdecode(ffi.string(event.name, event.len)) if event.len else ""
-            events.append(Event(event.wd, event.mask, name))
-            offset += ffi.sizeof("struct inotify_event") + event.len
+            watch, mask, _, size = EVENT.unpack_from(data, offset)
+            offset += EVENT.size + size
+            name = data[offset - size : offset].partition(b"\0")[0]
+            events.append(Event(watch, mask, os.fsdecode(name)))
         return events
 
     def close(self) -> None:

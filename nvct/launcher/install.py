@@ -9,6 +9,7 @@ built in, so neither environment nor working directory affects the code that roo
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -198,6 +199,7 @@ def check_hot(path: str) -> None:
         raise HostError(f"{path} was built from other sources than this nvct's", hint=HOT_HINT)
 
 
+@functools.cache
 def hot_digest() -> str:
     """Return the digest of the hot side of this nvct."""
     from nvct.launcher import archive

@@ -231,7 +231,7 @@ static void parse(int argc, char **argv, struct invocation *said)
 
 /* --- launcher.conf ------------------------------------------------------------------------------- */
 
-/* Whether the policy of the host's config.toml holds: `keeps_policy` in nvct/config/model.py. */
+/* Whether the policy of the host's config.toml holds: `without_choice` in nvct/config/model.py. */
 static int keeps_policy(void)
 {
 	static char text[1 << 20];
@@ -245,7 +245,8 @@ static int keeps_policy(void)
 		return errno != ENOENT && errno != ENOTDIR;
 	size = read(fd, text, sizeof text);
 	close(fd);
-	return size < 0 || memmem(text, (size_t)size, "policy", 6) != NULL;
+	/* What is larger than nvct reads may have one at its end. */
+	return size < 0 || size == sizeof text || memmem(text, (size_t)size, "policy", 6);
 }
 
 /* A variable by which a caller would choose another config.toml or launcher.conf; NULL if it has no value, or
@@ -600,7 +601,7 @@ static int add_source(const char *text, const char *end, char **paths, int *coun
 		is_bind |= listed("bind\0rbind\0", option, size);
 		is_read_only |= listed("ro\0rro\0", option, size);
 		is_writable |= listed("rw\0rrw\0", option, size);
-		if (listed("remount\0", option, size))
+		if (listed("remount\0slave\0rslave\0shared\0rshared\0", option, size))
 			return 0;
 	}
 	if (!text || text == end || (*text != ']' && *text != '}') ||

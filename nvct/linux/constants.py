@@ -2,17 +2,14 @@
 """Constants of the Linux kernel that Python's `posix` module does not have.
 
 Plain ints, the same on x86_64 and aarch64; flags that differ between machines (O_DIRECTORY,
-O_NOFOLLOW) are in `posix`. Sources: include/uapi/linux/{mount,fcntl,openat2,sched,
-magic,memfd,stat}.h of Linux 6.12. Imports nothing.
+O_NOFOLLOW) are in `posix`. Sources: include/uapi/linux/{mount,fcntl,sched,magic,
+memfd,stat}.h of Linux 6.12. Imports nothing.
 """
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 
-RESOLVE_NO_SYMLINKS = 0x04
-RESOLVE_BENEATH = 0x08
-RESOLVE_IN_ROOT = 0x10
 
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = 0o2000000

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Signature: TypeAlias = tuple[int, int, int, int, int]
 
 MIB = 1 << 20
+EVERY_ID = [b"0", b"0", b"4294967295"]
 LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
 TEMPORARY_PREFIX = ".nvct-"
 
@@ -203,6 +204,11 @@ def read_bytes(
     if data is None:
         raise DocumentError(f"{path} is larger than {limit} bytes")
     return data
+
+
+def has_every_id(process: int | str = "self", proc: str = "/proc") -> bool:
+    """Report whether a process is in the first user namespace: user_namespaces(7). OSError."""
+    return read_bytes(f"{proc}/{process}/uid_map", 1 << 16).split() == EVERY_ID
 
 
 def open_log(path: str) -> int:

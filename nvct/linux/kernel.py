@@ -137,11 +137,6 @@ class Kernel:
         """Make a device node, FIFO or socket; `device` is posix.makedev(major, minor)."""
         posix.mknod(path, mode, device, dir_fd=dir_fd)
 
-    def openat2(self, dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-        """Open with restricted path resolution (RESOLVE_*). Linux 5.6."""
-        how = _pack("QQQ", flags | posix.O_CLOEXEC, mode, resolve)
-        return self._call("openat2", path, None, dir_fd, _encode(path), how, len(how))
-
     # Mounts and namespaces.
 
     def mount(
@@ -153,40 +148,22 @@ class Kernel:
         data: str | None = None,
     ) -> None:
         """Attach a file system, bind a tree, or change a mount."""
-        self._call(
-            "mount",
-            target,
-            source,
-            None if source is None else _encode(source),
-            _encode(target),
-            None if fstype is None else _encode(fstype),
-            flags,
-            None if data is None else _encode(data),
-        )
+        call("mount", source, target, fstype, flags, data, about=target, other=source)
 
     def umount2(self, target: str, flags: int = 0) -> None:
         """Detach a file system."""
-        self._call("umount2", target, None, _encode(target), flags)
+        call("umount2", target, flags, about=target)
 
     def open_tree(self, dir_fd: int, path: str, flags: int) -> int:
         """Open a mount, or with OPEN_TREE_CLONE a detached copy. Linux 5.2."""
-        flags |= constants.OPEN_TREE_CLOEXEC
-        return self._call("open_tree", path, None, dir_fd, _encode(path), flags)
+        return call("open_tree", dir_fd, path, flags | constants.OPEN_TREE_CLOEXEC, about=path)
 
     def move_mount(
         self, from_dir_fd: int, from_path: str, to_dir_fd: int, to_path: str, flags: int
     ) -> None:
         """Attach a detached mount or move one; empty paths need MOVE_MOUNT_*_EMPTY_PATH."""
-        self._call(
-            "move_mount",
-            to_path,
-            from_path or None,
-            from_dir_fd,
-            _encode(from_path),
-            to_dir_fd,
-            _encode(to_path),
-            flags,
-        )
+        source, target = (from_dir_fd, from_path), (to_dir_fd, to_path)
+        call("move_mount", *source, *target, flags, about=to_path, other=from_path or None)
 
     def mount_setattr(
         self,
@@ -195,25 +172,20 @@ class Kernel:
         flags: int,
         *,
         attr_set: int = 0,
-        attr_clr: int = 0,
         propagation: int = 0,
         userns_fd: int = 0,
     ) -> None:
         """Change the attributes of a mount, with AT_RECURSIVE of a tree. Linux 5.12."""
-        attr = _pack("QQQQ", attr_set, attr_clr, propagation, userns_fd)
-        self._call("mount_setattr", path, None, dir_fd, _encode(path), flags, attr, len(attr))
-
-    def pivot_root(self, new_root: str, put_old: str) -> None:
-        """Make `new_root` the root; the old root is then at `put_old`."""
-        self._call("pivot_root", new_root, put_old, _encode(new_root), _encode(put_old))
+        attr = _pack("QQQQ", attr_set, 0, propagation, userns_fd)
+        call("mount_setattr", dir_fd, path, flags, attr, len(attr), about=path)
 
     def setns(self, fd: int, nstype: int) -> None:
         """Enter a namespace."""
-        self._call("setns", f"/proc/self/fd/{fd}", None, fd, nstype)
+        call("setns", fd, nstype, about=f"/proc/self/fd/{fd}")
 
     def unshare(self, flags: int) -> None:
         """Move this process into new namespaces, selected by CLONE_* flags."""
-        self._call("unshare", None, None, flags)
+        call("unshare", flags)
 
     def set_effective_ids(self, uid: int, gid: int) -> None:
         """Set effective uid and gid, also back to root; supplementary groups stay."""
@@ -226,20 +198,25 @@ class Kernel:
 
     def set_dumpable(self) -> None:
         """Restore access to this process's own /proc files, which a change of ids removes."""
-        self._call("prctl", None, None, constants.PR_SET_DUMPABLE, 1, 0, 0, 0)
+        call("prctl", constants.PR_SET_DUMPABLE, 1, 0, 0, 0)
 
     def fchdir(self, fd: int) -> None:
         """Make an open directory the working directory."""
         posix.fchdir(fd)
 
-    def _call(self, name: str, path: str | None, other: str | None, *args: Argument) -> int:
-        from nvct.linux import syscall  # 0.1 ms; only for mounts
 
-        try:
-            return syscall.syscall(syscall.number(name), *args)
-        except OSError as error:
-            code, text = error.errno or 0, error.strerror or ""
-        raise OSError(code, text, path, None, other)
+def call(
+    name: str, *args: str | Argument, about: str | None = None, other: str | None = None
+) -> int:
+    """Make a system call that `posix` lacks; OSError has the paths `about` and `other`."""
+    from nvct.linux import syscall  # 0.1 ms; only for mounts
+
+    encoded = [_encode(arg) if isinstance(arg, str) else arg for arg in args]
+    try:
+        return syscall.syscall(syscall.number(name), *encoded)
+    except OSError as error:
+        code, text = error.errno or 0, error.strerror or ""
+    raise OSError(code, text, about, None, other)
 
 
 def _encode(path: str) -> bytes:

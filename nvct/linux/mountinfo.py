@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from nvct.errors import DocumentError
 
+LIMIT = 16 << 20
+
 
 class Mount:
     """One line of mountinfo.
@@ -48,6 +50,19 @@ class Mount:
         self.fstype = unescape(super_fields[0])
         self.source = unescape(super_fields[1])
         self.super_options = tuple(super_fields[2].split(","))
+
+
+def read(proc: str = "/proc") -> str:
+    """Return the text of this process's mountinfo; OSError or DocumentError if it cannot be."""
+    from nvct.linux.files import read_bytes
+
+    return read_bytes(f"{proc}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
+
+
+def with_id(text: str, number: str) -> Mount | None:
+    """Return the mount with an id, without a look at the others; None if there is none."""
+    lines = text.split("\n")
+    return next((Mount(line) for line in lines if line.startswith(f"{number} ")), None)
 
 
 def parse(text: str) -> list[Mount]:

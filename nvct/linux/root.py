@@ -81,6 +81,20 @@ class Root:
         except ValueError as error:  # from JSON, whose strings need not be valid paths
             raise HostError(f"root folder {path!r} is not a path: it may contain a NUL") from error
 
+    @classmethod
+    def of_container(cls, path: str, budget: Budget | None = None, host: str = "/") -> Self:
+        """Open a container's root; UnsafePathError if it is the host's, else errors of `open`."""
+        root = cls.open(path)
+        root.label = "the container"  # the path of a bundle is long and does not help users
+        root.budget = budget
+        status, host_status = posix.fstat(root.fd), posix.stat(host)
+        if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
+            root.close()
+            raise UnsafePathError(
+                "the container's root is the host's", hint="a hook would change the host"
+            )
+        return root
+
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         fd, self.fd = self.fd, -1

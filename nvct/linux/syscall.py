@@ -5,10 +5,9 @@ The first call selects one of two backends: the builtin module `_nvct` of the st
 (`_nvct.syscall(nr, *args)` returns -errno on failure, as the kernel does), or libc's syscall(2)
 through `_ctypes`, without the package `ctypes`.
 
-Why not cffi, as on the cold side (`nvct.kernel`): CPU that the first call adds to `python3 -I -S`
-(minimum of 60 interleaved runs, Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9
-(either mode), `ctypes` 3.7. One call takes 1.5 us against 0.9. So cffi has no advantage, and
-nvct-hot could not load it.
+Why not cffi or `ctypes`: CPU that the first call adds to `python3 -I -S` (minimum of 60 runs,
+Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9, `ctypes` 3.7. nvct-hot could
+load neither.
 """
 
 from __future__ import annotations
@@ -26,19 +25,22 @@ if TYPE_CHECKING:
     Backend: TypeAlias = Callable[..., int]
 
 # Linux, asm/unistd_64.h and asm-generic/unistd.h: calls since 5.0 have one number everywhere.
-_NEWER = {"open_tree": 428, "move_mount": 429, "openat2": 437, "mount_setattr": 442}
+_NEWER = {"open_tree": 428, "move_mount": 429, "mount_setattr": 442}
 _BY_MACHINE = {
     "x86_64": {
-        "mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308, "unshare": 272,
-        "bpf": 321, "prctl": 157,
+        "mount": 165, "umount2": 166, "setns": 308, "unshare": 272, "bpf": 321, "prctl": 157,
+        "capset": 126, "seccomp": 317, "inotify_init1": 294, "inotify_add_watch": 254,
+        "inotify_rm_watch": 255,
     },
     "aarch64": {
-        "mount": 40, "umount2": 39, "pivot_root": 41, "setns": 268, "unshare": 97,
-        "bpf": 280, "prctl": 167,
+        "mount": 40, "umount2": 39, "setns": 268, "unshare": 97, "bpf": 280, "prctl": 167,
+        "capset": 91, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27,
+        "inotify_rm_watch": 28,
     },
 }  # fmt: skip
 
 _backends: list[Backend] = []
+_BYTES_HEADER = bytes.__basicsize__ - 1
 
 
 def number(name: str, machine: str = "") -> int:
@@ -116,3 +118,11 @@ def _through_libc() -> Backend:
         return result
 
     return call
+
+
+def address(data: bytes) -> int:
+    """Return the address of the content of a bytes object; in CPython a fixed header precedes it.
+
+    The object must live as long as the address is used. (ctypes would cost 3 ms.)
+    """
+    return id(data) + _BYTES_HEADER

@@ -16,8 +16,10 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from nvct.config.model import CHECKED, Config
-from nvct.container import engine_devices, plan_devices
+from nvct.container import engine_devices
+from nvct.container.plan_devices import PlanDevices
 from nvct.container.request.conditions import matches
+from nvct.container.request.origin import Origin
 from nvct.errors import NotPermittedError, NvctError
 from nvct.nri import container, requests
 from nvct.nri import nri_pb2 as api
@@ -312,7 +314,7 @@ class Plugin:
             NvctError: they are not known.
         """
         notes: list[str] = []
-        origin = plan_devices.origin_of(bundle, policy, host)
+        origin = Origin(bundle, PlanDevices(policy, host))
         try:
             removal = engine_devices.check(
                 bundle, policy, host, origin, None, devices=[], notes=notes, trouble=trouble

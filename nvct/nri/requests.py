@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from nvct.cdi import names
 from nvct.config.model import Config
 from nvct.container.edits import collect, stored_or_fresh
-from nvct.container.plan_devices import origin_of
+from nvct.container.plan_devices import PlanDevices
 from nvct.container.request import resolve
 from nvct.container.request.case import Case, extras_of
 from nvct.container.request.model import BY_ANNOTATION, Request
+from nvct.container.request.origin import Origin
 from nvct.container.request.policy import admits
 from nvct.errors import NotPermittedError, RequestError, UnknownDeviceError
 from nvct.nri import nri_pb2 as api
@@ -78,7 +79,7 @@ def wanted(
     Raises:
         NvctError: the request is malformed, or the policy denies it.
     """
-    origin = origin_of(bundle, settings, host) if settings.policy else None
+    origin = Origin(bundle, PlanDevices(settings, host)) if settings.policy else None
     notes: list[str] = []
     request: Request | None
     if key:

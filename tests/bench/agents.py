@@ -29,7 +29,7 @@ from nvct.agent.core import instance
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.kubelet import kubelet_pb2 as api
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from tests.bench import one_node
 from tests.support.processes import cpu_s, family, name_of, pss_kib
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet

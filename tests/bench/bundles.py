@@ -12,8 +12,8 @@ import itertools
 import shutil
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct_sim import bundle
 
 

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import call
+
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 @dataclass(kw_only=True)
@@ -83,7 +85,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/nul
 
 def interleaved(subjects: Sequence[Subject], rounds: int) -> None:
     """Run all subjects in turn, `rounds` times, after one unrecorded run each."""
-    KERNEL.set_child_subreaper()
+    call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for subject in subjects:
         run_once(subject)
         subject.cpu.clear()

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND, MS_REC
+from nvct.linux.kernel import KERNEL
 from nvct_sim import attach
 from nvct_sim import tree as nodes
 

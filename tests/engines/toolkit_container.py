@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
+from nvct.linux.kernel import KERNEL
 from tests.engines.box import Box
 
 INSTALL_DIR = "/opt/nvidia"

@@ -45,7 +45,8 @@ def prepare(box: Box) -> None:
     """Make the links and the mount that the ways need."""
     box.call("ln", "-sfn", "/", "/run/root")
     box.call("ln", "-sfn", GROUPS, "/run/groups")
-    box.call("mkdir", "-p", "/run/mounts/deep/groups")
+    box.call("mkdir", "-p", "/run/mounts/deep/groups", "/run/later")
     if box.call("mountpoint", "-q", "/run/mounts/deep/groups").returncode:
         done = box.call("mount", "--rbind", GROUPS, "/run/mounts/deep/groups")
         assert done.returncode == 0, done
+        box.call("mount", "--bind", "--make-shared", "/run/later", "/run/later")

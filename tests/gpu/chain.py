@@ -160,7 +160,7 @@ class Place:
             f"[nvct]\nlayout = {json.dumps(layout)}\nfarm-dir = {json.dumps(self.farm.path)}\n"
         )
         self._env = {
-            "PATH": ":".join([str(shim.parent), *rootfs.PROGRAM_DIRS]),
+            "PATH": ":".join([str(shim.parent), *paths.DEFAULT_PATH_DIRS]),
             paths.CONFIG_ENV: str(config),
             paths.RUN_DIR_ENV: str(self.work / "run"),
         }

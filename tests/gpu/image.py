@@ -20,7 +20,7 @@ from nvct.cdi.make import generate, store
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import Roots
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from nvct_sim import attach, bundle, rootfs
 from tests.gpu import machine
 from tests.gpu.chain import CUDA_CALL, LAYOUTS

@@ -19,6 +19,7 @@ from nvct.launcher import install
 from nvct.linux import elf, ldcache, mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL
+from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import rootfs
 
 REPOSITORY = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ class Tools:
     """
 
     def __init__(
-        self, work: Path, carry: Path, folders: Sequence[str] = rootfs.PROGRAM_DIRS
+        self, work: Path, carry: Path, folders: Sequence[str] = DEFAULT_PATH_DIRS
     ) -> None:
         """Find the runtime, in this machine's folders first.
 

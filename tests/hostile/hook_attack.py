@@ -37,6 +37,8 @@ COMMANDS = {
     "nvidia-container-runtime-hook": [["nvidia-container-runtime-hook", "prestart"]],
     "nvidia-container-toolkit": [["nvidia-container-toolkit", "prestart"], ["any", "prestart"]],
 }  # fmt: skip
+ALONE = ("GLIBC_TUNABLES", "LD_LIBRARY_PATH", "PYTHONHOME")
+"""A program that followed one of them might end before it followed another variable."""
 CONTROL = """
 #include <unistd.h>
 __attribute__((force_align_arg_pointer)) void _start(void) { execlp("env", "env", "x", (char *)0); _exit(0); }
@@ -58,7 +60,7 @@ def build(work: Path) -> None:
 
 
 def variables(work: Path) -> dict[str, list[str]]:
-    """Return each attack's environment; writes the files that it names."""
+    """Return the environment of each attack: all variables at once, and each of ALONE; write what they name."""
     evil, markers = work / "evil", work / "markers"
     markers.mkdir(exist_ok=True)
     touch = f': > {markers}/shell\n[ "$1" != true ] || exit 0\n'
@@ -69,7 +71,7 @@ def variables(work: Path) -> dict[str, list[str]]:
     for name in ("nvct", "sitecustomize", "posix", "_json", "encodings"):
         text = f"open({str(markers / 'python')!r}, 'w')\n"
         (evil / f"{name}.py").write_text(text, encoding="utf-8")
-    return {
+    each = {
         "LD_PRELOAD": [f"LD_PRELOAD={work}/preload"],
         "LD_AUDIT": [f"LD_AUDIT={work}/audit"],
         "LD_DEBUG_OUTPUT": ["LD_DEBUG=all", f"LD_DEBUG_OUTPUT={markers}/debug"],
@@ -86,6 +88,8 @@ def variables(work: Path) -> dict[str, list[str]]:
             f"XDG_CONFIG_HOME={evil}", f"XDG_RUNTIME_DIR={evil}",
         ],
     }  # fmt: skip
+    alone = {name: each.pop(name) for name in ALONE}
+    return {" ".join(each): [entry for env in each.values() for entry in env], **alone}
 
 
 class Attack:

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWUSER, MNT_DETACH, MS_BIND, MS_RDONLY, MS_REMOUNT
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct_sim import bundle, elf_writer, node_changes, tree
 from tests.integration.inside import (

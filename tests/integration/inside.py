@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nvct.cdi.read import load
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct_sim import attach, bundle, node_changes, tree
 from tests.support.processes import captured

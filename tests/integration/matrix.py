@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvct.kernel.calls import KERNEL
 from nvct.launcher.install import Built, default_built, install
 from nvct.linux import constants as c
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct_sim import attach, bundle
 from tests.integration import inside, rootless

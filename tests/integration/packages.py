@@ -12,12 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC
+from nvct.linux.kernel import KERNEL
+from nvct.linux.syscall import syscall
 from tests.integration.inside import make
 from tests.support.processes import captured
 
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]  # its system call
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
 ROOT_ENV, DEBS_ENV, STEPS_ENV = "NVCT_TEST_ROOT", "NVCT_TEST_DEBS", "NVCT_TEST_STEPS"
@@ -149,7 +151,7 @@ def _inside(tree: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     def pivot() -> None:
         KERNEL.unshare(CLONE_NEWNS)
         os.chdir(tree)
-        KERNEL.pivot_root(".", ".")
+        syscall(PIVOT_ROOT, b".", b".")
         KERNEL.umount2(".", MNT_DETACH)
         os.chdir("/")
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from tests.integration import inside
 from tests.integration.inside import PROBE, UUID, configure, expected_nodes, generate, make, run

@@ -6,8 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
+from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim.bundle import config
-from nvct_sim.rootfs import PROGRAM_DIRS, static_busybox
+from nvct_sim.rootfs import static_busybox
 from tests.integration import systemd_box
 
 HOOK = """
@@ -50,7 +51,7 @@ def bundle(lab: Path, how: str) -> None:
     hook = {"path": "/usr/bin/python3", "args": ["python3", "-I", "/lab/hook.py", how]}
     document["hooks"] = {"prestart": [hook]}
     folder = lab / how
-    busybox = static_busybox(PROGRAM_DIRS)
+    busybox = static_busybox(DEFAULT_PATH_DIRS)
     for name in ("bin", "proc", "dev", "sys"):
         (folder / "rootfs" / name).mkdir(parents=True)
     for name in ("busybox", "cat", "sleep"):

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct_sim import bundle
 from tests.integration import inside

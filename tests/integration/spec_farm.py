@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from nvct_sim import node_changes, tree
 from nvct_sim.attach import farm_dir
 from tests.integration.inside import (

@@ -10,9 +10,9 @@ from nvct.errors import HostError
 from nvct.farm import after_upgrade, collect, folder
 from nvct.farm.build import build
 from nvct.farm.model import LEAN
-from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from tests.support.forked import in_a_mount_namespace
 from tests.support.host_tree import VERSION
 from tests.unit.farm.lab import NEWER, FarmLab

@@ -19,7 +19,6 @@ from nvct.farm.build import build
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
 from nvct.farm.model import Manifest
-from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import (
     MNT_DETACH,
@@ -33,6 +32,7 @@ from nvct.linux.constants import (
     MS_REMOUNT,
     MS_SHARED,
 )
+from nvct.linux.kernel import KERNEL
 from tests.integration import farm_inside
 from tests.integration.conftest import SimulatedNode
 from tests.support.forked import in_a_mount_namespace, in_mount_namespace, run_forked

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct_sim import run_folder
 from nvct_sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY, SimulatedNode

@@ -4,7 +4,7 @@
 import sys
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from tests.peer import cases, gfd, mig, plugin, shipped
 from tests.peer.kubelet import FOLDER
 

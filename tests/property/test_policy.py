@@ -16,6 +16,7 @@ from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
 from tests.property.test_request import ANNOTATIONS, CAPS, ENV, MOUNTS, VALUE
+from tests.support.policies import Plans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_a_policy_allows_the_whole_request_or_nothing(  # noqa: PLR0917  all dra
 ) -> None:
     annotations = {**annotations, **kubernetes}
     document = {"annotations": annotations, "linux": linux}
-    origin = Origin(Bundle("x", json.dumps(document)), lambda _request, _kind: 3)
+    origin = Origin(Bundle("x", json.dumps(document)), Plans(3))
     config = Config(accept_volume_mounts=True)
     without = outcome(env, mounts, annotations, bounding, config)
     config = config.replaced(policy=parse(table, "/c"))

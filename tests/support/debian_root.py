@@ -23,7 +23,7 @@ from tests.support.processes import captured
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (
     "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
-    "python3-cffi-backend", "runc",
+    "runc",
 )  # fmt: skip
 INCLUDE_OLD = {"jammy": ("python3-tomli",)}
 """For Python before 3.11."""

@@ -11,8 +11,8 @@ from typing import ParamSpec
 
 import pytest
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_PRIVATE, MS_REC
+from nvct.linux.kernel import KERNEL
 
 Given = ParamSpec("Given")
 

@@ -17,8 +17,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from nvct.kernel.calls import KERNEL
 from nvct.linux import constants as c
+from nvct.linux.kernel import KERNEL
 from nvct_sim import rootfs
 from nvct_sim.elf_writer import MACHINES, shared_object
 

@@ -36,7 +36,7 @@ REMEDIES = (
 )
 NO_COMPILER = re.compile(r"no C compiler|\bcc: not found")
 APT = "sudo apt install"
-PYTHON = "python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml"
+PYTHON = "python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml"
 
 
 def lacks_compiler(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from nvct.config.load import from_toml
 from nvct.config.model import Config
+from nvct.container.plan_devices import PlanDevices
 from nvct.container.request.model import VISIBLE_DEVICES, Request
 from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
@@ -36,6 +37,35 @@ def policy(text: str, default: str = "allow", **values: object) -> Config:
     return from_toml("\n".join(lines).encode(), "/c").replaced(**values)
 
 
+class Plans(PlanDevices):
+    """Plans with some GPUs; the first has three names."""
+
+    def __init__(self, number: int = 8) -> None:
+        self.number = number
+        self.counted: list[str] = []
+
+    def count(self, request: Request, kind: str) -> int:
+        del request
+        self.counted.append(kind)
+        return self.number
+
+    def check_known(self, request: Request) -> None:
+        """Know each device."""
+
+    def injected(self, request: Request) -> dict[tuple[str, int, int], str]:
+        del request
+        return {}
+
+    def aliases(self, request: Request, name: str) -> list[list[str]] | None:
+        del request
+        if not self.number:
+            return None
+        kind, _, device = name.partition("=")
+        there = [[f"{kind}={index}"] for index in range(self.number)]
+        there[0] += [f"{kind}={UUID}", f"{kind}={BUS_ID}"]
+        return [names for names in there if device == "all" or name in names]
+
+
 class Container:
     """A container's config.json."""
 
@@ -46,23 +76,8 @@ class Container:
         self.bounding: list[str] = []
         self.linux: dict[str, Any] = {}
         self.mounts: list[dict[str, object]] = []
-        self.gpus = 8
-        self.counted: list[str] = []
+        self.plans = Plans()
         self.origin: Origin | None = None
-
-    def count(self, request: Request, kind: str) -> int:
-        del request
-        self.counted.append(kind)
-        return self.gpus
-
-    def aliases(self, request: Request, name: str) -> list[list[str]] | None:
-        del request
-        if not self.gpus:
-            return None
-        kind, _, device = name.partition("=")
-        there = [[f"{kind}={index}"] for index in range(self.gpus)]
-        there[0] += [f"{kind}={UUID}", f"{kind}={BUS_ID}"]
-        return [names for names in there if device == "all" or name in names]
 
     def decide(self, config: Config, *env: str) -> tuple[Request | None, list[str]]:
         document = {
@@ -72,7 +87,7 @@ class Container:
             "linux": self.linux,
         }
         bundle = Bundle("config.json", json.dumps(document))
-        self.origin = Origin(bundle, self.count, str(self.uid_map), aliases=self.aliases)
+        self.origin = Origin(bundle, self.plans, str(self.uid_map))
         return resolve_request(
             bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
             origin=self.origin,

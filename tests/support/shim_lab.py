@@ -7,6 +7,7 @@ the same place on every machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -17,10 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nvct.compile import refresh
+from nvct.config.model import Config
+from nvct.container import settings
+from nvct.container.plan import fingerprints
 from nvct.container.plan.store import Store
-from nvct.kernel.calls import KERNEL
+from nvct.errors import NvctError
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import bundle
 from nvct_sim.bundle import config as make_config
@@ -61,7 +67,7 @@ class Lab:
     Attributes:
         home: the folder of all files.
         host: the driver's files; empty until a test adds some.
-        cold: the interpreter of the cold process.
+        cold: the interpreter of the cold process; with another one the first create starts it.
         keys: lines of config.toml by table; `configure` writes them.
     """
 
@@ -194,8 +200,24 @@ class Lab:
     def create(
         self, *flags: str, program: str = PROGRAM, env: Mapping[str, str] | None = None
     ) -> Said:
-        """Run `create` as an engine does."""
+        """Run `create` as an engine does; plans are there before the first, unless a test has a cold of its own."""
+        is_fresh = self.run_dir.is_dir() and not os.listdir(self.run_dir)
+        if self.cold == sys.executable and not env and is_fresh:
+            self.compile()
         return self.shim([*flags, "create", "--bundle", str(self.bundle), "x"], program, env)
+
+    def compile(self) -> None:
+        """Store what the cold process would, without a process: 10 instead of 130 ms of CPU."""
+        folders = [self.home / "cdi", self.home / "cdi2"]
+        with contextlib.suppress(NvctError):
+            config = Config.from_dict(refresh.config(str(self.config_toml)))
+            store = Store(str(self.run_dir))
+            fact = fingerprints.take_file(str(self.config_toml), time.time_ns())
+            settings._store(store, str(self.config_toml), config, fact)
+            store.close()
+            if any(os.listdir(folder) for folder in folders):
+                refresh.registry_plan(str(self.config_toml), str(self.run_dir))
+            refresh.own_plan(str(self.config_toml), str(self.run_dir))
 
     def shim(
         self,

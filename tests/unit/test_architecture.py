@@ -53,7 +53,7 @@ def imported(path: Path) -> set[str]:
 
 
 INSTALLED = {
-    "_cffi_backend", "cffi", "click", "jsonschema", "pynvml", "rich", "tomli", "tomlkit", "yaml",
+    "click", "jsonschema", "pynvml", "rich", "tomli", "tomlkit", "yaml",
     "bcrypt", "google", "grpc", "httpx2", "lightkube", "msgspec",
     "nvct", "nvct_sim", "_nvct", "_frozen_importlib",
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvct.cli.container import configure
-from nvct.compile import live_host
+from nvct.compile import live_host, refresh
 from nvct.config.load import load
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import tree
@@ -55,6 +55,8 @@ class Machine:
             RUN_DIR_ENV: str(work / "run"),
             "NVCT_SIM_DEV": str(self.node.dev),
         }
+        # Without it each `explain` makes one, in a process.
+        refresh.own_plan(str(config), self.env[RUN_DIR_ENV])
         settings = load(str(config))
         self.roots = live_host.roots_of(settings)
         gpus = live_host.discover(settings, live_host.own_options(settings)).gpus

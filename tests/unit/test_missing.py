@@ -115,6 +115,7 @@ def test_b():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # half of a start
     monkeypatch.setattr(again, "LAST_FAILED", tmp_path / ".pytest_cache/v/cache/lastfailed")
     return tmp_path
 

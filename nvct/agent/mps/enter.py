@@ -15,8 +15,8 @@ from errno import ENOENT
 from nvct.agent.mps.place import INSIDE
 from nvct.errors import NvctError
 from nvct.kernel import trusted_file
-from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
+from nvct.linux.kernel import KERNEL
 
 
 def enter(root: str, folder: str, shm: str) -> None:

@@ -72,7 +72,7 @@ def make_folders(place: Place, daemon: Daemon) -> str:
 
 def unmount(path: str) -> None:
     """Take a mount away from new pods, while those that run keep it; OSError if that fails."""
-    from nvct.kernel.calls import KERNEL
+    from nvct.linux.kernel import KERNEL
 
     KERNEL.umount2(path, MNT_DETACH)
 
@@ -88,7 +88,7 @@ def _mount_once(path: str, mode: int, size: int, files: int) -> None:
 
 
 def _mount(path: str, mode: int, size: int, files: int) -> None:
-    from nvct.kernel.calls import KERNEL
+    from nvct.linux.kernel import KERNEL
 
     with OSErrorsAs(
         HostError,

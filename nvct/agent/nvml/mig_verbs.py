@@ -153,6 +153,6 @@ def make_nodes(roots: Roots) -> None:
     """Make the device nodes that MIG devices lack, without setuid; HostError if that fails."""
     from nvct.host import device_nodes
     from nvct.host.model import Findings
-    from nvct.kernel.calls import KERNEL
+    from nvct.linux.kernel import KERNEL
 
     device_nodes.make_nodes(device_nodes.plan_nodes(roots, ["cap"], Findings()), KERNEL)

@@ -231,8 +231,8 @@ def _run(env: Mapping[str, str]) -> None:
 
 def _leave_network(journal: Log) -> None:
     """Move to a network namespace without an interface; Unix sockets in folders still work."""
-    from nvct.kernel.calls import KERNEL
     from nvct.linux.constants import CLONE_NEWNET
+    from nvct.linux.kernel import KERNEL
 
     try:
         KERNEL.unshare(CLONE_NEWNET)

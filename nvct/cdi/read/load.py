@@ -13,11 +13,10 @@ from nvct.cdi.read import spec_fields
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, DocumentError
-from nvct.linux.files import read_bytes
+from nvct.linux.files import has_every_id, read_bytes
 
 EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20
-WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 def load_file(path: str, *, owned: bool = False, limit: int = SIZE_LIMIT) -> Spec:
@@ -50,7 +49,7 @@ def _check_owner(path: str, status: os.stat_result) -> None:
 def unmapped_root(proc: str = "/proc") -> set[int]:
     """Return the uid that stands for the host's root in a user namespace (rootless engines)."""
     try:
-        if read_bytes(f"{proc}/self/uid_map").split() == WHOLE_MAP:
+        if has_every_id(proc=proc):
             return set()
         return {int(read_bytes(f"{proc}/sys/kernel/overflowuid"))}
     except (OSError, ValueError, DocumentError):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from nvct.cdi import names
 from nvct.cdi.read import load
 from nvct.cdi.types import Device, Spec
-from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceError
+from nvct.errors import HostError, NvctError
 
 
 class SpecFile:
@@ -46,24 +46,6 @@ class Registry:
         self.conflicts: dict[str, list[str]] = {}
         # all folders and files that were read, including those with errors
         self.inputs: list[str] = []
-
-    def device(self, name: str) -> tuple[SpecFile, Device]:
-        """Return a device by its qualified name, and its spec file.
-
-        Raises RequestError if the name is not a qualified name; CdiConflictError if two files of
-        the same priority define it; UnknownDeviceError if no file defines it.
-        """
-        names.parse(name)
-        if name in self.conflicts:
-            raise CdiConflictError(
-                f"{name} is defined by {' and '.join(self.conflicts[name])}",
-                hint="remove it from all but one of them",
-            )
-        if name not in self.devices:
-            raise UnknownDeviceError(
-                f"no CDI spec defines {name}", hint="nvidia-ctk cdi list shows what there is"
-            )
-        return self.devices[name]
 
 
 def scan(

@@ -23,19 +23,19 @@ from nvct.container.decide import decide
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.prestart import rules
+from nvct.container.prestart import device_filter, rules
 from nvct.container.prestart.container import Container, is_rootless
 from nvct.container.prestart.container import Process as Opened
-from nvct.container.prestart.deliver import Delivery
+from nvct.container.prestart.deliver import deliver
 from nvct.container.request import visible_devices
 from nvct.container.request.free import want_of
 from nvct.container.request.model import Request
 from nvct.errors import HostError, OSErrorsAs, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.calls import Kernel, query_device_programs
 from nvct.launcher import cold
 from nvct.linux import mountinfo
+from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
 
@@ -149,7 +149,7 @@ def run(
                 allow(decision.edits, container, dict(env), warn, standalone=standalone)
             delivery_settings = settings.replaced(cli_no_cgroups=True)
             edits = adapted(decision.edits, options)
-            Delivery(container, bundle, delivery_settings, dict(env), warn).run(edits)
+            deliver(container, bundle, delivery_settings, dict(env), edits, warn=warn)
         finally:
             container.close()
 
@@ -320,6 +320,6 @@ def _is_restricted(cgroup: rules.Cgroup) -> bool:
 def _programs(folder: str) -> list[int]:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return query_device_programs(fd)[1]
+        return device_filter.query(fd)[1]
     finally:
         os.close(fd)

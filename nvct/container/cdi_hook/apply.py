@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook apply: does all work for a container in one process; hooks create-symlinks and noop.
+"""Hook apply: does all work for a container in one process; and hooks of a few lines.
 
 The order is: the mount over the driver's params, which needs the container's mount namespace;
 links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache. In
@@ -64,6 +64,19 @@ def _make_links(context: Context, links: list[list[str]]) -> None:
 
 def noop(_context: Context) -> None:
     """Do nothing: it shows that the runtime starts hooks."""
+
+
+def keep_leases(context: Context) -> None:
+    """Give the leases of the shim (free:N) to the container's first process.
+
+    BundleError or HostError if the process or a lease is gone.
+    """
+    from nvct.container import leases
+    from nvct.container.cdi_hook.context import process_of
+
+    pid, context.bundle = process_of(context.state())
+    folder, holder, count = map(context.options.text, ("folder", "holder", "count"))
+    leases.hand_over(folder, int(count), holder, pid)
 
 
 def _compat_folder(context: Context, work: Work) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.errors import BundleError, DocumentError, UnsafePathError
+from nvct.errors import BundleError, DocumentError
 from nvct.linux.constants import ST_RDONLY
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
@@ -67,16 +67,8 @@ class Context:
         root is the root of the host; HostError if the directory does not exist.
         """
         if self._root is None:
-            root = Root.open(self._root_path())
-            root.label = "the container"  # the path of a bundle is long and does not help users
-            root.budget = self
-            own, host = posix.fstat(root.fd), posix.stat(f"{self.proc_root}/self/root")
-            if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
-                root.close()
-                raise UnsafePathError(
-                    "the container's root is the host's", hint="a hook would change the host"
-                )
-            self._root = root
+            host = f"{self.proc_root}/self/root"
+            self._root = Root.of_container(self._root_path(), self, host)
         return self._root
 
     def root(self) -> Root:
@@ -142,10 +134,9 @@ class Context:
         try:
             posix.stat(path)
         except PermissionError:
-            from nvct.linux.files import read_bytes
+            from nvct.linux.files import has_every_id
 
-            ids = read_bytes(f"{self.proc_root}/self/uid_map", 1 << 16)
-            return ids.split()[:3] != [b"0", b"0", b"4294967295"]
+            return not has_every_id(proc=self.proc_root)
         except (OSError, ValueError):  # UnicodeEncodeError and NUL are ValueErrors
             return False  # reading the path reports the error
         return False

@@ -60,8 +60,13 @@ HOOKS: dict[str, Kinds] = {
 }
 """Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
 UNLISTED = ("keep-leases", "noop")
-IN_APPLY = {"create-symlinks": ("apply", "create_symlinks"), "noop": ("apply", "noop")}
-"""Hooks that have no module of their own."""
+ELSEWHERE = {
+    "create-symlinks": "apply",
+    "enable-cuda-compat": "update_ldcache",
+    "keep-leases": "apply",
+    "noop": "apply",
+}
+"""The modules of hooks that have none of their own: there the function has the hook's name."""
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
@@ -185,7 +190,8 @@ def _run(
 
 def function(name: str) -> Callable[[Context], None]:
     """Return the function of a hook; only its module is imported."""
-    module, attribute = IN_APPLY.get(name, (name.replace("-", "_"), "run"))
+    plain = name.replace("-", "_")
+    module, attribute = (ELSEWHERE[name], plain) if name in ELSEWHERE else (plain, "run")
     path = f"nvct.container.cdi_hook.{module}"
     __import__(path)
     found: Callable[[Context], None] = getattr(sys.modules[path], attribute)

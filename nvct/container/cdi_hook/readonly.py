@@ -16,15 +16,9 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
 
-# statvfs(3); a bind remount removes flags that it does not repeat.
-ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 2, 4, 8, 0x2000
-KEPT = (
-    (ST_NOSUID, c.MS_NOSUID),
-    (ST_NODEV, c.MS_NODEV),
-    (ST_NOEXEC, c.MS_NOEXEC),
-    (ST_NOSYMFOLLOW, c.MS_NOSYMFOLLOW),
-)
-MOUNTINFO_LIMIT = 16 << 20
+# A bind remount removes flags that it does not repeat; these have statvfs(3)'s values, too.
+KEPT = c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
+ST_NOSYMFOLLOW = 0x2000
 
 
 def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
@@ -36,11 +30,10 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
     """
     if not _is_closed_by_runtime(root, proc_root, kernel):
         return root
-    flags = c.MS_REMOUNT | c.MS_BIND
     current = posix.fstatvfs(root.fd).f_flag
-    for status_flag, flag in KEPT:
-        if current & status_flag:
-            flags |= flag
+    flags = c.MS_REMOUNT | c.MS_BIND | current & KEPT
+    if current & ST_NOSYMFOLLOW:
+        flags |= c.MS_NOSYMFOLLOW
     try:
         kernel.fchdir(root.fd)
         kernel.unshare(c.CLONE_NEWNS)  # the working directory is then in the copied mount
@@ -56,20 +49,11 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
 
 def _is_closed_by_runtime(root: Root, proc_root: str, kernel: Kernel) -> bool:
     """Report whether the root is a read-only mount on a writable one."""
-    from nvct.linux.files import read_bytes
-    from nvct.linux.mountinfo import Mount
+    from nvct.linux import mountinfo
 
-    text = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT).decode(
-        "utf-8", "surrogateescape"
-    )
-    by_id = {line.partition(" ")[0]: line for line in text.split("\n") if line}
-
-    def mount(number: str) -> Mount | None:
-        line = by_id.get(number)
-        return None if line is None else Mount(line)
-
-    top = mount(kernel.mount_id(root.fd).decode().strip())
+    text = mountinfo.read(proc_root)
+    top = mountinfo.with_id(text, kernel.mount_id(root.fd).decode().strip())
     if top is None or top.target != posix.readlink(f"{proc_root}/self/fd/{root.fd}"):
         return False  # the root is not a mount
-    below = mount(str(top.parent_id))
+    below = mountinfo.with_id(text, str(top.parent_id))
     return below is not None and "ro" not in below.options

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook update-ldcache: adds libraries to the cache of the container's dynamic linker.
+"""Hooks of the container's dynamic linker: update-ldcache and, before it, enable-cuda-compat.
 
-Neither ldconfig nor a program of the image runs: ld.so.cache is edited as data, with our libraries
-before others of the same name. With a drop-in, ldconfig in the container keeps them. A cache of an
-unknown format stays; the drop-in is written, with a warning. musl has no cache; its path file gets
-the folders. An image without a dynamic linker is not changed.
+The first adds libraries to the linker's cache. Neither ldconfig nor a program of the image runs:
+ld.so.cache is edited as data, with our libraries before others of the same name. With a drop-in,
+ldconfig in the container keeps them. A cache of an unknown format stays; the drop-in is written,
+with a warning. musl has no cache; its path file gets the folders. An image without a dynamic
+linker is not changed.
 """
 
 from __future__ import annotations
 
 import posix
 
+from nvct.container.plan import hook_command
 from nvct.container.rootfs import linker
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets, scan
@@ -80,7 +82,31 @@ def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
     return resolved is not None and mounts.is_covered(resolved)
 
 
-def forget(context: Context, changes: Changes, folders: list[str]) -> None:
+def enable_cuda_compat(context: Context) -> None:
+    """Prefer the image's newer libcuda if the driver supports it, by `rootfs.compat`.
+
+    Its folder is put first in the drop-in, which the next update-ldcache reads. Raises NvctError.
+    """
+    versions = hook_command.work(context.options)["compat"]
+    if not versions:
+        return
+    from nvct.container.rootfs import compat
+
+    root = context.root()
+    old = linker.read_conf(root)
+    folder = compat.choose(root, versions, context.warn)
+    folders = [folder] if folder else []
+    if folders == old.compat:
+        return
+    changes = Changes(root)
+    removed = [f for f in old.compat if f not in folders]
+    if removed:
+        _forget(context, changes, removed)
+    linker.add_conf(changes, linker.LinkerConf(folders, old.folders, old.view))
+    changes.write(context.kernel)
+
+
+def _forget(context: Context, changes: Changes, folders: list[str]) -> None:
     """Remove the entries of folders from the cache; NvctError if a file is damaged or not safe."""
     data = changes.root.read_file(CACHE, ldcache.LIMIT)
     if data is None:

@@ -7,12 +7,10 @@ The mounts of config.json do not exist yet, so files below their destinations ar
 
 from __future__ import annotations
 
-import posix
-
 from nvct import paths
 from nvct.container.rootfs import mount_points
 from nvct.container.rootfs.changes import Changes
-from nvct.errors import NvctError
+from nvct.errors import NvctError, UnsafePathError
 from nvct.linux.root import Root
 from nvct.oci import jsontext
 
@@ -117,14 +115,10 @@ def root_path(bundle: Bundle, folder: str) -> str:
 
 def open_root(bundle: Bundle, folder: str) -> Root:
     """Open a container's root; UnfitError for none or the host's, HostError if it is missing."""
-    root = Root.open(root_path(bundle, folder))
-    root.label = "the container"
-    root.budget = bundle
-    status, host_status = posix.fstat(root.fd), posix.stat("/")
-    if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
-        root.close()
-        raise UnfitError("the container's root is the host's")
-    return root
+    try:
+        return Root.of_container(root_path(bundle, folder), bundle)
+    except UnsafePathError as error:
+        raise UnfitError(error.message) from error
 
 
 def gpu_minors(edits: list[Edits]) -> list[int]:

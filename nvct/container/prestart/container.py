@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.errors import BundleError, DocumentError, HostError, UnsafePathError
+from nvct.errors import BundleError, DocumentError, HostError
 from nvct.linux import constants as c
 from nvct.linux.files import read_all
 from nvct.linux.kernel import Kernel
@@ -21,7 +21,6 @@ from nvct.oci.bundle import Bundle
 PROC = "/proc"
 LIMIT = 64 << 20
 ENDED = "has the container's process ended?"
-ALL_IDS = ("0", "0", "4294967295")
 HOST = "1"  # The process with the mounts of the host, or of the container that the engine runs in
 
 
@@ -181,14 +180,7 @@ class Container:
                 hint="a prestart hook needs CAP_SYS_ADMIN",
             ) from error
         # As the host's root user: other users may lack access to the parent folders.
-        root = Root.open(self.rootfs)
-        root.label = "the container"
-        status, host_status = posix.fstat(root.fd), posix.stat("/")
-        if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
-            root.close()
-            raise UnsafePathError(
-                "the container's root is the host's", hint="a hook would change the host"
-            )
+        root = Root.of_container(self.rootfs)
         if self.userns:
             self._become_its_root(kernel)
         return root
@@ -216,13 +208,12 @@ def rootfs_of(bundle: Bundle, folder: str) -> str:
 
 def is_rootless(proc: str = "/proc") -> bool:
     """Report whether this user namespace lacks users of the host and so can change no cgroup."""
-    from nvct.linux.files import read_bytes
+    from nvct.linux.files import has_every_id
 
     try:
-        data = read_bytes(f"{proc}/self/uid_map", 1 << 16)
+        return not has_every_id(proc=proc)
     except FileNotFoundError:  # a kernel without user namespaces
         return False
-    return tuple(data.decode("ascii", "replace").split()[:3]) != ALL_IDS
 
 
 def _namespace(process: Process, kind: str) -> int:

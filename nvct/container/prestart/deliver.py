@@ -41,7 +41,7 @@ DEFAULT_MODE = 0o666
 ST_NODEV = 4
 BOUND = c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NOEXEC
 IN_CONTAINER = "createContainer"
-"""The hook point that `Delivery` runs itself: it is the next one, in the same namespaces."""
+"""The hook point that `deliver` runs itself: it is the next one, in the same namespaces."""
 
 
 class Node:
@@ -131,96 +131,80 @@ class _Inside(Context):
 
     __slots__ = ()
 
-    def __init__(
-        self, options: Options, root: Root, warn: Callable[[str], None], kernel: Kernel
-    ) -> None:
-        super().__init__(options, -1, warn, kernel=kernel)
+    def __init__(self, options: Options, root: Root, warn: Callable[[str], None]) -> None:
+        super().__init__(options, -1, warn)
         self._root = root
 
     def close(self) -> None:
         """Do nothing: the caller closes the root."""
 
 
-class Delivery:
-    """Delivers edits into one container."""
+def deliver(
+    container: Container,
+    bundle: Bundle,
+    config: Config,
+    env: dict[str, str],
+    edits: list[Edits],
+    *,
+    warn: Callable[[str], None],
+) -> None:
+    """Deliver edits into a container (NvctError); this process stays in its namespaces."""
+    actions = _actions(edits)
+    works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
+    rootless = is_rootless()
+    if not (config.cli_no_cgroups or rootless):
+        _allow(container, bundle, env, warn, edits)
+    devices = collect(edits, bundle.process_id("uid"), bundle.process_id("gid"))
+    trees = mounts.take([mount for edit in edits for mount in edit["mounts"]], KERNEL)
+    try:
+        if container.userns:
+            _load_all()
+        if container.userns or rootless:
+            trees += [node.take(config.dev_root or "/", KERNEL) for node in devices]
+            devices = []
+        with container.enter(KERNEL) as root:
+            root.budget = bundle
+            try:
+                for node in devices:
+                    node.make(root, KERNEL)
+                for tree in trees:
+                    tree.attach(root, KERNEL)
+                for work in works:
+                    apply.do(_Inside(Options(), root, warn), work)
+                for name, options in actions:
+                    hooks.function(name)(_Inside(options, root, warn))
+            except OSError as error:
+                path = error.filename or "the container"
+                raise HostError(
+                    f"cannot change {path} in the container: {error.strerror}"
+                ) from error
+    finally:
+        mounts.close(trees)
 
-    __slots__ = ("bundle", "config", "container", "env", "kernel", "warn")
 
-    def __init__(
-        self,
-        container: Container,
-        bundle: Bundle,
-        config: Config,
-        env: dict[str, str],
-        warn: Callable[[str], None],
-        *,
-        kernel: Kernel = KERNEL,
-    ) -> None:
-        self.container = container
-        self.bundle = bundle
-        self.config = config
-        self.env = env
-        self.warn = warn
-        self.kernel = kernel
+def _allow(
+    container: Container,
+    bundle: Bundle,
+    env: dict[str, str],
+    warn: Callable[[str], None],
+    edits: list[Edits],
+) -> None:
+    from nvct.container.prestart import rules
 
-    def run(self, edits: list[Edits]) -> None:
-        """Deliver the edits (NvctError); this process stays in the container's namespaces."""
-        actions = _actions(edits)
-        works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
-        self._rules(edits)
-        uid, gid = self.bundle.process_id("uid"), self.bundle.process_id("gid")
-        devices = collect(edits, uid, gid)
-        trees = mounts.take([mount for edit in edits for mount in edit["mounts"]], self.kernel)
-        try:
-            if self.container.userns:
-                _load_all()
-            if self.container.userns or is_rootless():
-                dev_root = self.config.dev_root or "/"
-                trees += [node.take(dev_root, self.kernel) for node in devices]
-                devices = []
-            with self.container.enter(self.kernel) as root:
-                root.budget = self.bundle
-                try:
-                    for node in devices:
-                        node.make(root, self.kernel)
-                    for tree in trees:
-                        tree.attach(root, self.kernel)
-                    for work in works:
-                        apply.do(self._context(Options(), root), work)
-                    for name, options in actions:
-                        hooks.function(name)(self._context(options, root))
-                except OSError as error:
-                    path = error.filename or "the container"
-                    raise HostError(
-                        f"cannot change {path} in the container: {error.strerror}"
-                    ) from error
-        finally:
-            mounts.close(trees)
-
-    def _rules(self, edits: list[Edits]) -> None:
-        if self.config.cli_no_cgroups or is_rootless():
-            return
-        from nvct.container.prestart import rules
-
-        texts = [node["rule"] for edit in edits for node in edit["nodes"] if node["rule"]]
-        elements = self.bundle.document.elements(("linux", "resources", "devices"))
-        configured = [element.value for element in elements if isinstance(element.value, dict)]
-        rules.allow(
-            texts, self.container.pid, configured,
-            env=self.env, warn=self.warn, process=self.container.process,
-        )  # fmt: skip
-
-    def _context(self, options: Options, root: Root) -> Context:
-        return _Inside(options, root, self.warn, self.kernel)
+    texts = [node["rule"] for edit in edits for node in edit["nodes"] if node["rule"]]
+    elements = bundle.document.elements(("linux", "resources", "devices"))
+    configured = [element.value for element in elements if isinstance(element.value, dict)]
+    rules.allow(texts, container.pid, configured, env=env, warn=warn, process=container.process)
 
 
 def _load_all() -> None:
     """Import the modules for the container: its user namespace may deny access to their files."""
     for name in hooks.HOOKS:
         hooks.function(name)
+    from nvct.container.rootfs import compat
     from nvct.linux import files, mountinfo
 
-    del files, mountinfo
+    del compat, files, mountinfo
 
 
 def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:

@@ -17,7 +17,7 @@ import posix
 from _struct import pack, unpack_from
 
 from nvct.errors import HostError
-from nvct.linux.syscall import number, syscall
+from nvct.linux.syscall import address, number, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -204,13 +204,12 @@ ALLOW_MULTI, REPLACE = 2, 4
 MAX_PROGRAMS = 64
 INSTRUCTION = 8
 PROGRAM_LIMIT = 1 << 20
-_BYTES_HEADER = bytes.__basicsize__ - 1
 
 
 def query(cgroup_fd: int) -> tuple[int, list[int]]:
     """Return the attach flags of a cgroup's own device programs, and their ids."""
     ids = pack(f"{MAX_PROGRAMS}I", *[0] * MAX_PROGRAMS)
-    attr = pack("IIIIQI4x", cgroup_fd, ATTACH_CGROUP_DEVICE, 0, 0, _address(ids), MAX_PROGRAMS)
+    attr = pack("IIIIQI4x", cgroup_fd, ATTACH_CGROUP_DEVICE, 0, 0, address(ids), MAX_PROGRAMS)
     _bpf(PROG_QUERY, attr)  # the kernel writes into both; no other code holds them
     flags, count = unpack_from("I", attr, 12)[0], unpack_from("I", attr, 24)[0]
     return flags, list(unpack_from(f"{count}I", ids))
@@ -231,8 +230,8 @@ def instructions(program_fd: int) -> bytes:
 
 def _info(program_fd: int, code: bytes) -> bytes:
     """Return the first 40 bytes of a struct bpf_prog_info; the kernel writes into `code`."""
-    info = pack("IIQIIQQ", 0, 0, 0, 0, len(code), 0, _address(code) if code else 0)
-    _bpf(OBJ_GET_INFO_BY_FD, pack("IIQ", program_fd, len(info), _address(info)))
+    info = pack("IIQIIQQ", 0, 0, 0, 0, len(code), 0, address(code) if code else 0)
+    _bpf(OBJ_GET_INFO_BY_FD, pack("IIQ", program_fd, len(info), address(info)))
     return info
 
 
@@ -244,7 +243,7 @@ def load(instructions: bytes, name: str) -> int:
     license_ = b"Apache-2.0\0"
     attr = pack(
         "IIQQIIQII16s", TYPE_CGROUP_DEVICE, len(instructions) // INSTRUCTION,
-        _address(instructions), _address(license_), 0, 0, 0, 0, 0, name.encode()[:15],
+        address(instructions), address(license_), 0, 0, 0, 0, 0, name.encode()[:15],
     )  # fmt: skip
     return _bpf(PROG_LOAD, attr)
 
@@ -260,11 +259,3 @@ def attach(cgroup_fd: int, program_fd: int, flags: int, old_fd: int = 0) -> None
 
 def _bpf(command: int, attr: bytes) -> int:
     return syscall(number("bpf"), command, attr, len(attr))
-
-
-def _address(data: bytes) -> int:
-    """Return the address of the content of a bytes object; in CPython a fixed header precedes it.
-
-    The object must live as long as the address is used. (ctypes would cost 3 ms.)
-    """
-    return id(data) + _BYTES_HEADER

@@ -200,11 +200,11 @@ def _deliver(
             )
         if decision.request is not None:
             from nvct.container.prestart.container import Container, rootfs_of
-            from nvct.container.prestart.deliver import Delivery
+            from nvct.container.prestart.deliver import deliver
 
             container = Container(pid, rootfs_of(bundle, folder), process=processes[0])
             try:
-                Delivery(container, bundle, config, host.env, warn).run(decision.edits)
+                deliver(container, bundle, config, host.env, decision.edits, warn=warn)
             finally:
                 container.close()
     finally:

@@ -76,16 +76,13 @@ def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgrou
     Raises HostError if no cgroup hierarchy with device rules is mounted.
     """
     paths = {}
-    if process is None:
-        text = _read(f"{proc}/{pid}/cgroup")
-    else:
-        text = process.read("cgroup").decode("utf-8", "surrogateescape")
-    for line in text.splitlines():
+    data = process.read("cgroup") if process else read_bytes(f"{proc}/{pid}/cgroup", LIMIT)
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
         _, controllers, path = line.split(":", 2)
         paths[controllers] = path
     candidates = [(path, False) for names, path in paths.items() if "devices" in names.split(",")]
     candidates += [(path, True) for names, path in paths.items() if not names]
-    mounts = mountinfo.parse(_read(f"{proc}/self/mountinfo"))
+    mounts = mountinfo.parse(mountinfo.read(proc))
     for path, unified in candidates:
         for mount in mounts:
             if _has_rules(mount, unified=unified):
@@ -116,10 +113,6 @@ def _below(mount: mountinfo.Mount, path: str) -> str:
     root = mount.root.rstrip("/")
     inside = path[len(root) :] if path == root or path.startswith(root + "/") else path
     return mount.target.rstrip("/") + inside.rstrip("/")
-
-
-def _read(path: str) -> str:
-    return read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")
 
 
 def allow(

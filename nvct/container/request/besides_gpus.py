@@ -42,15 +42,17 @@ def add(
         extras.imex_unmade = creates and request.mode == "legacy"
     extras.csv_all = variables.get(JETPACK) == "csv-mounts=all"
     for name, variable in MIG_CAPABILITIES.items():
-        if not variables.get(variable):
+        value = variables.get(variable)
+        if not value:
             continue
         if request.mode != "legacy" and not privileged:
             # The incumbent reads it only in legacy mode, and refuses the container.
             request.notes.append(f"{variable} is ignored: the container is unprivileged")
             continue
-        from nvct.container.request.capabilities import mig_capability  # rarely requested
+        from nvct.container.request.capabilities import check_mig_capability  # rarely requested
 
-        setattr(extras, name, mig_capability(variables, variable, privileged=privileged))
+        check_mig_capability(variable, value, privileged=privileged)
+        setattr(extras, name, True)
 
 
 def channels(

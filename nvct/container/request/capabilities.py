@@ -14,7 +14,7 @@ from nvct.errors import ConfigError, NotPermittedError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 DEFAULT = ("compute", "utility")
 HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
@@ -62,15 +62,12 @@ def _bound(supported: Sequence[str]) -> list[str]:
     return sorted(set(supported))
 
 
-def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool) -> bool:
-    """Report whether a container gets the MIG capability that a variable asks for.
+def check_mig_capability(name: str, value: str, *, privileged: bool) -> None:
+    """Check a variable that asks for a MIG capability.
 
     Raises NotPermittedError if the container is not privileged, and RequestError if the value is
     not "all", the only one that libnvidia-container supports.
     """
-    value = variables.get(name, "")
-    if not value:
-        return False
     if not privileged:
         raise NotPermittedError(
             f"{name}={shown(value)} in a container that is not privileged",
@@ -78,4 +75,3 @@ def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool)
         )
     if value != "all":
         raise RequestError(f"{name} is {shown(value)}", hint="the only value is all")
-    return True

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvct.config.model import Config
+    from nvct.container.plan_devices import PlanDevices
     from nvct.container.request.device_numbers import Nodes
     from nvct.container.request.kubelet_record import Answer
     from nvct.container.request.model import Request
@@ -178,6 +179,11 @@ class Case:
         return [] if self.request is None else extras_of(self.request)
 
     @property
+    def plans(self) -> PlanDevices | None:
+        """The plans in which rules look devices up; None if there are none."""
+        return self.origin.plans if self.origin is not None else None
+
+    @property
     def injected(self) -> Nodes:
         """The device nodes that the container would get; empty if the request fails.
 
@@ -185,9 +191,9 @@ class Case:
         """
         if self._injected is None:
             self._injected = {}
-            if self.request is not None and self.origin is not None and self.origin.plans:
+            if self.request is not None and self.plans is not None:
                 try:
-                    self._injected = self.origin.plans.injected(self.request)
+                    self._injected = self.plans.injected(self.request)
                 except NvctError as error:
                     self.error = self.error or error
         return self._injected

@@ -72,9 +72,9 @@ def _asks_for(values: Sequence[str], case: Case) -> Held:
 
 def _words_of_nodes(case: Case) -> list[str]:
     """Return the words for the extras that a container would get, for a rule that refuses."""
-    if not (case.refuses and case.injected and case.origin and case.origin.plans):
+    if not (case.refuses and case.injected and case.plans):
         return []
-    names = case.origin.plans.extras(case.injected)
+    names = case.plans.extras(case.injected)
     kinds = [
         name.replace("nvidia.com/mig=", "nvidia.com/mig-").partition("=")[0] for name in names
     ]
@@ -117,8 +117,8 @@ def _implied(patterns: Sequence[str], case: Case) -> str:
     """
     path = ""
     nodes = case.injected if case.refuses else {}
-    if nodes and case.origin is not None and case.origin.plans is not None:
-        plans = case.origin.plans
+    plans = case.plans
+    if nodes and plans is not None:
         extras = [e for e in plans.extras(nodes) if _fits_extra(e, patterns) is not False]
         path = ", ".join(sorted(extras))
         if not path and case.request is not None:
@@ -134,9 +134,9 @@ def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
     """Report whether all devices of a name match, None if only some do or if it is unknown."""
     if name in patterns or (not _is_by_bus(name) and _matches_any(name, patterns)):
         return True
-    if case.origin is None or case.origin.aliases is None or case.request is None:
+    if case.plans is None or case.request is None:
         return None
-    devices = case.origin.aliases(case.request, name)
+    devices = case.plans.aliases(case.request, name)
     if devices is None:
         return None
     hits = {_is_among(names, patterns) for names in devices}
@@ -254,11 +254,11 @@ def _more_gpus_than(limit: int, case: Case) -> Held:
         kind, _, device = name.partition("=")
         if device != "all":
             number += 1
-        elif case.origin is None or case.origin.count is None:
+        elif case.plans is None:
             return None, f"it is not known how many {name} are"
         else:
             requested_kind = kind if name in case.request.ids else case.request.kind
-            number += case.origin.count(case.request, requested_kind)
+            number += case.plans.count(case.request, requested_kind)
     if number <= limit:
         number = max(number, _gpus(case))
     return number > limit, f"{number} asked for"

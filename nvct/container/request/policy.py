@@ -56,8 +56,7 @@ def admits(case: Case, notes: list[str]) -> bool:
         ids = case.request.free.word
     given_by = f", given by {case.way}" if case.way else ""
     asks = f"{case.source} asks for {shown(ids)}{given_by}"
-    reason = _reason(case.config.policy[len(results) - 1])
-    why = f"{last.why}; {reason}" if reason else last.why
+    why = f"{last.why}; {last.reason}" if last.reason else last.why
     if last.then == IGNORE:
         notes.append(f"{asks}, which is ignored by {rule}: {why}")
         _check_given(case, notes)
@@ -74,7 +73,7 @@ def admits(case: Case, notes: list[str]) -> bool:
     denied = f"{rule} denies {case.source}={shown(ids)}{given_by}"
     if case.given is not None:
         denied += f": the kubelet has given this container {shown(','.join(case.given.ids))}"
-    raise NotPermittedError(denied, hint=reason or "nvct explain shows why")
+    raise NotPermittedError(denied, hint=last.reason or "nvct explain shows why")
 
 
 def _check_given(case: Case, notes: list[str]) -> None:
@@ -97,12 +96,11 @@ def _refuse_misspelt(case: Case) -> None:
         return
     if case.request.source == BY_ENGINE:  # the engine has found its devices
         return
-    check_known = case.origin.check_known if case.origin is not None else None
     extras = case.request.extras
-    if check_known is None or extras.mig_config or extras.mig_monitor:  # GPUs of another plan
+    if case.plans is None or extras.mig_config or extras.mig_monitor:  # GPUs of another plan
         return
     try:
-        check_known(case.request)
+        case.plans.check_known(case.request)
     except UnknownDeviceError:
         raise
     except NvctError:  # no plan
@@ -118,23 +116,23 @@ def evaluate(case: Case) -> list[RuleResult]:
     results: list[RuleResult] = []
     for text in case.config.policy:
         rule = _parse(text)
-        name, outcome = str(rule["name"]), str(rule["then"])
+        result = RuleResult(str(rule["name"]), str(rule["then"]), str(rule.get("reason", "")))
+        results.append(result)
         reasons: list[str] = []
-        case.refuses = outcome != ALLOW
+        case.refuses = result.then != ALLOW
         for key, condition in CONDITIONS.items():
             if key not in rule:
                 continue
             holds, reason = condition(rule[key], case)
             if holds is None:
-                holds, reason = outcome != ALLOW, f"{reason}, which counts against it"
-            if not holds:
-                results.append(RuleResult(name, outcome, f"{key}: {reason}", holds=False))
-                break
+                holds, reason = case.refuses, f"{reason}, which counts against it"
             reasons.append(f"{key}: {reason}")
+            if not holds:
+                result.why = reasons[-1]
+                break
         else:
-            results.append(
-                RuleResult(name, outcome, "; ".join(reasons) or "it has no conditions", holds=True)
-            )
+            result.holds = True
+            result.why = "; ".join(reasons) or "it has no conditions"
             break
     return results
 
@@ -146,7 +144,3 @@ def _parse(text: str) -> dict[str, jsontext.Json]:
     if set(rule) - set(CONDITIONS) - set(NOT_CONDITIONS) or "name" not in rule:
         raise DocumentError("a compiled rule of the policy has an unknown member", hint=AGAIN)
     return rule
-
-
-def _reason(text: str) -> str:
-    return str(_parse(text).get("reason", ""))

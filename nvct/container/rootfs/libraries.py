@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 NAME_LIMIT = 200_000
 READ_LIMIT = 1024
 LINK_LIMIT = 8
-MOUNTINFO_LIMIT = 16 << 20
 
 
 class MountTargets:
@@ -53,18 +52,16 @@ class MountTargets:
     @classmethod
     def of(cls, root: Root, proc_root: str) -> MountTargets:
         """Return the mounts of this process. Raises HostError if they cannot be read."""
-        from nvct.linux.files import read_bytes
-        from nvct.linux.mountinfo import targets
+        from nvct.linux import mountinfo
 
         try:
             inside = posix.readlink(f"{proc_root}/self/fd/{root.fd}").rstrip("/") + "/"
-            data = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT)
+            mounted = mountinfo.targets(mountinfo.read(proc_root))
         except (OSError, DocumentError) as error:
             raise HostError(
                 f"the mounts of the container cannot be read: {error}",
                 hint=f"the hook needs {proc_root}/self/mountinfo",
             ) from error
-        mounted = targets(data.decode("utf-8", "surrogateescape"))
         start = len(inside) - 1
         return cls([target[start:] for target in mounted if target.startswith(inside)])
 

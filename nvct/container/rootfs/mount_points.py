@@ -28,7 +28,7 @@ USERDATA = "userdata"
 ID_LENGTH = 64
 STORED_DEPTH = 5
 """Parts of STORE/overlay/LAYER/merged, STORE/vfs/dir/LAYER or STORE/btrfs/subvolumes/LAYER."""
-STORE_LIMIT = MOUNTINFO_LIMIT = 16 << 20
+STORE_LIMIT = 16 << 20
 NAME_LIMIT = 4096
 
 
@@ -135,13 +135,11 @@ def _is_of_bundle(fd: int, bundle: int, kernel: Kernel) -> bool:
             return True
     except OSError:
         pass
-    from nvct.linux.files import read_bytes
-    from nvct.linux.mountinfo import Mount
+    from nvct.linux import mountinfo
 
-    text = read_bytes("/proc/self/mountinfo", MOUNTINFO_LIMIT).decode("utf-8", "surrogateescape")
-    lines = {line.partition(" ")[0]: line for line in text.split("\n")}
-    top, below = (lines.get(mount.decode().strip()) for mount in (mount, bundle_mount))
-    return bool(top and below) and _is_whole(Mount(top or ""), Mount(below or ""), _resolved(fd))
+    text = mountinfo.read()
+    top, below = (mountinfo.with_id(text, m.decode().strip()) for m in (mount, bundle_mount))
+    return top is not None and below is not None and _is_whole(top, below, _resolved(fd))
 
 
 def _is_whole(top: Mount, below: Mount, path: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 import time
 
-from nvct.errors import DocumentError, line, unexpected
+from nvct.errors import DocumentError, NvctError, line, unexpected
 from nvct.linux.files import open_log
 from nvct.oci.jsontext import quote
 
@@ -19,31 +19,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.decide import Decision
-    from nvct.errors import NvctError
     from nvct.oci.argv import Invocation
 
 LEVELS = ("info", "debug", "trace")  # decisions are logged at these; errors always
 LIMIT = 2000  # characters of a log entry
 
 
-def report(program: str, error: NvctError, invocation: Invocation, logs: list[str]) -> None:
-    """Write the error as one line to stderr and to the logs; empty log names are skipped."""
-    text = line(program, error)
+def report(
+    program: str, error: Exception, invocation: Invocation, logs: list[str], *, debug: bool = False
+) -> NvctError:
+    """Write the error as one line to stderr and to the logs; empty log names are skipped.
+
+    Return it; with `debug` (NVCT_DEBUG) an unexpected one shows its traceback.
+    """
+    problem = error if isinstance(error, NvctError) else unexpected(error)
+    text = line(program, problem)
     _write(2, text + "\n")
     for log in dict.fromkeys(logs):
         if log:
             _append(log, "error", text, invocation.log_format)
-
-
-def report_crash(
-    program: str, error: Exception, invocation: Invocation, logs: list[str], *, debug: bool
-) -> None:
-    """Report an unexpected exception; with its traceback if `debug` is true (NVCT_DEBUG)."""
-    report(program, unexpected(error), invocation, logs)
-    if debug:
+    if debug and problem is not error:
         import traceback  # loaded only after a bug
 
         _write(2, "".join(traceback.format_exception(error)))
+    return problem
 
 
 def note(program: str, config: Config, invocation: Invocation, decision: Decision) -> None:

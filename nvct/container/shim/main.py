@@ -13,7 +13,7 @@ import sys
 import time
 
 from nvct.config.model import CHECKED, without_choice
-from nvct.errors import NvctError, RuntimeNotFoundError, unexpected
+from nvct.errors import NvctError, RuntimeNotFoundError
 from nvct.oci import argv
 from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
 
@@ -39,18 +39,12 @@ def main(cold: str) -> NoReturn:
     progress = Progress(invocation.log)
     try:
         _run(program, invocation, env, cold, progress)
-    except NvctError as error:
+    except Exception as error:
         from nvct.container.shim.log import report
 
-        report(program, error, invocation, progress.logs)
-        _record(program, invocation, env, error, progress)
-        posix._exit(error.exit_status)  # skips finalisation: saves 1 ms
-    except Exception as error:
-        from nvct.container.shim.log import report_crash
-
-        report_crash(program, error, invocation, progress.logs, debug="NVCT_DEBUG" in env)
-        _record(program, invocation, env, unexpected(error), progress)
-        posix._exit(1)
+        problem = report(program, error, invocation, progress.logs, debug="NVCT_DEBUG" in env)
+        _record(program, invocation, env, problem, progress)
+        posix._exit(problem.exit_status)  # skips finalisation: saves 1 ms
 
 
 class Progress:

@@ -123,14 +123,16 @@ def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctErro
 
     Even if they see the host already: a container that is older than the policy was not asked.
     """
-    from nvct.container import engine_devices, plan_devices
+    from nvct.container import engine_devices
     from nvct.container.host_view import way_out
+    from nvct.container.plan_devices import PlanDevices
+    from nvct.container.request.origin import Origin
 
     if CAP_SYS_ADMIN in bundle.capabilities:
         return
     bundle.document.put(("process", "capabilities", "bounding"), f'["{CAP_SYS_ADMIN}"]')
     privileged = bundles.Bundle(bundle.path, bundle.document.render())
-    origin = plan_devices.origin_of(privileged, config, host)
+    origin = Origin(privileged, PlanDevices(config, host))
     if not way_out(privileged, is_rootless=origin.is_rootless()):
         return
     try:

@@ -31,7 +31,7 @@ START = """
 import sys, time
 from pathlib import Path
 from nvct.errors import HostError
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from nvct_sim import attach
 from nvct_sim.tree import load
 try:

@@ -25,8 +25,8 @@ from nvct.engine import processes
 from nvct.engine.journal import DamagedJournalError
 from nvct.engine.model import Engine
 from nvct.errors import ConfigError, EngineConfigError
-from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
+from nvct.linux.kernel import KERNEL
 from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.shim_lab import Lab
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.config.load import SIZE_LIMIT, from_toml, load
-from nvct.config.model import DRIVER_CAPABILITIES, Config
+from nvct.config.load import from_toml, load
+from nvct.config.model import DRIVER_CAPABILITIES, SIZE_LIMIT, Config
 from nvct.errors import ConfigError
 
 # Every key that there is, each with another value than its default.

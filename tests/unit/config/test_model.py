@@ -152,6 +152,8 @@ def test_who_calls_cannot_choose_another_policy_than_the_hosts(
     hosts.write_text("[nvct.policy]\ndefault = 'deny'\n")
     assert without_choice(env, own) == {"PATH": "/bin"}
     assert without_choice(env, others) == env  # a rootless engine: its user owns his runtime
+    hosts.write_text("#" * (1 << 20))  # too large to be read, so it may have one
+    assert without_choice(env, own) == {"PATH": "/bin"}
     hosts.unlink()
     hosts.mkdir()
     assert without_choice(env, own) == {"PATH": "/bin"}

@@ -274,6 +274,18 @@ def test_a_remount_counts(machine: Machine) -> None:
     assert way(again) == "the remount of /sys"
 
 
+@pytest.mark.parametrize("option", ["slave", "rslave", "shared", "rshared"])
+def test_a_mount_into_which_others_come_later_counts(option: str, machine: Machine) -> None:
+    """An engine mounts a volume before nvct refuses the container that asks for it."""
+    later = bind(machine.work, "ro", option)
+    assert way(later) == f"the mount of {machine.work} at /x, into which others come later"
+    assert not leaves(bind(machine.work, "ro", "rprivate"), bind(machine.work, "private"))
+    plugins = "/run/docker/plugins"  # dockerd gives each plugin its folder there
+    assert not leaves(bind(f"{plugins}/0123", option))
+    for other in (plugins, f"{plugins}/../x", f"{plugins}/0123/../../../x"):
+        assert leaves(bind(other, option)), other
+
+
 def test_a_source_through_proc_is_another_for_the_runtime(machine: Machine) -> None:
     processes = machine.mount(PROCESSES, machine.folder("host/proc"))
     other, task = machine.folder("other"), processes / "self/task"

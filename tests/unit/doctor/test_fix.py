@@ -18,8 +18,7 @@ from nvct.engine.model import text_of
 from nvct.engine.writing import ABSENT, PathState, put, state_of
 from nvct.errors import DocumentError, HostError
 from nvct.host.roots import Roots
-from nvct.kernel.calls import KERNEL
-from nvct.linux.kernel import Kernel
+from nvct.linux.kernel import KERNEL, Kernel
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel

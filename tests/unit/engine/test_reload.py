@@ -129,8 +129,8 @@ def test_without_a_log_systemctls_message_is_reported() -> None:
 
 
 WAITS = (
-    "import signal,sys; signal.signal(signal.SIGHUP, lambda *_: sys.exit(42));"
-    "print('up', flush=True); signal.pause()"
+    "import signal,sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP]);"
+    "print('up', flush=True); signal.sigwait([signal.SIGHUP]); sys.exit(42)"
 )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.launcher.install import HOOKS
-from tests.support.launcher import PRINT_ARGS, Answer, ask, script
+from nvct.launcher.install import HOOKS, Built
+from tests.support.launcher import PRINT_ARGS, Answer, ask, compiled, script
 from tests.unit.launcher.conftest import HOOK, PROGRAM, Lab
 
 CTK = "nvidia-ctk"
@@ -171,18 +171,23 @@ def test_the_prestart_hook_gets_nothing_that_loaders_read(lab: Lab, program: str
     assert env == ENGINES | SWITCHES
 
 
+@pytest.fixture(scope="module")
+def with_cold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A launcher whose cold side, beside it, records its environment."""
+    folder = tmp_path_factory.mktemp("cold")
+    python = script(folder / "cold", TELLS)
+    return compiled(folder, Built(python="/p", packages="/q", cold=str(python)))
+
+
 @pytest.mark.parametrize("program", [CTK, "nvct"])
 @pytest.mark.parametrize(
     "args", [[], ["cdi", "list"], ["--debug", "cdi", "hook"], ["--config", "hook", "config"]]
 )
 def test_other_commands_get_the_environment_as_it_is(
-    lab: Lab, tmp_path: Path, program: str, args: list[str]
+    lab: Lab, tmp_path: Path, with_cold: Path, program: str, args: list[str]
 ) -> None:
-    from nvct.launcher.install import Built
-    from tests.support.launcher import compiled
-
-    python = script(tmp_path / "cold", TELLS)
-    path = compiled(tmp_path, Built(python="/p", packages="/q", cold=str(python)), name=program)
+    python, path = with_cold.with_name("cold"), tmp_path / program
+    path.hardlink_to(with_cold)
     variables = {"PYTHONPATH": "/x", "LD_LIBRARY_PATH": "/x", "PATH": os.environ["PATH"], "E": ""}
 
     answer, env = start(lab, path, [program, *args], variables)

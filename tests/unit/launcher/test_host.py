@@ -115,7 +115,7 @@ def test_what_shows_the_host_is_found_behind_any_name(
         mount("sysfs", "sysfs", "rrw", "ro"), mount("proc", "proc", "nosuid"),
         {**mount("/no", "cpuset", "rw"), "x": "bind"}, {**mount("sysfs", "sysfs", "rw"), "x": "ro"},
         mount("/proc/self/cwd"), mount("/proc/self/fd/99"), mount("/proc/self/task/../cwd/etc"),
-        mount("/dev/fd/9"),
+        mount("/dev/fd/9"), mount("/etc", "bind", "rbind", "rslave"), mount("/etc", "bind", "ro", "shared"),
     ],
     ids=str,
 )  # fmt: skip
@@ -322,10 +322,13 @@ def test_where_the_host_has_a_policy_no_variable_names_another_file(tmp_path: Pa
     (tmp_path / "home").mkdir()
     lab = Lab(tmp_path / "home", tmp_path, "c")
     lab.keep()
-    for text, goes in ((None, "bin/runc"), ("debug = 1\n", "bin/runc"), ("[nvct.policy]\n", "")):
+    for text, goes in (
+        (None, "bin/runc"), ("debug = 1\n", "bin/runc"), ("[nvct.policy]\n", "python"),
+        ("#" * (1 << 20), "python"), ("#" * (1 << 20) + "\n[nvct.policy]\n", "python"),
+    ):  # fmt: skip
         if text is not None:
             hosts.write_text(text)
-        assert lab.went_to("state", "id") == (goes or "python"), text
+        assert lab.went_to("state", "id") == goes, text and text[-20:]
     del lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"]  # the file of NVCT_RUN_DIR does not count either
     lab.age(hosts)
     real, lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = lab.config, str(hosts)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installation of the launchers: forms, built-in paths and refusals."""
 
-import functools
 import os
 import re
 import shutil
@@ -226,16 +225,11 @@ def test_a_static_program_has_no_loader(tmp_path: Path, flags: list[str]) -> Non
     assert not launch.is_static(b"#!/bin/sh\n")
 
 
-@functools.cache
-def own_digest() -> str:
-    return launch.hot_digest()
-
-
 def hot(
     path: Path, room: int = launch.COLD_ROOM, marks: int = 1, *, digest: str | None = None
 ) -> Path:
     """Write a file that looks like nvct-hot."""
-    digest = own_digest() if digest is None else digest
+    digest = launch.hot_digest() if digest is None else digest
     cold_space = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
     path.write_bytes(b"\x7fELF code " + cold_space + b"|" + digest.encode())
     return path
@@ -253,7 +247,7 @@ def test_the_static_executable_gets_the_cold_sides_path(tmp_path: Path) -> None:
     data = written[0].read_bytes()
     assert len(data) == source.stat().st_size
     assert data.startswith(b"\x7fELF code " + launch.COLD_MARK + b"/a b/cold\0\0")
-    assert data.endswith(b"\0|" + own_digest().encode())
+    assert data.endswith(b"\0|" + launch.hot_digest().encode())
     assert written[0].stat().st_mode & 0o777 == 0o755
 
 

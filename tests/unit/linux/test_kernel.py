@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tests for Kernel, RecordingKernel and DeclaredKernel."""
+"""The same tests for Kernel and RecordingKernel."""
 
 import errno
 import os
@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from nvct.kernel.calls import DeclaredKernel
 from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from tests.support.forked import in_a_mount_namespace, run_forked
 from tests.support.recording_kernel import CALLS, RecordingKernel
 
 
-@pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])
+@pytest.fixture(params=[Kernel, RecordingKernel])
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     new_kernel: Kernel = request.param()
     return new_kernel
@@ -67,32 +66,13 @@ def test_an_o_path_descriptor_is_reopened_after_an_unlink(kernel: Kernel, tmp_pa
     os.close(fd)
 
 
-def test_openat2_stays_in_the_root_and_can_refuse_links(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "in").write_bytes(b"inside")
-    (tmp_path / "link").symlink_to("/../in")
-    root = os.open(tmp_path, os.O_PATH)
-    fd = kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_IN_ROOT)
-    assert os.read(fd, 99) == b"inside"
-    assert not os.get_inheritable(fd)
-    os.close(fd)
-    with pytest.raises(OSError, match="link") as caught:
-        kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_NO_SYMLINKS)
-    assert caught.value.errno == errno.ELOOP
-    fd_of_new = kernel.openat2(root, "new", os.O_CREAT | os.O_WRONLY, 0o604, c.RESOLVE_BENEATH)
-    assert stat.S_IMODE(os.fstat(fd_of_new).st_mode) == 0o604
-    os.close(fd_of_new)
-    os.close(root)
-
-
 def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     calls: list[tuple[Any, ...]] = [
         (kernel.open, missing, os.O_RDONLY),
-        (kernel.openat2, -100, missing, os.O_RDONLY),
         (kernel.open_tree, -100, missing, 0),
         (kernel.mount, "none", missing, "tmpfs"),
         (kernel.umount2, missing),
-        (kernel.pivot_root, missing, "/"),
         (kernel.unlink, missing),
         (partial(kernel.mount_setattr, attr_set=c.MOUNT_ATTR_RDONLY), -100, missing, 0),
     ]
@@ -107,7 +87,7 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
 
 def test_a_path_is_never_cut_at_a_nul(kernel: Kernel) -> None:
     with pytest.raises(ValueError, match="null byte"):
-        kernel.openat2(-100, "/etc\0/x", os.O_RDONLY)
+        kernel.open_tree(-100, "/etc\0/x", 0)
     with pytest.raises(ValueError, match="null byte"):
         kernel.mount("none", "/tmp\0", "tmpfs")
 
@@ -116,7 +96,7 @@ def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path
     name = os.fsencode(tmp_path) + b"/\xff"
     with open(name, "wb"):
         pass
-    os.close(kernel.openat2(-100, os.fsdecode(name), os.O_RDONLY))
+    os.close(kernel.open_tree(-100, os.fsdecode(name), 0))
 
 
 def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: Path) -> None:
@@ -142,16 +122,6 @@ def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path:
         kernel.open(str(tmp_path / "target"), os.O_WRONLY)
     kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
     assert (tmp_path / "target").read_bytes() == b"old"
-
-
-@in_a_mount_namespace
-def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
-    kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
-    (tmp_path / "proof").touch()
-    os.chdir(tmp_path)
-    kernel.pivot_root(".", ".")
-    kernel.umount2(".", c.MNT_DETACH)
-    assert os.listdir("/") == ["proof"]
 
 
 @in_a_mount_namespace
@@ -203,12 +173,6 @@ def test_the_recording_kernel_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
-
-
-def test_the_cold_kernel_makes_each_call_that_posix_lacks_by_a_declaration() -> None:
-    raw = {name for name in CALLS if "_call" in getattr(Kernel, name).__code__.co_names}
-    assert len(raw) > 8
-    assert raw <= vars(DeclaredKernel).keys()
 
 
 def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import KERNEL
 from nvct_sim import attach, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 from tests.support.on_node import run_in

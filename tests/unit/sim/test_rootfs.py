@@ -13,6 +13,7 @@ import pytest
 from nvct.errors import BundleError, ContainerNotPossibleError, HostError
 from nvct.linux import elf, ldcache
 from nvct.linux.kernel import KERNEL
+from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import oci_runtime, rootfs, run_folder
 from nvct_sim.bundle import config
 from nvct_sim.elf_writer import shared_object
@@ -100,7 +101,7 @@ def test_a_failing_runtime_is_a_reason_with_its_own_message(tmp_path: Path) -> N
     )
     (tmp_path / "runc").chmod(0o755)
 
-    reason = rootfs.can_run_containers(programs=[str(tmp_path), *rootfs.PROGRAM_DIRS])
+    reason = rootfs.can_run_containers(programs=[str(tmp_path), *DEFAULT_PATH_DIRS])
 
     assert reason == f"{tmp_path}/runc cannot run a container: cgroup trouble"
 

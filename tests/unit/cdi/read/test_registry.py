@@ -9,12 +9,8 @@ import pytest
 
 from nvct.cdi.read import registry
 from nvct.errors import (
-    CdiConflictError,
     CdiSpecError,
     HostError,
-    RequestError,
-    UnknownDeviceError,
-    line,
 )
 
 
@@ -162,33 +158,3 @@ def test_inputs_are_all_that_was_looked_at(low: Path, high: Path) -> None:
         str(low / "bad.yaml"),
         str(high),
     ]
-
-
-def test_a_device_is_looked_up_by_name(low: Path) -> None:
-    path = write(low / "a.json", "one")
-
-    spec_file, device = scan(low).device("vendor.com/device=one")
-
-    assert spec_file.path == path
-    assert device["name"] == "one"
-
-
-def test_a_lookup_says_why_it_fails(low: Path) -> None:
-    write(low / "a.json", "one")
-    write(low / "b.json", "one")
-    scanned = scan(low)
-
-    with pytest.raises(CdiConflictError) as conflict:
-        scanned.device("vendor.com/device=one")
-    with pytest.raises(UnknownDeviceError) as unknown:
-        scanned.device("vendor.com/device=two")
-    with pytest.raises(RequestError):
-        scanned.device("two")
-
-    assert conflict.value.message == (
-        f"vendor.com/device=one is defined by {low}/a.json and {low}/b.json"
-    )
-    assert line("nvct", unknown.value) == (
-        "nvct: no CDI spec defines vendor.com/device=two; "
-        "nvidia-ctk cdi list shows what there is [unknown-device]"
-    )

@@ -17,9 +17,9 @@ from nvct.container.deliver import layout_farm
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
 from nvct.container.rootfs import linker, profile
-from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
+from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import Bundle
 from nvct_sim.elf_writer import shared_object
 from tests.support.containers import Container

@@ -3,7 +3,7 @@
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from nvct.container.prestart import device_filter
 from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
-from nvct.kernel.calls import query_device_programs
 from tests.support.forked import run_forked
 from tests.support.processes import captured
 
@@ -173,24 +172,20 @@ def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("flags", [device_filter.ALLOW_MULTI, 0])
-def test_the_cold_side_finds_the_same_programs(flags: int, cgroup: Path) -> None:
+def test_the_programs_of_a_cgroup_are_found(flags: int, cgroup: Path) -> None:
     fd = os.open(cgroup, os.O_RDONLY)
-    assert query_device_programs(fd) == device_filter.query(fd) == (0, [])
+    assert device_filter.query(fd) == (0, [])
     for name in ("one", "two"):
         device_filter.attach(fd, device_filter.load(device_filter.build([DENY_ALL]), name), flags)
-    found = query_device_programs(fd)
-    assert found == device_filter.query(fd)
+    found = device_filter.query(fd)
     assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
     os.close(fd)
 
 
-@pytest.mark.parametrize("query", [device_filter.query, query_device_programs])
-def test_a_folder_without_device_programs_is_refused(
-    query: Callable[[int], object], tmp_path: Path
-) -> None:
+def test_a_folder_without_device_programs_is_refused(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(OSError, match=r"Bad file descriptor|Operation not permitted"):
-        query(fd)
+        device_filter.query(fd)
     os.close(fd)
 
 

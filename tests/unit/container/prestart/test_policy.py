@@ -15,7 +15,7 @@ from nvct.launcher.install import PROGRAMS, Built
 from nvct.oci.bundle import Bundle
 from nvct_sim.bundle import config as make_config
 from tests.support.launcher import ask, compiled, script
-from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
+from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, Plans, policy
 from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook
 
@@ -33,7 +33,7 @@ def asked_by_pod(
     """Ask what the hook makes of a container."""
     document = make_config(["true"], env=[env], annotations=annotations)
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
-    return accepted(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
+    return accepted(bundle, policy(text), Origin(bundle, Plans()))
 
 
 def test_a_denial_fails_the_container_with_one_line(lab: Lab) -> None:

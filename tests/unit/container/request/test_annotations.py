@@ -10,7 +10,7 @@ import pytest
 import nvct
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.request.annotations import requested
-from nvct.container.request.capabilities import mig_capability, parse, resolve
+from nvct.container.request.capabilities import check_mig_capability, parse, resolve
 from nvct.container.request.volume_mounts import devices, imex_channels
 from nvct.errors import ConfigError, NotPermittedError, RequestError, line
 from nvct.oci.bundle import clean
@@ -225,15 +225,10 @@ def test_an_unknown_supported_capability_is_an_error_of_the_configuration() -> N
         resolve(None, ["compute", "foo"], legacy_image=False)
 
 
-@pytest.mark.parametrize("variables", [{}, {"X": ""}])
-def test_without_mig_variables_no_mig_capability_is_requested(variables: dict[str, str]) -> None:
-    assert not mig_capability(variables, "X", privileged=False)
-
-
 def test_a_mig_capability_is_all_or_nothing() -> None:
-    assert mig_capability({"X": "all"}, "X", privileged=True)
+    check_mig_capability("X", "all", privileged=True)
     with pytest.raises(RequestError, match="X is '0'"):
-        mig_capability({"X": "0"}, "X", privileged=True)
+        check_mig_capability("X", "0", privileged=True)
 
 
 # The imports of the modules that read the request, on every create.

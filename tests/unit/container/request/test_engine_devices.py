@@ -182,6 +182,29 @@ def test_a_refusal_says_by_what_the_devices_are_given(case: str, lab: Lab) -> No
     assert f"', given by {words}, which is ignored by " in made.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "is_way"),
+    [
+        ("run.oci.seccomp.receiver", "/run/agent", True),
+        ("run.oci.delegate-cgroup", "../..", True),
+        ("run.oci.systemd.subgroup", "x/../..", True),
+        ("run.oci.delegate-cgroup", "x", False),
+        ("run.oci.keep_original_groups", "1", False),
+        ("org.criu.config", "/run/criu.conf", True),
+    ],
+)
+def test_an_annotation_that_a_runtime_obeys_counts(
+    key: str, value: str, lab: Lab, *, is_way: bool
+) -> None:
+    """crun takes the process to other control groups; CRIU's file of settings names programs."""
+    engine(lab, annotations={key: value})
+    assert asked(lab) == (EVERYTHING if is_way else "")
+    if is_way:
+        error = checked(lab, default="deny").error
+        assert error is not None
+        assert error.message.endswith(f", given by the annotation {key}")
+
+
 @pytest.mark.parametrize("path", ["/run/agent", ""])
 def test_a_listener_of_seccomp_gives_descriptors(path: str, lab: Lab) -> None:
     """Docker takes a profile with listenerPath; what listens there hands over what it has open."""

@@ -109,11 +109,13 @@ def test_an_nvidia_prestart_hook_is_removed_without_a_request(lab: Lab) -> None:
 
 
 def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
+    calls = counting(lab)
     lab.driver(gpus=2)
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
 
     created(lab)
 
+    assert calls.read_text().split() == ["config", "own"]
     document = lab.document()
     nodes = [node["path"] for node in document["linux"]["devices"]]
     assert "/dev/nvidia1" in nodes

@@ -89,9 +89,9 @@ def test_a_bug_shows_its_traceback_only_with_nvct_debug(capfd: pytest.CaptureFix
     invocation = argv.parse(["create", "x"])
     text = "p: unexpected ValueError: odd; please report it; NVCT_DEBUG=1 shows more [bug]\n"
 
-    log.report_crash("p", ValueError("odd"), invocation, [""], debug=False)
+    log.report("p", ValueError("odd"), invocation, [""])
     plain = capfd.readouterr().err
-    log.report_crash("p", ValueError("odd"), invocation, [""], debug=True)
+    log.report("p", ValueError("odd"), invocation, [""], debug=True)
 
     assert plain == text
     assert capfd.readouterr().err == text + "ValueError: odd\n"

@@ -13,25 +13,10 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import DocumentError, HostError
-from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.snapshot import document, record, redaction
+from nvct.host.snapshot import document, redaction
 from nvct.host.snapshot.document import Snapshot
-from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
-
-ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
-
-
-def host(tmp_path: Path) -> HostTree:
-    return HostTree(tmp_path / "host").module().user_space().gpu(0)
-
-
-def recorded(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
-    options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
-    return record.record(tree.roots, options)
-
-
-def everything(snapshot: Snapshot) -> str:
-    return b"\n".join(data for _, data in document.entries(snapshot)).decode()
+from tests.support.host_tree import LIB, VERSION, FakeNvml, nvml_gpu
+from tests.unit.host.snapshot.conftest import everything, host, recorded
 
 
 def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:

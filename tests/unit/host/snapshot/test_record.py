@@ -6,24 +6,9 @@ from pathlib import Path
 
 from nvct.errors import NvmlError
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.snapshot import document, record
-from nvct.host.snapshot.document import Snapshot
+from nvct.host.snapshot import record
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
-
-
-def host(tmp_path: Path) -> HostTree:
-    return HostTree(tmp_path / "host").module().user_space().gpu(0)
-
-
-def recorded(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
-    options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
-    return record.record(tree.roots, options)
-
-
-def everything(snapshot: Snapshot) -> str:
-    return b"\n".join(data for _, data in document.entries(snapshot)).decode()
+from tests.unit.host.snapshot.conftest import ICD, everything, host, recorded
 
 
 def test_libraries_are_kept_as_headers_with_links_and_size(tmp_path: Path) -> None:
