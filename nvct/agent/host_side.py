@@ -24,21 +24,6 @@ from nvct.agent.machine.place import (
     signature,
 )
 from nvct.agent.nvml import host_verbs
-from nvct.agent.nvml.host_verbs import (
-    ClaimSpec,
-    DriverSpec,
-    HostDrivers,
-    KeepClaims,
-    Look,
-    NodeNames,
-    PciNames,
-    PluginSpecs,
-    Possible,
-    ProcessContainers,
-    Published,
-    RemoveClaim,
-    SocketOwner,
-)
 from nvct.errors import HostError
 from nvct.host.roots import Roots, join
 from nvct.oci.jsontext import Json
@@ -51,7 +36,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias, TypeVar
 
     from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.nvml.host_verbs import Call
     from nvct.cdi.types import ContainerEdits
     from nvct.doctor.containers import Containers
     from nvct.host.nvml.model import NvmlReport
@@ -100,47 +84,43 @@ class HostSide:
         self._run = run
         self._containers: Containers | None = None
 
-    def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
+    def answer(self, call: host_verbs.Call, report: Callable[[], NvmlReport]) -> Json:
         """Return the answer; NvctError if a specification cannot be made, written or removed."""
         place = self._find_place()
-        if isinstance(call, Published):
+        if isinstance(call, host_verbs.Published):
             return cast("Json", typed.dump(signature(place.folder)))
-        if isinstance(call, Possible):
+        if isinstance(call, host_verbs.Possible):
             return _why_not(place)
-        if isinstance(call, PluginSpecs):
+        if isinstance(call, host_verbs.PluginSpecs):
             return self._run(partial(_plugin, place, call, report()))
-        if isinstance(call, DriverSpec):
+        if isinstance(call, host_verbs.DriverSpec):
             return self._update(place, report())
-        if isinstance(call, ClaimSpec):
+        if isinstance(call, host_verbs.ClaimSpec):
             if self.edits is None:
                 self._update(place, report())
             return self._run(partial(_claim, place, call, self.edits or {}))
-        if isinstance(call, (KeepClaims, RemoveClaim)):
+        if isinstance(call, (host_verbs.KeepClaims, host_verbs.RemoveClaim)):
             return self._run(partial(_remove, place, call))
         return cast("Json", typed.dump(self._seen(place, call)))
 
-    def _seen(
-        self,
-        place: Place,
-        call: HostDrivers | Look | NodeNames | PciNames | ProcessContainers | SocketOwner,
-    ) -> object:
+    def _seen(self, place: Place, call: host_verbs.Call) -> object:
         """Return what is to be seen of the machine."""
-        if isinstance(call, Look):
+        if isinstance(call, host_verbs.Look):
             return look(place)
-        if isinstance(call, HostDrivers):
+        if isinstance(call, host_verbs.HostDrivers):
             from nvct.host.gpu import pci
 
             return pci.host_drivers(place.roots)
-        if isinstance(call, PciNames):
+        if isinstance(call, host_verbs.PciNames):
             from nvct.host.gpu import pci
 
             return pci.names(place.roots)
-        if isinstance(call, SocketOwner):
+        if isinstance(call, host_verbs.SocketOwner):
             from nvct.agent.device_plugin import socket_owner
 
             folder = join(place.host_root, f"{place.kubelet}/{call.folder}")
             return socket_owner.find_in(folder, call.name)
-        if isinstance(call, ProcessContainers):
+        if isinstance(call, host_verbs.ProcessContainers):
             pids = call.pids if self.pids is None else self.pids.intersection(call.pids)
             return self._labels(place, pids)
         return node_marks(place.roots)
@@ -169,7 +149,7 @@ class Host:
         self._nvml = nvml
         self._side = HostSide(find_place)
 
-    async def ask(self, call: Call, kind: type[T]) -> T:
+    async def ask(self, call: host_verbs.Call, kind: type[T]) -> T:
         """Return the answer to a request, of a type.
 
         NvctError if a specification cannot be made, written or removed, or nobody answers.
@@ -177,15 +157,15 @@ class Host:
         verb = host_verbs.VERBS[type(call)]
         if not self._nvml.chooses_library:
             return await self._nvml.call(verb, kind, typed.dump(call))
-        needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
-            isinstance(call, ClaimSpec) and self._side.edits is None
+        needs = isinstance(call, (host_verbs.PluginSpecs, host_verbs.DriverSpec)) or (
+            isinstance(call, host_verbs.ClaimSpec) and self._side.edits is None
         )
         import asyncio  # 3 MB, which the worker does without
 
         report = await self._nvml.report() if needs else None
         answer_call = partial(self._side.answer, call, lambda: cast("NvmlReport", report))
         # A look at a folder once a second costs less than the switch to a thread.
-        is_short = isinstance(call, (NodeNames, Published))
+        is_short = isinstance(call, (host_verbs.NodeNames, host_verbs.Published))
         answer = answer_call() if is_short else await asyncio.to_thread(answer_call)
         return typed.load(kind, typed.dump(answer), verb)  # a warning may be more than a string
 
@@ -239,7 +219,7 @@ def _why_not(place: Place) -> str:
     return f"the hook of CDI specifications is not at {' or '.join(hooks)}"
 
 
-def _plugin(place: Place, call: PluginSpecs, report: NvmlReport) -> Json:
+def _plugin(place: Place, call: host_verbs.PluginSpecs, report: NvmlReport) -> Json:
     from nvct.agent.device_plugin import specs
 
     return cast("Json", typed.dump(specs.write(place, call, report)))
@@ -249,23 +229,25 @@ def _driver(place: Place, report: NvmlReport) -> Json:
     from nvct.agent.device_plugin import specs as of_gpus
     from nvct.agent.dra import specs
 
-    request = PluginSpecs(ids="uuid", flags=(), disabled_hooks=(), features=(), imex_channels=())
+    request = host_verbs.PluginSpecs(
+        ids="uuid", flags=(), disabled_hooks=(), features=(), imex_channels=()
+    )
     made = of_gpus.gpus(place, request, report)
     specs.write_driver(made.spec, place.folder)
     return [specs.edits_of(made.spec), [*made.warnings]]
 
 
-def _claim(place: Place, call: ClaimSpec, edits: Mapping[str, ContainerEdits]) -> Json:
+def _claim(place: Place, call: host_verbs.ClaimSpec, edits: Mapping[str, ContainerEdits]) -> Json:
     from nvct.agent.dra import specs
 
     specs.write_claim(call, edits, place.folder, place.mps_root)
     return None
 
 
-def _remove(place: Place, call: KeepClaims | RemoveClaim) -> Json:
+def _remove(place: Place, call: host_verbs.KeepClaims | host_verbs.RemoveClaim) -> Json:
     from nvct.agent.dra import specs
 
-    if isinstance(call, RemoveClaim):
+    if isinstance(call, host_verbs.RemoveClaim):
         specs.remove(call.uid, place.folder)
     else:
         specs.remove_others(call.uids, place.folder)

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -45,11 +45,10 @@ from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.kubernetes import node_news
 from nvct.agent.machine.driver_root import with_driver_roots
-from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.nvml.release import Release
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.web import http
-from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.modes import has_gpu
 from nvct.host.recorder import Recorder
@@ -90,12 +89,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.tasks = [
-            KeptTask(
-                name,
-                partial(self._run_task, name),
-                partial(self._describe, name),
-                partial(self._metrics, name),
-            )
+            KeptTask(name, partial(self._run_task, name), partial(self.running.get, name))
             for name in self.names
         ]
         self.http = KeptTask(HTTP, self._listen)
@@ -282,14 +276,8 @@ class Agent:
         offering = [name for name in self.names if name in OFFERING]
         return all(name in self.running and self.running[name].is_settled for name in offering)
 
-    def _describe(self, name: str) -> object:
-        return self.running[name].describe() if name in self.running else None
-
     def _health(self) -> dict[str, Json] | None:
         return self.shared.health.describe() if self.shared.health and self.running else None
-
-    def _metrics(self, name: str) -> Iterable[Family]:
-        return self.running[name].metrics() if name in self.running else ()
 
 
 def run(
@@ -337,6 +325,8 @@ async def _serve(agent: Agent, instance: Instance) -> None:
     try:
         await agent.serve(instance, stopped)
         notify(agent.env, STOPPING)
+    except SupervisorEndedError as error:
+        raise NvmlError(str(error)) from error
     finally:
         agent.client.disconnect()
     if agent.is_ending:

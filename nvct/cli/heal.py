@@ -85,7 +85,7 @@ async def _pods(report: NvmlReport, gpus: Sequence[str]) -> list[str]:
     if not kubelet.is_there():
         return []
     try:
-        holdings = await kubelet.holdings(with_claims=True)
+        holdings = await kubelet.holdings()
     finally:
         await kubelet.close()
     found = devices(holdings, report, claimed(journal_beside(SOCKET), or_gpu=True))

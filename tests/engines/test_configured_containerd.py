@@ -77,7 +77,7 @@ def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Containerd) -> None
     annotations = {KEY: configured.DEVICE}
     told = features(engine_question.ask([str(bare.box.root)]))  # what strategy auto goes by
     assert isinstance(told, Engine), told
-    assert told.takes_annotations is (bare.version() >= FIRST_WITH_CDI), told
+    assert told.takes_cdi is (bare.version() >= FIRST_WITH_CDI), told
     for handler in ("", "nvidia"):
         for pod in (
             Pod(handler=handler, cdi=(configured.DEVICE,)),

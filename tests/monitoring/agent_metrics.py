@@ -4,6 +4,7 @@
 import asyncio
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,9 @@ RESOURCE = "nvidia.com/gpu"
 
 def families(folder: Path) -> Iterator[Family]:
     """Yield the metrics of an agent that runs a device plugin and a DRA driver."""
-    made = {"device-plugin": _device_plugin, "dra": _dra_driver(folder).metrics}
-    tasks = [KeptTask(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
+    plugin: Any = SimpleNamespace(metrics=_device_plugin)
+    made: dict[str, Any] = {"device-plugin": plugin, "dra": _dra_driver(folder)}
+    tasks = [KeptTask(name, lambda: asyncio.sleep(0), partial(made.get, name)) for name in made]
     return Status(tasks, nvml_problem=lambda: "", part="serving").metrics()
 
 
@@ -45,7 +47,10 @@ def _dra_driver(folder: Path) -> DraDriver:
         nvml=SimpleNamespace(chooses_library=False), roots=Roots(), stat_node=None, host=None
     )
     no_cluster: Any = None
-    return DraDriver(of_driver, machine, no_cluster, _health(), Log(target=io.StringIO()))
+    log = Log(target=io.StringIO())
+    return DraDriver(
+        of_driver, machine, lambda: no_cluster, _health(), log, load=lambda: of_driver
+    )
 
 
 def _device_plugin() -> Iterator[Family]:

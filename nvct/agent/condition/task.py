@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -51,7 +51,7 @@ POD_EVENTS_ENV = "NVCT_POD_EVENTS"
 def make(context: Context) -> NodeCondition:
     """Return the task; KUBECONFIG, NODE_NAME and POD_EVENTS_ENV are its only settings."""
     return NodeCondition(
-        context.connect, context.node, context.status, context.journal, OFFERING,
+        context.connect, context.node, context.status, context.journal,
         of_pods=context.env.get(POD_EVENTS_ENV, "") != "false",
     )  # fmt: skip
 
@@ -65,7 +65,6 @@ class NodeCondition(Task):
         node: str,
         status: Callable[[], dict[str, Any]],
         log: Log,
-        tasks: Sequence[str],
         *,
         pod_resources: str = SOCKET,
         of_pods: bool = True,
@@ -74,7 +73,6 @@ class NodeCondition(Task):
         self._connect = connect
         self._node = node
         self._status = status
-        self._tasks = tasks
         self._written: Condition | None = None
         self._written_at = 0.0
         self._is_lost = False  # as a watch of this process tells
@@ -102,7 +100,7 @@ class NodeCondition(Task):
         try:
             while True:
                 document = self._status()
-                current = self._settled(condition.of(document, self._tasks))
+                current = self._settled(condition.of(document, OFFERING))
                 if self._is_due(current):
                     await self._try_write(cluster, current)
                 await self._events.tell(cluster, document)

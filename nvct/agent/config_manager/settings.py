@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.agent.core.settings import Program, option
+from nvct.agent.core.settings import OfNode, Program, option
 from nvct.errors import UsageError
 
 NAMED, SINGLE, EMPTY = "named", "single", "empty"
@@ -18,7 +17,7 @@ configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings; `fallbacks` are of STRATEGIES, tried in order."""
 
     oneshot: bool = option(False, "Write the file once, and end")
@@ -49,11 +48,6 @@ class Settings:
         "nvidia-device-plugin", "The name of the program to signal",
         flags="process-to-signal", env="PROCESS_TO_SIGNAL",
     )  # fmt: skip
-
-    @property
-    def node(self) -> str:
-        """Return the name of the Node."""
-        return self.node_name or os.uname().nodename
 
 
 PROGRAM = Program(

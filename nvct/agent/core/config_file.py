@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
-from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, typed
+from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, options_of, typed
 from nvct.errors import DocumentError, UsageError
 from nvct.host.model import Gpu
 
@@ -32,30 +33,6 @@ TABLES = (
     "sharing.mps",
 )  # fmt: skip
 """Keys that are no flag's."""
-SWITCHES = (
-    "flags.failOnInitError", "flags.plugin.passDeviceSpecs", "flags.gdrcopyEnabled",
-    "flags.gdsEnabled", "flags.mofedEnabled", "flags.useNodeFeatureAPI", "flags.gfd.oneshot",
-    "flags.gfd.noTimestamp", "imex.required",
-)  # fmt: skip
-TEXTS = (
-    "flags.migStrategy", "flags.nvidiaDriverRoot", "flags.nvidiaDevRoot", "flags.mpsRoot",
-    "flags.deviceDiscoveryStrategy", "flags.plugin.deviceIDStrategy",
-    "flags.plugin.cdiAnnotationPrefix", "flags.plugin.nvidiaCTKPath",
-    "flags.plugin.containerDriverRoot", "flags.plugin.sharedDevicesAllocationPolicy",
-    "flags.plugin.startupTaint", "flags.gfd.outputFile", "flags.gfd.machineTypeFile",
-)  # fmt: skip
-FLAGS: Mapping[str, Kind] = {
-    **dict.fromkeys(SWITCHES, "switch"),
-    **dict.fromkeys(TEXTS, "text"),
-    "flags.plugin.deviceListStrategy": "words",
-    "imex.channelIDs": "numbers",
-    "flags.gfd.sleepInterval": "duration",
-}
-"""Flags of device plugin and labels: each of the two programs checks those of the other, too."""
-KEYS = frozenset({*TABLES, *FLAGS})
-"""All keys of schema v1, with dots; those of shared resources are not among them."""
-PARENTS = frozenset(key[:end] for key in KEYS for end, char in enumerate(key) if char == ".")
-"""What has some of them below it."""
 SLICING, MPS = "time-slicing", "mps"
 STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
 """Sharing strategies by their key. If a file has both, the first one counts, as there."""
@@ -122,6 +99,30 @@ class Document:
         """Return values for a program's settings: its options, and what else it has."""
         names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
         return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
+
+
+@cache
+def flags() -> Mapping[str, Kind]:
+    """Return the kind of each key that is a flag of the device plugin or of the labels.
+
+    Each of the two programs checks those of the other, too.
+    """
+    from nvct.agent.device_plugin import settings as of_plugin
+    from nvct.agent.labels import settings as of_labels
+
+    both = (*options_of(of_plugin.Settings), *options_of(of_labels.Settings))
+    return {option.key: option.kind for option in both if option.key}
+
+
+@cache
+def _keys() -> tuple[frozenset[str], frozenset[str]]:
+    """Return all keys of schema v1, with dots, and what has some of them below it.
+
+    Those of shared resources are not among them.
+    """
+    keys = (*TABLES, *flags())
+    parents = (key[:end] for key in keys for end, char in enumerate(key) if char == ".")
+    return frozenset(keys), frozenset(parents)
 
 
 def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
@@ -208,9 +209,9 @@ def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> No
         name = f"{prefix}{key}"
         if value is None:
             continue
-        if kind := FLAGS.get(name):
+        if kind := flags().get(name):
             typed(kind, value, f"{name} in {path}")
-        elif any(each.startswith(f"{name}.") for each in FLAGS):
+        elif any(each.startswith(f"{name}.") for each in flags()):
             if not isinstance(value, dict):
                 raise UsageError(f"{name} in {path} must be a table, not {value!r}")
             _check_types(value, path, f"{name}.")
@@ -222,7 +223,8 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
     but not below `sharing.timeSlicing` and `sharing.mps`.
     """
-    known = {key[len(prefix) :].partition(".")[0] for key in KEYS if key.startswith(prefix)}
+    keys, parents = _keys()
+    known = {key[len(prefix) :].partition(".")[0] for key in keys if key.startswith(prefix)}
     by_case = {name.lower(): name for name in known}
     result: dict[str, Any] = {}
     for key, value in document.items():
@@ -230,7 +232,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if name != key and name in document:
             name = key  # it stands there in both spellings: the exact one counts
         path = f"{prefix}{name}"
-        has_keys = isinstance(value, dict) and path in PARENTS
+        has_keys = isinstance(value, dict) and path in parents
         result[name] = _canonical(value, f"{path}.") if has_keys else value
     return result
 
@@ -350,12 +352,14 @@ def _switch(table: Mapping[str, Any], key: str, place: str, *, default: bool = F
 
 
 def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
+    keys, parents = _keys()
+
     def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
         for key, value in table.items():
             path = f"{prefix}{key}"
-            if isinstance(value, dict) and path in PARENTS:
+            if isinstance(value, dict) and path in parents:
                 yield from walk(value, f"{path}.")
-            elif path not in KEYS and (value is not None or path not in PARENTS):
+            elif path not in keys and (value is not None or path not in parents):
                 yield path
 
     yield from walk(document, "")

@@ -96,12 +96,19 @@ class Context:
         return known
 
     def discovery(self, driver_root: str, strategy: str = "auto") -> Discovery:
-        """Return the discovery of this machine, as `discovery.of_this_machine`."""
-        from nvct.agent.machine.discovery import of_this_machine
-        from nvct.agent.machine.driver_root import DEV_ROOT_ENV
+        """Return the discovery of the machine below /proc and /sys.
 
-        dev_root = self.env.get(DEV_ROOT_ENV, "")
-        return of_this_machine(self.client, driver_root, strategy, dev_root)
+        Args:
+            driver_root: where the driver's root is mounted; no folder stands for /.
+            strategy: of MODES; `auto` is the machine's own.
+        """
+        from nvct.agent.machine.discovery import MODES, Discovery
+        from nvct.agent.machine.driver_root import DEV_ROOT_ENV
+        from nvct.host.roots import Roots
+
+        root = driver_root if os.path.isdir(driver_root) else "/"
+        roots = Roots(driver_root=root, dev_root=self.env.get(DEV_ROOT_ENV) or None)
+        return Discovery(roots, self.client, mode=MODES.get(strategy))
 
     def health(self, settings: HealthSettings) -> HealthEngine:
         """Return the health of this node's GPUs, with these settings from now on."""

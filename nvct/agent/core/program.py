@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import NoReturn
 
 from nvct.agent.task_table import PROGRAMS, Entry
-from nvct.errors import NvctError, UsageError, line, unexpected
+from nvct.errors import NvctError, NvmlError, UsageError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -144,7 +144,7 @@ async def _serve(
     import asyncio
 
     from nvct.agent.core.context import Context
-    from nvct.agent.nvml.client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 
     journal.info(f"Starting {entry.program} {__version__}")
     client = NvmlClient(supervisor.connection)
@@ -163,6 +163,8 @@ async def _serve(
         await task
     except asyncio.CancelledError:
         journal.info("Received a signal, shutting down.")
+    except SupervisorEndedError as error:
+        raise NvmlError(str(error)) from error
     finally:
         client.disconnect()
 
@@ -174,8 +176,10 @@ async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
     """
     import asyncio
 
+    from nvct.agent.nvml.client import SupervisorEndedError
+
     async def report() -> None:
-        with contextlib.suppress(NvctError):  # a task tells
+        with contextlib.suppress(NvctError, SupervisorEndedError):  # a task tells
             if client.chooses_library:
                 client.library = _library(settings)
             if not client.chooses_library or client.library:

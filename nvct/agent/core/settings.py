@@ -8,6 +8,8 @@ after an equals sign. Unlike there, a word that belongs to no flag is refused: a
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -91,6 +93,18 @@ def _shown(default: object, shown: str | None) -> str:
         return ""
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     return text.lower() if default is True else text
+
+
+class OfNode:
+    """Settings with the option `node_name`."""
+
+    __slots__ = ()
+    node_name: str
+
+    @property
+    def node(self) -> str:
+        """Return the name of the Node."""
+        return self.node_name or os.uname().nodename
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +236,25 @@ def typed(kind: Kind, value: object, name: str) -> Any:  # noqa: ANN401 - same
         expected = {"switch": "true or false", "words": "strings", "numbers": "numbers"}
         raise UsageError(f"{name} must be {expected.get(kind, 'a string')}, not {value!r}")
     return tuple(members) if is_list else value
+
+
+UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+LONGEST_S = (2**63 - 1) / 1e9
+"""Go counts nanoseconds in 64 bits; a longer duration is refused there."""
+
+
+def duration_s(text: str, hint: str = "") -> float:
+    """Return a duration as Go writes it (package time, ParseDuration) in seconds.
+
+    UsageError if the text is no duration.
+    """
+    unsigned = text.removeprefix("+")
+    if unsigned in ("0", "-0"):
+        return 0.0
+    parts = PART.findall(unsigned)
+    total = sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    is_whole = "".join(f"{number}{unit}" for number, unit in parts) == unsigned
+    if not parts or not is_whole or total > LONGEST_S:
+        raise UsageError(f"the interval {text!r} is no duration", hint=hint)
+    return total

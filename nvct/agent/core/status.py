@@ -105,7 +105,7 @@ class Status:
                     "state": task.state,
                     "reason": task.reason,
                     "restarts": task.restarts,
-                    "detail": task.describe(),
+                    "detail": work.describe() if (work := task.work()) else None,
                 }
                 for task in self.tasks
             ],
@@ -138,7 +138,8 @@ class Status:
             help_text = "How often a task was started again after a failure."
             restarts = [(task.restarts, labels)]
             yield family("nvct_agent_task_restarts_total", help_text, restarts)
-            yield from task.metrics()
+            if work := task.work():
+                yield from work.metrics()
 
 
 def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:

@@ -92,8 +92,8 @@ class KeptTask:
 
     name: str
     run: Callable[[], Awaitable[None]]
-    describe: Callable[[], object] = lambda: None
-    metrics: Callable[[], Iterable[Family]] = tuple
+    # returns what does its work now, None while nothing does
+    work: Callable[[], Task | None] = lambda: None
     state: State = "waiting"  # waiting before its start; failed until it is started again
     reason: str = ""  # the sentence of its last failure, "" if there is none
     restarts: int = 0

@@ -16,7 +16,8 @@ from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
-from nvct.agent.kubelet.sockets import Identity, Sockets, identity
+from nvct.agent.kubelet.sockets import Sockets
+from nvct.agent.machine.folder_watch import Identity, identity
 from nvct.errors import NvctError
 
 TASK = "device-plugin"

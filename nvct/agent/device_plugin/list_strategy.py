@@ -3,9 +3,9 @@
 
 A strategy that the engine is known to ignore is a problem, because pods would start without GPUs.
 
-That is CDI names in the answer (cdi-cri) if both take them; else CDI names in annotations, which
-need nvct's runtime; else the variable that every NVIDIA runtime reads. It is never two of them,
-which would give devices twice.
+That is CDI names in annotations if the engine takes them, else the variable that every NVIDIA
+runtime reads; never both, which would give devices twice. Names in the answer (cdi-cri) are not
+chosen: a kubelet before 1.29 ignores them, and does not tell.
 
 What the engine supports is in its own answer, and nothing is guessed: an engine of unknown kind,
 several engines, or an answer that is no JSON is a reason why it is not known.
@@ -32,10 +32,9 @@ IGNORED = frozenset({"cdi-cri"})  # Strategies that nothing but the engine reads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Features of the kubelet and the container engine of this node."""
+    """Features of the container engine of this node."""
 
-    takes_names: bool  # whether both take CDI names in the answer to Allocate
-    takes_annotations: bool  # whether the engine, or its NVIDIA runtime, reads CDI annotations
+    takes_cdi: bool  # whether it takes the names of CDI devices
     evidence: str  # how that is known, e.g. "containerd 1.7.28, enable_cdi = true"
     # whether pods without a RuntimeClass are started by a runtime of NVIDIA's or nvct's; None if
     # the engine does not tell
@@ -67,7 +66,7 @@ async def choose(settings: Settings, ask: AskEngine) -> Choice:
         return _best(await ask(settings))
     if IGNORED.issuperset(strategies):
         engine = await ask(settings)
-        if isinstance(engine, Engine) and not (engine.takes_names or engine.takes_annotations):
+        if isinstance(engine, Engine) and not engine.takes_cdi:
             problem = f"pods would get no GPU: the engine ignores CDI names ({engine.evidence})"
             return Choice(strategies, "as configured", problem)
     return Choice(strategies, f"as configured{'' if settings.uses_cdi else _needs_class(None)}")
@@ -82,9 +81,7 @@ def check(choice: Choice) -> None:
 def _best(engine: Engine | str) -> Choice:
     if isinstance(engine, str):
         return Choice(("envvar",), f"auto: {engine}{_needs_class(None)}")
-    if engine.takes_names:
-        return Choice(("cdi-cri",), f"auto: kubelet and engine take CDI names ({engine.evidence})")
-    if engine.takes_annotations:
+    if engine.takes_cdi:
         return Choice(("cdi-annotations",), f"auto: CDI annotations are read ({engine.evidence})")
     reason = f"auto: the engine does not take CDI names ({engine.evidence})"
     return Choice(("envvar",), reason + _needs_class(engine.default_is_nvidia))
@@ -127,29 +124,27 @@ def features(answers: Json) -> Engine | str:
         return f"{name} on {socket} has no version that is known: {version}"
     known = (int(numbers[1]), int(numbers[2]))
     if name == CRIO:
-        return _engine(f"{name} {version}", takes=known >= FIRST_CRIO)
+        return Engine(takes_cdi=known >= FIRST_CRIO, evidence=f"{name} {version}")
     if name == CONTAINERD:
         return _containerd(version, known, str(answer.get("config")))
-    return _engine(f"{name} {version}", takes=False)
+    return Engine(takes_cdi=False, evidence=f"{name} {version}")
 
 
 def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str:
     name = f"{CONTAINERD} {version}"
     if known < CDI_SINCE:
-        return _engine(f"{name} has no CDI", takes=False)
+        return Engine(takes_cdi=False, evidence=f"{name} has no CDI")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         return f"{name} does not tell its configuration"
-    is_on = config.get("enableCDI", known >= CDI_ON_SINCE)
-    folders = config.get("cdiSpecDirs") or list(SPEC_FOLDERS)
-    default = _default_is_nvidia(config)
-    if is_on is True and not set(SPEC_FOLDERS) & set(folders):
-        return _engine(f"{name} does not read {SPEC_FOLDERS[0]}", takes=False, default=default)
-    evidence = f"{name}, enable_cdi = {str(is_on is True).lower()}"
-    return _engine(evidence, takes=is_on is True, default=default)
+    is_on = config.get("enableCDI", known >= CDI_ON_SINCE) is True
+    evidence = f"{name}, enable_cdi = {str(is_on).lower()}"
+    if is_on and not set(SPEC_FOLDERS) & set(config.get("cdiSpecDirs") or SPEC_FOLDERS):
+        is_on, evidence = False, f"{name} does not read {SPEC_FOLDERS[0]}"
+    return Engine(takes_cdi=is_on, evidence=evidence, default_is_nvidia=_default_is_nvidia(config))
 
 
 def _default_is_nvidia(config: dict[str, Any]) -> bool | None:
@@ -159,12 +154,6 @@ def _default_is_nvidia(config: dict[str, Any]) -> bool | None:
         return NVIDIA_RUNTIME in str(runtime["options"].get("BinaryName"))
     except (KeyError, TypeError, AttributeError):
         return None
-
-
-def _engine(evidence: str, *, takes: bool, default: bool | None = None) -> Engine:
-    return Engine(
-        takes_names=False, takes_annotations=takes, evidence=evidence, default_is_nvidia=default
-    )
 
 
 async def ask(context: Context, machine: Discovery, settings: Settings) -> Engine | str:

@@ -35,7 +35,7 @@ from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.socket_owner import Owner
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service
-from nvct.agent.kubelet.sockets import Identity, identity
+from nvct.agent.machine.folder_watch import Identity, identity
 
 State: TypeAlias = Literal[
     "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded", "refused"

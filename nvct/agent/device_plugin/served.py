@@ -224,7 +224,7 @@ async def canceled(task: asyncio.Task[None]) -> None:
 
 
 async def watch_kubelet(
-    kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
+    kubelet: str, registrations: Callable[[], Mapping[str, Registration]], journal: Log
 ) -> None:
     """Compare until canceled, unless the kubelet's folder is not mounted, or `kubelet` is ""."""
     folder = os.path.dirname(os.path.dirname(kubelet))
@@ -243,7 +243,7 @@ async def watch_kubelet(
                 problem = error.message
                 continue
             problem = ""
-            for registration in registrations():
-                registration.compare(has.get(registration.name, ()))
+            for name, registration in registrations().items():
+                registration.compare(has.get(name, ()))
     finally:
         await asked.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Replicas
-from nvct.agent.core.settings import Program, option
+from nvct.agent.core.settings import OfNode, Program, option
 from nvct.errors import UsageError
 
 AUTO = "auto"
@@ -25,12 +25,10 @@ CDI_GPU = f"{VENDOR}/gpu"  # The kind of their GPUs and MIG devices
 DRA_VENDOR = "k8s.gpu.nvidia.com"  # Same, for dynamic resource allocation
 SPEC_FOLDER = "/var/run/cdi"
 RECOVERY = ("auto", "never")  # Whether a device can become healthy again
-RECOVERY_ENV, PROBATION_ENV, TABLE_ENV = "HEALTH_RECOVERY", "HEALTH_PROBATION", "XID_TABLE"
-PREFLIGHT_ENV = "HEALTH_PREFLIGHT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings; `mps` shares replicas by MPS, else they are shared by time."""
 
     mig_strategy: str = option(
@@ -100,19 +98,16 @@ class Settings:
         "", "A kubeconfig file, for the taint; default: the pod's service account"
     )
     health_recovery: str = option(
-        "auto", "Whether a device can become healthy again; never: as NVIDIA's",
-        env=RECOVERY_ENV, choices=RECOVERY,
-    )  # fmt: skip
+        "auto", "Whether a device can become healthy again; never: as NVIDIA's", choices=RECOVERY
+    )
     health_probation: str = option(
-        "", "Seconds without an error before a device is offered again; default: 60",
-        env=PROBATION_ENV,
-    )  # fmt: skip
+        "", "Seconds without an error before a device is offered again; default: 60"
+    )
     health_preflight: str = option(
-        "none", "Checks of each GPU before it is offered: none, default, or CHECK=EFFECT,...",
-        env=PREFLIGHT_ENV,
-    )  # fmt: skip
+        "none", "Checks of each GPU before it is offered: none, default, or CHECK=EFFECT,..."
+    )
     xid_table: str = option(
-        "", "A file of what XIDs ask for, which has precedence over nvct's own", env=TABLE_ENV
+        "", "A file of what XIDs ask for, which has precedence over nvct's own"
     )
     config_file: str = option("", "A config file, v1")
     cdi_feature_flags: tuple[str, ...] = option((), "Feature flags of CDI specifications")

@@ -26,6 +26,8 @@ from nvct.host.nvml.model import NvmlReport
 from nvct.host.roots import join
 from nvct.paths import GPU_KIND
 
+OF_FILES = ("mounts", "hooks", "env")  # The edits that give the driver's files
+
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
     """Write specifications of GPUs, channels and features; NvctError without GPUs or channels."""
@@ -111,8 +113,8 @@ def _save(spec: Spec, place: Place, cls: str) -> None:
 
 def _with_files_of(edits: ContainerEdits, spec: Spec) -> ContainerEdits:
     """Return the common edits of a specification with mounts, hooks and variables of others."""
-    common: dict[str, object] = {**spec.get("containerEdits", {})}
-    kept = {key: common[key] for key in common if key not in ("mounts", "hooks", "env")}
+    common = spec.get("containerEdits", {})
+    kept = {key: value for key, value in common.items() if key not in OF_FILES}
     return cast("ContainerEdits", {**kept, **edits})
 
 
@@ -147,14 +149,17 @@ def published(folder: str, driver_version: str) -> Published:
             continue
         reason = _why_not(file.spec, file.path, driver_version)
         if not reason:
-            return Published(file.path, _edits(file.spec))
+            common = file.spec.get("containerEdits", {})
+            edits = {key: value for key, value in common.items() if key in OF_FILES}
+            return Published(file.path, cast("ContainerEdits", edits))
         reasons.append(f"{file.path} {reason}")
     return Published("", {}, reasons[-1] if reasons else f"{folder} has no file of nvct publish")
 
 
 def _why_not(spec: Spec, path: str, driver_version: str) -> str:
     """Return why the edits of a specification are not taken, "" if they are."""
-    if not any(mounted.is_view(mount) for mount in _common(spec).get("mounts", ())):
+    mounts = spec.get("containerEdits", {}).get("mounts", ())
+    if not any(map(mounted.is_view, mounts)):
         return "gives a mount for each file"
     origin = provenance.read(spec, path)
     if origin is None:
@@ -162,19 +167,3 @@ def _why_not(spec: Spec, path: str, driver_version: str) -> str:
     if origin.driver != driver_version:
         return f"was made for driver {origin.driver}, but {driver_version} is loaded"
     return ""
-
-
-def _edits(spec: Spec) -> ContainerEdits:
-    common = _common(spec)
-    edits: ContainerEdits = {}
-    if "env" in common:
-        edits["env"] = common["env"]
-    if "mounts" in common:
-        edits["mounts"] = common["mounts"]
-    if "hooks" in common:
-        edits["hooks"] = common["hooks"]
-    return edits
-
-
-def _common(spec: Spec) -> ContainerEdits:
-    return spec.get("containerEdits", {})

@@ -8,7 +8,6 @@ and are not refused, and an autoscaler sees that the node is not ready for them.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -100,5 +99,5 @@ def of_settings(
     """Return the taint that the settings name, None if there is none."""
     if not settings.startup_taint:
         return None
-    node = settings.node_name or os.uname().nodename
-    return StartupTaint(settings.startup_taint, node, partial(connect, settings.kubeconfig), log)
+    connect_by = partial(connect, settings.kubeconfig)
+    return StartupTaint(settings.startup_taint, settings.node, connect_by, log)

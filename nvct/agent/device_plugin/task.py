@@ -40,7 +40,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.store import Store
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import ReleasedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 from nvct.host import procfs
@@ -130,9 +130,6 @@ class DevicePlugin(Task):
         """Return the registrations by resource name."""
         return self._served.current
 
-    def _current(self) -> Iterable[Registration]:
-        return self.registrations.values()
-
     @property
     def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
         """Return whether the kubelet has its first list, or will not have it soon."""
@@ -186,7 +183,9 @@ class DevicePlugin(Task):
             ),
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
-            served.watch_kubelet(self._settings.kubelet_socket, self._current, self._log),
+            served.watch_kubelet(
+                self._settings.kubelet_socket, lambda: self.registrations, self._log
+            ),
         ]
         if self._taint is not None:
             works.append(self._taint.run(self._listed))
@@ -215,8 +214,6 @@ class DevicePlugin(Task):
         try:
             async with self._looking:
                 inventory = await self._offer()
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             if is_first and not _may_come(error, self._settings):
                 raise

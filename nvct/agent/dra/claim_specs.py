@@ -19,23 +19,10 @@ from nvct.agent.dra.slices import attribute
 from nvct.agent.host_side import Host
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.place import Place, Signature
-from nvct.agent.nvml.host_verbs import (
-    CLAIM_CLASS,
-    DRIVER_CLASS,
-    OF_MPS,
-    ClaimDevice,
-    ClaimSpec,
-    DriverSpec,
-    KeepClaims,
-    Published,
-    RemoveClaim,
-    RequestMetadata,
-    device_name,
-    metadata_name,
-)
+from nvct.agent.nvml import host_verbs
 from nvct.errors import HostError, NvctError
 
-FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
+FILES = f"{DRA_VENDOR}/{host_verbs.DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
 
 
@@ -61,12 +48,12 @@ class ClaimSpecs:
         """Learn the signature; it stays as it was while nobody answers."""
         with contextlib.suppress(NvctError):  # the look at the machine tells
             self.signature = await self._files.ask(
-                Published(), tuple[tuple[str, int, int, int], ...]
+                host_verbs.Published(), tuple[tuple[str, int, int, int], ...]
             )
 
     async def update(self) -> tuple[str, ...]:
         """Write the driver's files, and know the devices that there are; return warnings."""
-        warnings = await self._files.ask(DriverSpec(), tuple[str, ...])
+        warnings = await self._files.ask(host_verbs.DriverSpec(), tuple[str, ...])
         self.is_known = True
         return warnings
 
@@ -85,29 +72,29 @@ class ClaimSpecs:
 
     async def remove(self, uid: str) -> None:
         """Remove the specification of a claim, if there is one."""
-        await self._files.ask(RemoveClaim(uid=uid), NoneType)
+        await self._files.ask(host_verbs.RemoveClaim(uid=uid), NoneType)
 
     async def remove_others(self, uids: Iterable[str]) -> None:
         """Remove the specifications of all claims but some."""
-        await self._files.ask(KeepClaims(uids=tuple(uids)), NoneType)
+        await self._files.ask(host_verbs.KeepClaims(uids=tuple(uids)), NoneType)
 
 
 def cdi_devices(claim: Prepared, entry: Entry, requests: Iterable[str]) -> tuple[str, ...]:
     """Return the CDI devices that give a claim's device to a container, for these requests."""
-    names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
+    names = [host_verbs.device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
     if claim.uses_mps(entry):
-        names.append(f"{claim.uid}{OF_MPS}")
+        names.append(f"{claim.uid}{host_verbs.OF_MPS}")
     if claim.has_metadata:
-        names += [metadata_name(claim.uid, request) for request in requests]
-    return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
+        names += [host_verbs.metadata_name(claim.uid, request) for request in requests]
+    return FILES, *(f"{DRA_VENDOR}/{host_verbs.CLAIM_CLASS}={name}" for name in names)
 
 
-def _spec(claim: Prepared, known: Mapping[str, Device], node: str) -> ClaimSpec:
+def _spec(claim: Prepared, known: Mapping[str, Device], node: str) -> host_verbs.ClaimSpec:
     share = claim.share
-    return ClaimSpec(
+    return host_verbs.ClaimSpec(
         uid=claim.uid, mps=any(map(claim.uses_mps, claim.entries)),
         devices=tuple(
-            ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
+            host_verbs.ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
             for entry in claim.entries
         ),
         shared_gpu=share.gpu if share else "",
@@ -119,7 +106,7 @@ def _spec(claim: Prepared, known: Mapping[str, Device], node: str) -> ClaimSpec:
 
 def _metadata(
     claim: Prepared, known: Mapping[str, Device], node: str
-) -> tuple[RequestMetadata, ...]:
+) -> tuple[host_verbs.RequestMetadata, ...]:
     """Return what containers can read about the devices of each request of a claim.
 
     The form is that of k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1, 0.36.
@@ -144,5 +131,7 @@ def _metadata(
             **({"podClaimName": claim.pod_claim} if claim.pod_claim else {}),
             "requests": [{"name": name, "devices": devices}],
         }  # fmt: skip
-        found.append(RequestMetadata(request=request, document=f"{json.dumps(document)}\n"))
+        found.append(
+            host_verbs.RequestMetadata(request=request, document=f"{json.dumps(document)}\n")
+        )
     return tuple(found)

@@ -39,7 +39,7 @@ class Classic:
         if pods is None:
             self.taken = frozenset()
             return
-        holdings = await pods.holdings(with_claims=True)
+        holdings = await pods.holdings()
         self.claims = frozenset(
             f"{holding.claim.namespace}/{holding.claim.name}"
             for holding in holdings

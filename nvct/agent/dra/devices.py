@@ -227,7 +227,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
     values: dict[str, Value | None] = {
         "productName": gpu.model,
         "brand": properties.brand if properties else None,
-        "architecture": _architecture(compute),
+        "architecture": family(*compute).replace("-", " ").title() if compute[0] else None,
         "cudaComputeCapability": version(f"{compute[0]}.{compute[1]}") if compute[0] else None,
         "driverVersion": version(inventory.driver_version),
         "cudaDriverVersion": version(inventory.cuda_version),
@@ -244,10 +244,6 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
         for name, value in values.items()
         if value not in (None, "")
     }
-
-
-def _architecture(compute: tuple[int, int]) -> str:
-    return family(*compute).replace("-", " ").title() if compute[0] else ""
 
 
 def version(text: str) -> Version | None:

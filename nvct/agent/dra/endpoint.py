@@ -10,25 +10,25 @@ from functools import partial
 
 from nvct.agent.device_plugin import socket_owner
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.settings import Settings
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import dra_service, service
-from nvct.agent.kubelet.dra_service import Driver
 from nvct.agent.kubelet.sockets import Sockets
 from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.dra.task import DraDriver
 
 
 class Endpoint(Sockets):
     """Serves a driver on its sockets."""
 
-    def __init__(
-        self, driver: Driver, registry: str, plugins: str, pod_uid: str, host: Host | None = None
-    ) -> None:
-        # registry, plugins: the kubelet's folders of registration sockets and of plugins' files.
-        # host: tells what has a socket, if this process does not see it.
-        self._ask = host.ask if host else None
-        suffix = f"-{pod_uid}" if pod_uid else ""
-        self.socket = f"{plugins}/{DRIVER}/dra{suffix}.sock"
-        self.registration = f"{registry}/{DRIVER}{suffix}-reg.sock"
+    def __init__(self, driver: DraDriver, settings: Settings, host: Host) -> None:
+        self._host = host  # tells what has a socket, if this process does not see it
+        suffix = f"-{settings.pod_uid}" if settings.pod_uid else ""
+        self.socket = f"{settings.plugins}/{DRIVER}/dra{suffix}.sock"
+        self.registration = f"{settings.registry}/{DRIVER}{suffix}-reg.sock"
         self._driver = driver
         super().__init__(self.socket, self.registration)
 
@@ -65,7 +65,7 @@ class Endpoint(Sockets):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             elif not await service.is_nvct(path, dra_service.NVCT):
-                who = await socket_owner.named(owner, path, self._ask)
+                who = await socket_owner.named(owner, path, self._host.ask)
                 raise HostError(
                     f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",

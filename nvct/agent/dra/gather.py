@@ -6,7 +6,6 @@ from __future__ import annotations
 from nvct.agent.dra.devices import Machine
 from nvct.agent.machine.discovery import Discovery
 from nvct.host.gpu import pci
-from nvct.host.nvml.mig_model import MigGpu
 
 
 async def machine(discovery: Discovery) -> Machine:
@@ -15,14 +14,11 @@ async def machine(discovery: Discovery) -> Machine:
     if not inventory.gpus:
         return Machine(inventory=inventory)
     roots = {gpu.uuid: pci.pcie_root(discovery.roots, gpu.bus_id) for gpu in inventory.gpus}
+    has_mig = any(gpu.mig_enabled for gpu in inventory.gpus)
     return Machine(
         inventory=inventory,
         attributes=await discovery.nvml.attributes(),
         properties=await discovery.nvml.properties(),
         pcie_roots={uuid: root for uuid, root in roots.items() if root},
-        mig=await _mig(discovery) if any(gpu.mig_enabled for gpu in inventory.gpus) else {},
+        mig={gpu.uuid: gpu for gpu in (await discovery.nvml.mig()).gpus} if has_mig else {},
     )
-
-
-async def _mig(discovery: Discovery) -> dict[str, MigGpu]:
-    return {gpu.uuid: gpu for gpu in (await discovery.nvml.mig()).gpus}

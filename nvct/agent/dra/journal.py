@@ -27,10 +27,6 @@ from nvct.kernel.shared_folder import SharedFolder
 
 Places: TypeAlias = dict[str, list[Place]]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # the device plugin reads the journal without gRPC's services
-    from nvct.agent.kubelet.dra_service import ClaimRef
-
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 GPU_LOCK = "nvct-claims-{}.lock"
 """By the UUID of the GPU."""
@@ -275,13 +271,6 @@ class Journal:
             f"the journal of prepared claims {self.path} is malformed: {reason}",
             hint="drain the node of pods with GPUs, and remove the file",
         )
-
-
-def ref_of(claim: Prepared) -> ClaimRef:
-    """Return how the kubelet names a claim."""
-    from nvct.agent.kubelet.dra_service import ClaimRef
-
-    return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
 class UnpreparedError(HostError):

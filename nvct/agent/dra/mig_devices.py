@@ -29,10 +29,11 @@ def existing(
         profile = _profile(state, instance.kind)
         if len(found) == len(instance.compute) == 1 and profile is not None:
             device = _device(gpu, machine, profile, instance.placement)
+            slices = {f"memorySlice{n}": 1 for n in _slices(instance.placement)}
             yield replace(
                 device, uuid=found[0].uuid, instance=(found[0].gi, found[0].ci),
                 attributes={**device.attributes, "uuid": found[0].uuid},
-                capacity={**device.capacity, **_memory_slices(instance.placement)},
+                capacity={**device.capacity, **slices},
             )  # fmt: skip
 
 
@@ -150,10 +151,6 @@ def _capacity(profile: MigProfile) -> dict[str, int]:
         "ofaEngines": profile.ofa,
         "memory": profile.memory_mib * MIB,
     }
-
-
-def _memory_slices(placement: Placement) -> dict[str, int]:
-    return {f"memorySlice{n}": 1 for n in _slices(placement)}
 
 
 def _slices(placement: Placement) -> range:

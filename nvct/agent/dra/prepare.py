@@ -16,7 +16,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Mapping,
     Sequence,
@@ -28,10 +27,12 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
+from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import Device, compute
 from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
-from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of, ref_of
+from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
+from nvct.agent.dra.settings import MIXED, Settings
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Object
 from nvct.errors import HostError, NvctError
@@ -48,27 +49,27 @@ class Preparer:
 
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
-        instances: makes MIG devices; None where none is made.
-        mps: the daemons of claims that share by MPS; None where there can be none.
-        holders: returns the pod that has each device of a device plugin, by the UUID.
-        named: returns NAMESPACE/NAME of the claims that the kubelet names for its pods.
-        mode: which task offers the GPUs; None if there is no other task that does.
-        is_mixed: whether shares of one GPU's memory may have different sizes.
-        has_metadata: whether containers get files about their devices.
+        instances: makes MIG devices; `mps`: the daemons of claims that share by MPS.
+        classic: what pods have of device plugins, and which claims the kubelet names for its pods.
         share_sizes: the size in MiB of the shares of a GPU by its UUID, where there is one.
         prepared: how often a claim was prepared; `failures`: how often that failed.
     """
 
     def __init__(
-        self, node: str, journal: Journal, specs: ClaimSpecs, find: FindClaim, log: Log
+        self,
+        settings: Settings,
+        journal: Journal,
+        specs: ClaimSpecs,
+        find: FindClaim,
+        log: Log,
+        *,
+        instances: Instances,
+        mps: ClaimDaemons,
+        classic: Classic,
+        mode: ResourcesMode | None = None,  # None if no other task offers the GPUs
     ) -> None:
         self.devices: Mapping[str, Device] = {}
-        self.instances: Instances | None = None
-        self.mps: ClaimDaemons | None = None
-        self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
-        self.named: Callable[[], Collection[str]] = tuple
-        self.mode: ResourcesMode | None = None
-        self.is_mixed = self.has_metadata = False
+        self.instances, self.mps, self.classic = instances, mps, classic
         self.share_sizes: Mapping[str, int] = {}
         self.prepared = 0
         self.failures = 0
@@ -76,7 +77,7 @@ class Preparer:
         self._claims: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[str] = set()
         self._doubts = claims.Doubts()
-        self._node = node
+        self._settings, self._node, self._mode = settings, settings.node, mode
         self._journal = journal
         self._specs = specs
         self._find = find
@@ -126,7 +127,7 @@ class Preparer:
 
     async def reconcile(self) -> None:
         """Unprepare claims that are gone or no longer allocated, and write what is missing."""
-        for claim in self._doubts.next(self._journal.load(), self.named()):
+        for claim in self._doubts.next(self._journal.load(), self.classic.claims):
             about = f"claim {claim.full_name} ({claim.uid})"
             try:
                 if not await self._is_gone(claim):
@@ -141,14 +142,13 @@ class Preparer:
 
     async def _is_gone(self, claim: Prepared) -> bool:
         """Return whether a claim needs its devices no more."""
-        found = await self._find(ref_of(claim))
+        found = await self._find(ClaimRef(claim.namespace, claim.name, claim.uid))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
         """Write the CDI specification of each prepared claim, and remove others."""
         there: Uuids = {}
-        has_places = any(claim.has_places for claim in self._journal.load().values())
-        if has_places and self.instances is not None:
+        if any(claim.has_places for claim in self._journal.load().values()):
             with self._logged():
                 there = await self.instances.uuids()
         missing = []
@@ -184,9 +184,8 @@ class Preparer:
         All claims wait for this lock: nothing is done with it that pods can delay.
         """
         async with self._journal.locked(why) as known:
-            if self.mps is not None:
-                kept = (claim for claim in known.values() if claim.uid not in self._ending)
-                self.mps.want(claim.daemon for claim in kept if claim.daemon)
+            kept = (claim for claim in known.values() if claim.uid not in self._ending)
+            self.mps.want(claim.daemon for claim in kept if claim.daemon)
             try:
                 yield known
             finally:
@@ -258,8 +257,6 @@ class Preparer:
             NvctError: that is not ready in time.
         """
         if claim.daemon is not None:
-            if self.mps is None:
-                raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
             why = f"the MPS control daemon of claim {claim.full_name} is started"
             async with self._journal.gpus_locked([claim.share.gpu] if claim.share else (), why):
                 await self.mps.ensure(claim.daemon)
@@ -279,8 +276,6 @@ class Preparer:
 
         Those of admin access are not made: they belong to another claim.
         """
-        if self.instances is None:
-            raise HostError(f"no MIG device can be made for claim {claim.full_name}")
         if claim.places:
             async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
                 check_kept(claim, self._journal.load())
@@ -290,17 +285,17 @@ class Preparer:
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
-        if self.mode is None:
+        if self._mode is None:
             return contextlib.nullcontext()
-        return self.mode.preparing(sorted(gpus_of(claim)))
+        return self._mode.preparing(sorted(gpus_of(claim)))
 
     async def _check_pods(self, claim: Prepared) -> None:
         """Refuse a claim if a pod has one of its GPUs by a device plugin."""
         wanted = gpus_of(claim)
-        if self.holders is None or not wanted:
+        if not wanted:
             return
         gpus = {device.uuid: device.gpu for device in self.devices.values()}
-        for uuid, pod in (await self.holders()).items():
+        for uuid, pod in (await self.classic.holders()).items():
             if gpus.get(uuid, uuid) in wanted:
                 raise HostError(
                     f"pod {pod} has {uuid} by the device plugin",
@@ -329,14 +324,15 @@ class Preparer:
             for one, entry in zip(devices, entries, strict=True)
             for name in (() if one.is_admin else one.alternatives)
         ]
+        is_mixed = self._settings.memory_shares == MIXED
         daemon = sharing.daemon(
-            configs, ref.uid, used, compute(self.devices.values()), is_mixed=self.is_mixed
+            configs, ref.uid, used, compute(self.devices.values()), is_mixed=is_mixed
         )
         if before and before.share and before.entries == entries:
             daemon = before.daemon  # of the sizes that were chosen when it was prepared
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries, daemon=daemon,
-            has_metadata=self.has_metadata, pod_claim=claims.pod_claim(found),
+            has_metadata=self._settings.device_metadata, pod_claim=claims.pod_claim(found),
         )  # fmt: skip
 
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
@@ -356,18 +352,17 @@ class Preparer:
             self._ending.add(uid)
         try:
             async with self._journal.gpus_locked(claim.locked_gpus, why):
-                if claim.daemon is not None and self.mps is not None and not self._shares(claim):
+                if claim.daemon is not None and not self._shares(claim):
                     await self.mps.release(claim.daemon)
                 for gpu, place in claim.places:
-                    if self.instances is not None:
-                        await self.instances.destroy(gpu, place)
+                    await self.instances.destroy(gpu, place)
                 async with self._locked(why) as known:
                     await self._specs.remove(uid)
                     known.pop(uid, None)
                     self._journal.save(known)
         finally:
             self._ending.discard(uid)
-        if claim.places and self.instances is not None:
+        if claim.places:
             with contextlib.suppress(NvctError):  # the next look at the machine tells
                 await self.instances.uuids()
         self._log.decided(TASK, "changed", claim.full_name, result="its devices are free again")

@@ -9,6 +9,7 @@ is written nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -16,7 +17,7 @@ from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.waiting import Backoff, unless, until_set
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, Offer
-from nvct.agent.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, Listing, Object
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.errors import HostError
 
@@ -58,6 +59,7 @@ class Publisher:
         self.lacks_marks = False
         self._cluster = cluster
         self._node = node
+        self._fields = {"spec.nodeName": node, "spec.driver": DRIVER}
         self._log = log
         self._is_alone = is_alone
         self._offer: Offer | None = None
@@ -104,7 +106,7 @@ class Publisher:
         """Make the slices those of the devices."""
         node = await find_node(self._cluster, self._node)
         version = await self.find_version()
-        found = await self._cluster.list(slices.kind(version), fields=self._fields())
+        found = await self._list(version)
         others = slices.others(found.objects, self._node)
         await self._remove_others(version, others)
         own = [one for one in found.objects if name_of(one) not in others]
@@ -172,27 +174,26 @@ class Publisher:
         """Return the newest version of the API; ClusterError if the server does not tell one."""
         if self.version:
             return self.version
-        for version in slices.VERSIONS:
-            try:
-                await self._cluster.list(slices.kind(version), fields=self._fields())
-                self.version = version
-                self.lacks_taints |= version != slices.VERSIONS[0]
-                self.lacks_shares |= version != slices.VERSIONS[0]
-                return version
-            except ClusterError as error:
-                if error.status != NOT_FOUND:
-                    raise
-        raise ClusterError(
-            f"the API server has no {' or '.join(slices.VERSIONS)} of {slices.GROUP}",
-            hint="dynamic resource allocation needs Kubernetes 1.32 or later; before 1.34 enable "
-            f"it: --feature-gates=DynamicResourceAllocation=true --runtime-config={slices.GROUP}"
-            "/v1beta1=true",
-        )
+        try:
+            self.version, _ = await slices.newest(self._list)
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise ClusterError(
+                f"the API server has no {' or '.join(slices.VERSIONS)} of {slices.GROUP}",
+                hint="dynamic resource allocation needs Kubernetes 1.32 or later; before 1.34 "
+                "enable it: --feature-gates=DynamicResourceAllocation=true "
+                f"--runtime-config={slices.GROUP}/v1beta1=true",
+            ) from error
+        is_old = self.version != slices.VERSIONS[0]
+        self.lacks_taints |= is_old
+        self.lacks_shares |= is_old
+        return self.version
 
     async def check_version(self, version: str) -> None:
         """Raise ClusterError if the server has a version of the API no more, or is silent."""
         try:
-            await self._cluster.list(slices.kind(version), fields=self._fields())
+            await self._list(version)
         except ClusterError as error:
             if error.status == NOT_FOUND:
                 self.version = ""
@@ -201,19 +202,17 @@ class Publisher:
     async def _other_changes(self) -> None:
         """Return when a slice is not what was written here, or the watch has ended."""
         kind = slices.kind(await self.find_version())
-        watch = self._cluster.watch(kind, self._fields(), self._since, WATCH_S)
-        try:
-            async for what, found in watch:
+        watch = self._cluster.watch(kind, self._fields, self._since, WATCH_S)
+        async with contextlib.aclosing(watch) as changes:
+            async for what, found in changes:
                 known = self._versions.get(name_of(found))
                 if what == "DELETED" and known is None:
                     continue  # deleted here
                 if what == "DELETED" or is_newer(version_of(found), known):
                     return
-        finally:
-            await watch.aclose()
 
-    def _fields(self) -> dict[str, str]:
-        return {"spec.nodeName": self._node, "spec.driver": DRIVER}
+    async def _list(self, version: str) -> Listing:
+        return await self._cluster.list(slices.kind(version), fields=self._fields)
 
 
 def _is_dropped(field: str, manifest: Object, applied: Object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.agent.core import config_file
-from nvct.agent.core.settings import Program, option
+from nvct.agent.core.settings import OfNode, Program, option
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.mps.place import DEFAULT_ROOT
 from nvct.errors import UsageError
@@ -25,7 +25,7 @@ NO_EFFECT = "No effect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings.
 
     Attributes:
@@ -104,11 +104,6 @@ class Settings:
     kube_api_qps: str = option("", f"{NO_EFFECT}: there are few requests")
     kube_api_burst: str = option("", f"{NO_EFFECT}: same")
     excluded: tuple[str, ...] = ()
-
-    @property
-    def node(self) -> str:
-        """Return the name of the Node."""
-        return self.node_name or os.uname().nodename
 
     @property
     def pod_resources(self) -> str:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ResourceSlices of a node: devices as the API has them, in slices of one pool.
 
-Contract: pure functions. The pool is the node. Its slices have one generation, which increases
-when the pool has other slices or a device moves to another one; then the scheduler uses none of
-them until all are there. Attributes alone change in place.
+Contract: pure functions, except `newest`. The pool is the node. Its slices have one generation,
+which increases when the pool has other slices or a device moves to another one; then the scheduler
+uses none of them until all are there. Attributes alone change in place.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device, Offer, Value, Version
-from nvct.agent.kubernetes.cluster import Kind, Object
+from nvct.agent.kubernetes.cluster import NOT_FOUND, ClusterError, Kind, Object
 from nvct.agent.mps.daemons import CLIENTS
 from nvct.host import faults
 
+T = TypeVar("T")
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
 """Of the API, in the order of preference: Kubernetes 1.34 and later, 1.32 and 1.33."""
@@ -39,6 +40,22 @@ def kind(version: str) -> Kind:
     return Kind(GROUP, version, "ResourceSlice", "resourceslices", is_namespaced=False)
 
 
+async def newest(
+    read: Callable[[str], Awaitable[T]], versions: Sequence[str] = VERSIONS
+) -> tuple[str, T]:
+    """Return the newest version of the API that the server has, and what `read` returns of it.
+
+    ClusterError with the status NOT_FOUND if it has none; or as `read` raises it.
+    """
+    version, *older = versions
+    try:
+        return version, await read(version)
+    except ClusterError as error:
+        if error.status != NOT_FOUND or not older:
+            raise
+    return await newest(read, older)
+
+
 class Changes(NamedTuple):
     """What makes the slices of a node those that it should have.
 
@@ -53,7 +70,7 @@ class Changes(NamedTuple):
 
 def contents(offer: Offer, version: str) -> tuple[Object, ...]:
     """Return the part of each slice that tells its devices or counters."""
-    sets = [_counter_set(name, offer.counters[name]) for name in sorted(offer.counters)]
+    sets = [{"name": n, "counters": _numbers(c)} for n, c in sorted(offer.counters.items())]
     whole = [_device(device, version) for device in offer.devices if not device.counters]
     sharing = [_device(device, version) for device in offer.devices if device.counters]
     return tuple(
@@ -151,10 +168,6 @@ def _without_times(spec: Object) -> Object:
 
 def _parts(entries: list[Object], size: int) -> Iterator[list[Object]]:
     return (entries[start : start + size] for start in range(0, len(entries), size))
-
-
-def _counter_set(name: str, counters: Mapping[str, int]) -> Object:
-    return {"name": name, "counters": _numbers(counters)}
 
 
 def _numbers(numbers: Mapping[str, int]) -> Object:

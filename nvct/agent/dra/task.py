@@ -26,18 +26,18 @@ from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.endpoint import Endpoint
 from nvct.agent.dra.instances import Instances, make_nodes
-from nvct.agent.dra.journal import Journal, ref_of
+from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.mig_devices import offer
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
-from nvct.agent.dra.settings import MIXED, ON_DEMAND, Settings
+from nvct.agent.dra.settings import ON_DEMAND, Settings
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import procfs
@@ -81,46 +81,38 @@ class DraDriver(Task):
         health: HealthEngine,
         log: Log,
         *,
-        load: Callable[[], Settings] | None = None,
+        load: Callable[[], Settings],
         mode: ResourcesMode | None = None,
     ) -> None:
         super().__init__(log, problems_are_errors=True)
         self._settings = settings
         self._discovery = discovery
-        self._connect = connect
         self._health = health
         self._specs = ClaimSpecs(settings, discovery)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
-        self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
-        self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
-        self._preparer.mps = self._daemons = ClaimDaemons(discovery.nvml, log)
-        self._endpoint = Endpoint(
-            self, settings.registry, settings.plugins, settings.pod_uid, discovery.host
-        )
+        self._daemons = ClaimDaemons(discovery.nvml, log)
         self._classic = Classic(settings.pod_resources)
-        self._preparer.holders = self._classic.holders
-        self._preparer.named = lambda: self._classic.claims
-        self._preparer.is_mixed = settings.memory_shares == MIXED
-        self._preparer.has_metadata = settings.device_metadata
+        self._preparer = Preparer(
+            settings, self._journal, self._specs, self._find, log,
+            instances=Instances(discovery.nvml, self._look_at_mig, log),
+            mps=self._daemons, classic=self._classic, mode=mode,
+        )  # fmt: skip
+        self._endpoint = Endpoint(self, settings, discovery.host)
         self._load = load
-        self._mode = self._preparer.mode = mode
+        self._mode = mode
         if mode is not None:
             mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
         self._loaded = ""  # the driver whose files were written last
         self._looking = asyncio.Lock()  # an older look must not end after a newer one
-        self._cluster: Cluster | None = None
-        self._publisher: Publisher | None = None
+        self._cluster = connect()
+        self._publisher = Publisher(self._cluster, settings.node, log, self._endpoint.is_alone)
         self._is_registered = False
         self._rejected = ""
 
     async def run(self) -> None:
         """Serve until canceled."""
-        self._cluster = self._connect()
-        self._publisher = Publisher(
-            self._cluster, self._settings.node, self._log, self._endpoint.is_alone
-        )
         works = [
             self._follow(),
             self._publisher.run(),
@@ -142,9 +134,7 @@ class DraDriver(Task):
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
         offered, unhealthy = self._offered, self._unhealthy()
-        others = [
-            publisher.problem.text if publisher else "", self._mode.problem if self._mode else "",
-        ]  # fmt: skip
+        others = publisher.problem.text, self._mode.problem if self._mode else ""
         return [
             {
                 "resource": DRIVER,
@@ -159,10 +149,10 @@ class DraDriver(Task):
                 ],
                 "mode": self._mode.mode if self._mode else resources_mode.DRA,
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
-                "api": publisher.version if publisher else "",
-                "slices_written": publisher.written if publisher else 0,
+                "api": publisher.version,
+                "slices_written": publisher.written,
                 "mps": {**self._daemons.problems},
-                "claims": [f"{one.namespace}/{one.name}" for one in self._known()],
+                "claims": self._known(),
             }
         ]
 
@@ -171,8 +161,7 @@ class DraDriver(Task):
         if self._rejected:
             return "absent"
         mode = self._mode.mode if self._mode else resources_mode.DRA
-        is_current = self._publisher is not None and self._publisher.is_current
-        if not (mode and is_current and self._is_registered):
+        if not (mode and self._publisher.is_current and self._is_registered):
             return "registering"
         return "withdrawn" if mode == resources_mode.CLASSIC else "listed"
 
@@ -186,17 +175,14 @@ class DraDriver(Task):
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
         yield from self._health.metrics()
-        preparer, publisher = self._preparer, self._publisher
+        preparer, written = self._preparer, self._publisher.written
         for name, help_text, value in (
             ("devices", "Devices that are offered by ResourceSlices.", len(self._offered.devices)),
             ("prepared_total", "Claims that were prepared.", preparer.prepared),
             ("prepare_seconds_total", "How long these took.", preparer.took_s),
             ("failures_total", "Prepares that failed.", preparer.failures),
-            (
-                "slices_written_total", "ResourceSlices that were written or deleted.",
-                publisher.written if publisher else 0,
-            ),
-        ):  # fmt: skip
+            ("slices_written_total", "ResourceSlices that were written or deleted.", written),
+        ):
             yield family(f"nvct_dra_{name}", help_text, [(value, {})])
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
@@ -255,13 +241,11 @@ class DraDriver(Task):
         """Look at the machine; return whether its driver answers."""
         try:
             await self._update()
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             if isinstance(error, ReleasedError):
                 return False
             self.problem.tell(error)
-            if isinstance(error, DriverNotFoundError) and self._publisher is not None:
+            if isinstance(error, DriverNotFoundError):
                 self._made, self._all = None, Offer()
                 self._publisher.offer(self._all)
             return False
@@ -301,8 +285,7 @@ class DraDriver(Task):
 
     @property
     def _is_on_demand(self) -> bool:
-        lacks = self._publisher is not None and self._publisher.lacks_counters
-        return self._settings.mig == ON_DEMAND and bool(self._preparer.instances) and not lacks
+        return self._settings.mig == ON_DEMAND and not self._publisher.lacks_counters
 
     async def _look_at_mig(self) -> dict[tuple[str, int], str]:
         """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
@@ -313,7 +296,7 @@ class DraDriver(Task):
         return {(gpu.uuid, mig.gi): mig.uuid for gpu in inventory.gpus for mig in gpu.mig}
 
     def _offer(self) -> None:
-        if self._made is not None and self._publisher is not None:
+        if self._made is not None:
             drops, health = self._publisher.lacks_taints, self._health
             offered = self._offered.with_health(
                 health.problem, health.application_xid, drops=drops
@@ -326,14 +309,13 @@ class DraDriver(Task):
 
     def _read_settings(self) -> None:
         try:
-            loaded = self._load() if self._load else self._settings
-            self._settings = replace(self._settings, excluded=loaded.excluded)
+            self._settings = replace(self._settings, excluded=self._load().excluded)
         except NvctError as error:
             self.problem.tell(error)
 
     def _tell_mode(self) -> None:
         """Tell the device plugin of this agent whether the API server has slices of this node."""
-        if self._mode is None or self._publisher is None:
+        if self._mode is None:
             return
         is_current = self._publisher.is_current
         self._mode.is_withdrawn = is_current and self._publisher.offers_nothing
@@ -381,16 +363,14 @@ class DraDriver(Task):
 
     async def _find(self, ref: ClaimRef) -> Object | None:
         """Return a claim as the API server has it; None if it is gone, or another has its name."""
-        if self._cluster is None or self._publisher is None:
-            raise HostError("the driver is not connected to the API server yet")
         version = await self._publisher.find_version()
         found = await self._cluster.find(claims.kind(version), ref.name, ref.namespace)
         if found is None:  # the server also answers 404 if it lacks this version of the API
             await self._publisher.check_version(version)
         return found if found and found["metadata"]["uid"] == ref.uid else None
 
-    def _known(self) -> list[ClaimRef]:
+    def _known(self) -> list[str]:
         try:
-            return [ref_of(claim) for claim in self._journal.load().values()]
+            return [claim.full_name for claim in self._journal.load().values()]
         except NvctError:
             return []

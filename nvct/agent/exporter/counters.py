@@ -129,18 +129,9 @@ def _read_fields() -> None:
 
 
 _read_fields()
-UNAVAILABLE = {
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "nvct does not read values of vGPUs on their host",
+FAMILIES = {
     "DCGM_EXP_GPU_HEALTH_STATUS": "it needs DCGM's health watches",
     "DCGM_EXP_P2P_STATUS": "nvct does not read it",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "nvct reads the sum of all links only",
-    "DCGM_FI_DEV_OEM_INFOROM_VER": "nvct does not read it",
-    "DCGM_FI_DEV_ECC_INFOROM_VER": "nvct does not read it",
-    "DCGM_FI_DEV_POWER_INFOROM_VER": "nvct does not read it",
-    "DCGM_FI_DEV_INFOROM_IMAGE_VER": "nvct does not read it",
-}
-"""Fields without series, and why."""
-FAMILIES = {
     "DCGM_FI_DEV_NVSWITCH_": "nvct reads no NVSwitches",
     "DCGM_FI_DEV_CPU_": "nvct reads GPUs only",
     "DCGM_FI_DEV_VGPU_": "nvct does not read values of vGPUs on their host",
@@ -167,8 +158,6 @@ BRANDS = (
 
 def why_not(name: str, *, is_label: bool) -> str:
     """Return why a field has no series, or gives no label; "" if it may."""
-    if name in UNAVAILABLE:
-        return UNAVAILABLE[name]
     if name in LABELS:
         return "" if is_label else "it is a text: its type is label"
     if name in FIELDS:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter import go_regexp
+from nvct.agent.exporter.settings import Settings
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -42,6 +43,7 @@ class NodeObjects(ABC):
     lacking = "labels of pods"
 
     def __init__(self, connect: Callable[[], Cluster], node: str, journal: Log) -> None:
+        self.known: Mapping[tuple[str, str], Any] = {}
         self._connect, self._node, self._log = connect, node, journal
         self._cluster: Cluster | None = None
         self._at = -PERIOD_S
@@ -54,10 +56,9 @@ class NodeObjects(ABC):
         self._at = time.monotonic()
         try:
             self._cluster = self._cluster or self._connect()
-            await self._ask(self._cluster, {"spec.nodeName": self._node})
-            problem = self._why_cut()
+            self.known, problem = await self._ask(self._cluster, {"spec.nodeName": self._node})
         except NvctError as error:
-            self._forget()
+            self.known = {}
             problem = f"metrics have no {self.lacking}: {error.message}"
         if problem and problem != self._problem:
             self._log.warning(problem)
@@ -69,89 +70,73 @@ class NodeObjects(ABC):
             await self._cluster.close()
 
     @abstractmethod
-    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
-        """Read the objects from the API server, and keep what metrics need of them."""
-
-    @abstractmethod
-    def _forget(self) -> None:
-        """Drop the last answer."""
-
-    def _why_cut(self) -> str:
-        """Return why a part of the answer is left out, "" if none is."""
-        return ""
+    async def _ask(
+        self, cluster: Cluster, fields: dict[str, str]
+    ) -> tuple[Mapping[tuple[str, str], Any], str]:
+        """Return what the API server's objects tell, and why a part is left out or ""."""
 
 
 class SliceDevices(NodeObjects):
-    """UUIDs of the devices in the ResourceSlices of one node."""
+    """UUIDs of the devices in the ResourceSlices of one node, by pool and name."""
 
     lacking = "pods of claimed devices"
-    uuids: Mapping[tuple[str, str], str] = {}  # By pool and name
 
-    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
+    async def _ask(
+        self, cluster: Cluster, fields: dict[str, str]
+    ) -> tuple[Mapping[tuple[str, str], str], str]:
         from nvct.agent.dra import selectors, slices
-        from nvct.agent.kubernetes.cluster import NOT_FOUND, ClusterError
 
-        async def listed(version: str, *older: str) -> Sequence[Mapping[str, Any]]:
-            try:
-                return (await cluster.list(slices.kind(version), fields=fields)).objects
-            except ClusterError as error:
-                if error.status != NOT_FOUND or not older:
-                    raise
-                return await listed(*older)
-
-        self.uuids = {
+        _, listing = await slices.newest(
+            lambda version: cluster.list(slices.kind(version), fields=fields)
+        )
+        return {
             (entry["spec"]["pool"]["name"], device["name"]): uuid
-            for entry in await listed(*slices.VERSIONS)
+            for entry in listing.objects
             for device in entry["spec"].get("devices") or ()
             if (uuid := _attribute(selectors.body(device), "uuid"))
-        }
-
-    def _forget(self) -> None:
-        self.uuids = {}
+        }, ""
 
 
 class PodMetadata(NodeObjects):
-    """Labels and UIDs of the pods of one node.
-
-    `allowed`: Go's regular expressions, which find a part of a label's name; empty for all.
-    """
+    """Labels and UIDs of the pods of one node."""
 
     def __init__(
-        self,
-        connect: Callable[[], Cluster],
-        node: str,
-        *,
-        with_labels: bool,
-        with_uid: bool,
-        allowed: tuple[str, ...],
-        journal: Log,
+        self, connect: Callable[[], Cluster], node: str, journal: Log, settings: Settings
     ) -> None:
         super().__init__(connect, node, journal)
-        self._with_labels, self._with_uid = with_labels, with_uid
-        self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]
-        self._pods: dict[tuple[str, str], dict[str, str]] = {}
-        self._cut: list[str] = []
-        if with_labels and not allowed:
+        self._with_labels, self._with_uid = settings.pod_labels, settings.pod_uid
+        self._allowed = [go_regexp.compiled(each) for each in settings.pod_label_patterns]
+        if self._with_labels and not self._allowed:
             journal.warning(
                 "every label of a pod becomes a label of its metrics: "
                 "--kubernetes-pod-label-allowlist-regex limits them"
             )
 
-    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
+    async def _ask(
+        self, cluster: Cluster, fields: dict[str, str]
+    ) -> tuple[Mapping[tuple[str, str], Mapping[str, str]], str]:
         from nvct.agent.kubernetes.cluster import POD  # lightkube, 12 MB
 
+        cut: list[str] = []
         listing = await cluster.list(POD, fields=fields)
-        self._cut = []
-        self._pods = dict(map(self._of_pod, listing.objects))
-
-    def _forget(self) -> None:
-        self._pods = {}
+        pods = dict(self._of_pod(pod, cut) for pod in listing.objects)
+        why_cut = (
+            f"metrics have the first {MOST} labels of a pod, and {MOST_BYTES} bytes of them; "
+            f"pod {min(cut)} has more"
+            if cut
+            else ""
+        )
+        return pods, why_cut
 
     def of(self, namespace: str, pod: str) -> Mapping[str, str]:
         """Return the labels of a pod's metrics."""
-        return self._pods.get((namespace, pod), {})
+        labels: Mapping[str, str] = self.known.get((namespace, pod), {})
+        return labels
 
-    def _of_pod(self, pod: Mapping[str, Any]) -> tuple[tuple[str, str], dict[str, str]]:
+    def _of_pod(
+        self, pod: Mapping[str, Any], cut: list[str]
+    ) -> tuple[tuple[str, str], dict[str, str]]:
+        """Return namespace, name and labels; one with too many is added to `cut`."""
         metadata = pod["metadata"]
         labels: dict[str, str] = {}
         room = MOST_BYTES
@@ -161,20 +146,12 @@ class PodMetadata(NodeObjects):
                 continue
             room -= len(name) + len(value.encode())
             if room < 0 or len(labels) == MOST:
-                self._cut.append(f"{metadata['namespace']}/{metadata['name']}")
+                cut.append(f"{metadata['namespace']}/{metadata['name']}")
                 break
             labels[name] = value
         if self._with_uid:
             labels["pod_uid"] = metadata["uid"]
         return (metadata["namespace"], metadata["name"]), labels
-
-    def _why_cut(self) -> str:
-        if not self._cut:
-            return ""
-        return (
-            f"metrics have the first {MOST} labels of a pod, and {MOST_BYTES} bytes of them; "
-            f"pod {min(self._cut)} has more"
-        )
 
     def _is_allowed(self, key: str) -> bool:
         if not self._with_labels or label_name(key).startswith(RESERVED_STARTS):

@@ -24,6 +24,7 @@ from os import stat_result
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter.series import Pods
+from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import (
     DRA_DRIVER,
     Claimed,
@@ -54,25 +55,19 @@ class PodDevices:
 
     def __init__(
         self,
-        socket: str,
+        settings: Settings,
+        journal: Log,
         *,
-        wanted: bool | None,  # None if the socket's existence decides
-        names: tuple[str, ...],  # further resources whose ids are devices
-        old: bool,  # whether labels have the names of dcgm-exporter's version 1
-        virtual: bool,  # whether each container that shares a device has series
-        claims: bool = False,
         metadata: PodMetadata | None = None,
         slices: SliceDevices | None = None,
-        journal: Log,
     ) -> None:
-        self._socket, self._wanted, self._log = socket, wanted, journal
-        self._names = frozenset((GPU, *names))
-        self._labels = OLD if old else NEW
-        self._virtual, self._claims, self._metadata = virtual, claims, metadata
-        self._slices = slices
-        self._kubelet = PodResources(socket)
+        self._settings, self._log = settings, journal
+        self._names = frozenset((GPU, *settings.resources))
+        self._labels = OLD if settings.old_namespace else NEW
+        self._metadata, self._slices = metadata, slices
+        self._kubelet = PodResources(settings.socket)
         self._holdings: tuple[Holding, ...] = ()
-        self._journal = journal_beside(socket)
+        self._journal = journal_beside(settings.socket)
         self._claimed: dict[Claimed, str] = {}
         self.problem = "the kubelet was not asked yet"
 
@@ -108,14 +103,14 @@ class PodDevices:
         others = {key: name for key, name in others.items() if key not in self._claimed}
         if others:
             await self._slices.refresh()
-        known = self._slices.uuids
+        known = self._slices.known
         self._claimed |= {key: known[name] for key, name in others.items() if name in known}
 
     def labels(self, samples: NvmlSamples) -> Pods:
         """Return the labels of the container that has a device, by UUID and id of the instance."""
         found = labels(
-            self._holdings, samples, self._labels, self._is_device, virtual=self._virtual,
-            claims=self._claims, claimed=self._claimed,
+            self._holdings, samples, self._labels, self._is_device, claimed=self._claimed,
+            virtual=self._settings.virtual_gpus, claims=self._settings.claims,
         )  # fmt: skip
         if self._metadata is None:
             return found
@@ -135,12 +130,12 @@ class PodDevices:
         return resource in self._names or resource.startswith(PREFIXES) or resource == DRA_DRIVER
 
     async def _ask(self) -> tuple[tuple[Holding, ...], str]:
-        if self._wanted is False:
+        if self._settings.kubernetes is False:
             return (), "switched off"
         if not self._kubelet.is_there():
-            return (), f"{self._socket} does not exist"
+            return (), f"{self._settings.socket} does not exist"
         try:
-            return await self._kubelet.holdings(with_claims=True), ""
+            return await self._kubelet.holdings(), ""
         except HostError as error:
             return (), error.message
 

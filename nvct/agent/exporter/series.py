@@ -261,6 +261,4 @@ def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[
     return None, entity.gpu.errors.get(names[0], first)
 
 
-@functools.cache
-def _xid_texts() -> dict[int, str]:
-    return faults.texts()
+_xid_texts = functools.cache(faults.texts)

@@ -60,12 +60,12 @@ class Settings:
     )  # fmt: skip
     hostname_label: str = option(
         HOSTNAME_LABELS[0],
-        "Hostname, as releases of dcgm-exporter; or hostname, as its main branch",
-        env="NVCT_EXPORTER_HOSTNAME_LABEL",
+        "As releases of dcgm-exporter, or as its main branch",
+        env="NVCT_EXPORTER_HOSTNAME_LABEL", choices=HOSTNAME_LABELS,
     )  # fmt: skip
     id_type: str = option(
-        ID_TYPES[0], "uid or device-name; nvct understands both",
-        flags="kubernetes-gpu-id-type", env=f"{ENV}KUBERNETES_GPU_ID_TYPE", shown="",
+        ID_TYPES[0], "No effect: nvct understands both", flags="kubernetes-gpu-id-type",
+        env=f"{ENV}KUBERNETES_GPU_ID_TYPE", shown="", choices=ID_TYPES,
     )  # fmt: skip
     pod_uid: bool = option(
         False, "Add the label pod_uid; needs the right to list pods",
@@ -176,12 +176,6 @@ PROGRAM = Program(
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Return the settings of a command line and environment, and warnings."""
     known = PROGRAM.values(words, env)
-    if known.get("id_type", ID_TYPES[0]) not in ID_TYPES:
-        raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")
-    label = known.get("hostname_label", HOSTNAME_LABELS[0])
-    if label not in HOSTNAME_LABELS:
-        hint = f"it is one of {', '.join(HOSTNAME_LABELS)}"
-        raise UsageError(f"invalid --hostname-label option: {label!r}", hint=hint)
     known["devices"], known["indices"] = _devices(known.get("devices", "f"))
     known["pod_label_patterns"], warnings = _patterns(known.get("pod_label_patterns", ()))
     collectors = known.setdefault("collectors", Settings().collectors)

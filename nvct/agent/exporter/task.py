@@ -26,8 +26,9 @@ from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
 from nvct.agent.host_side import Host
 from nvct.agent.machine.driver_root import with_driver_roots
+from nvct.agent.machine.folder_watch import Identity, identity
 from nvct.agent.machine.place import Place
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, family
@@ -64,16 +65,8 @@ def make(context: Context) -> Exporter:
             if known.claims:
                 slices = SliceDevices(context.connect, context.node, context.journal)
             if known.pod_labels or known.pod_uid:
-                metadata = PodMetadata(
-                    context.connect, context.node,
-                    with_labels=known.pod_labels, with_uid=known.pod_uid,
-                    allowed=known.pod_label_patterns, journal=context.journal,
-                )  # fmt: skip
-        return PodDevices(
-            known.socket, wanted=known.kubernetes, names=known.resources,
-            old=known.old_namespace, virtual=known.virtual_gpus, claims=known.claims,
-            metadata=metadata, slices=slices, journal=context.journal,
-        )  # fmt: skip
+                metadata = PodMetadata(context.connect, context.node, context.journal, known)
+        return PodDevices(known, context.journal, metadata=metadata, slices=slices)
 
     return Exporter(load, context.client, context.journal, pods, shared=context.shared)
 
@@ -103,7 +96,7 @@ class Exporter(Task):
         self._library = library
         self._shared = shared or Shared()
         self._settings = load()
-        self._signature: tuple[int, ...] = ()
+        self._file: Identity = None
         self._counters = self._read_counters(self._settings)
         self._pods = pods(self._settings)
         self._guard: WebGuard | None = None
@@ -221,15 +214,13 @@ class Exporter(Task):
 
     async def _collect(self) -> None:
         """Take a sample; one that fails keeps the sample before it."""
-        if self.reload.is_set() or _signature(self._settings.collectors) != self._signature:
+        if self.reload.is_set() or identity(self._settings.collectors) != self._file:
             await self._read_again()
         began = time.monotonic()
         try:
             if self._client.chooses_library and (self._has_failed or not self._client.library):
                 self._client.library = self._library(self._settings)
             samples = await self._client.samples()
-        except SupervisorEndedError:
-            raise
         except (NvmlError, HostError) as error:
             self._has_failed = True  # the driver may be another one the next time
             if isinstance(error, ReleasedError):
@@ -283,7 +274,7 @@ class Exporter(Task):
 
     def _read_counters(self, known: Settings) -> tuple[Counter, ...]:
         """Return the counters of the file, after warnings are logged."""
-        self._signature = _signature(known.collectors)
+        self._file = identity(known.collectors)
         return self._log.warned(counter_file.read(known.collectors))
 
     def _write_text(self) -> list[str]:
@@ -318,12 +309,3 @@ class Exporter(Task):
         if request.path == "/":
             return http.Answer(200, INDEX, "text/html; charset=utf-8")
         return http.Answer(404, "there are GET /metrics and /health\n")
-
-
-def _signature(path: str) -> tuple[int, ...]:
-    """Return what differs if a file was replaced or written, () if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

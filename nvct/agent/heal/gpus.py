@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from nvct.agent.core.instance import FOLDER
 from nvct.agent.heal.machine import OLDEST_ALONE, reset_together
 from nvct.agent.machine.driver_root import machine_roots
 from nvct.agent.mig_manager.work import AgentSession, machine_of
-from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, ReleasedError
 from nvct.errors import NvctError
 from nvct.host.nvml import messages
 from nvct.mig.holders import Holder
@@ -28,7 +27,7 @@ class Gpus:
     def __init__(self, client: NvmlClient, env: Mapping[str, str], *, groups: bool) -> None:
         self._client, self.groups = client, groups
         self._session = AgentSession(client, machine_roots(env))
-        self._machine = machine_of(client, self._session, FOLDER)
+        self._machine = machine_of(self._session)
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
         """Return what `reset_together` does."""
@@ -62,7 +61,7 @@ class Gpus:
 
         try:
             return await asyncio.to_thread(look)
-        except (SupervisorEndedError, ReleasedError):
+        except ReleasedError:
             raise
         except NvctError as error:
             if error.message.startswith(messages.WORKER_AWAY):

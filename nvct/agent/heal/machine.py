@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from nvct.agent.health.machine import Health
 from nvct.host.faults import ACTIONS, REMEDIES, Action
@@ -20,10 +20,7 @@ Step: TypeAlias = Literal[
     "quarantined", "evicting", "releasing", "resetting", "checking", "probation", "requested",
     "failed",
 ]  # fmt: skip
-STEPS: tuple[Step, ...] = (
-    "quarantined", "evicting", "releasing", "resetting", "checking", "probation", "requested",
-    "failed",
-)  # fmt: skip
+STEPS: tuple[Step, ...] = get_args(Step)
 LEVELS = ("quarantine", "evict", "reset", "reboot-request")
 """How far a GPU is healed; each does what the one before does."""
 HEALING: tuple[Step, ...] = ("evicting", "releasing", "resetting", "checking")

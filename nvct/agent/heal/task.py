@@ -29,7 +29,6 @@ from nvct.agent.health.store import Store
 from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, Cluster, ClusterError
 from nvct.agent.kubernetes.node_pods import PodDevice, Pods, protection
 from nvct.agent.kubernetes.node_watch import find_node
-from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import HostError, NvctError
 from nvct.host.faults import REMEDIES
@@ -213,8 +212,6 @@ class Healing(Task):
         for work in steps:
             try:
                 await work()
-            except SupervisorEndedError:
-                raise
             except NvctError as error:
                 failure = error
         if failure is None:
@@ -229,8 +226,6 @@ class Healing(Task):
             return
         try:
             seen = await self._seen(health, gpu, before, state)
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             seen = Look(health=state, unknown=error.message)
         after = machine.step(before, seen, time.monotonic(), self._rules)
@@ -296,8 +291,6 @@ class Healing(Task):
             return replace(seen, outcome=refusal)
         try:
             await self._gpus.reset(record.gpus)
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             return await self._not_reset(replace(seen, outcome=error.message), record.gpus)
         health.note_reset(record.gpus)

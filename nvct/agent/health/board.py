@@ -54,10 +54,9 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLook:
+class GpuLook(Look):
     """What a look at a GPU has found, and the UUIDs of its MIG devices; None if unknown."""
 
-    look: Look
     instances: Mapping[Instance, str] | None = None
 
 
@@ -102,9 +101,9 @@ class Board:
             self.states.setdefault(Key(gpu), Health(since=now))
             if found.instances is not None:
                 self._drop_instances(gpu, found.instances)
-            changes += self._step([Key(gpu)], found.look, now)
+            changes += self._step([Key(gpu)], found, now)
             # The GPU has its errors, and a reset concerns both.
-            changes += self._step(self._instances(gpu), replace(found.look, faults=()), now)
+            changes += self._step(self._instances(gpu), replace(found, faults=()), now)
         return changes
 
     def forget(self, now: float) -> list[Change]:
@@ -228,7 +227,7 @@ def look(
         counts: whether faults count; False where all checks are switched off.
         was_reset: whether it is known that the GPU was reset since.
     """
-    found = Look(
+    return GpuLook(
         faults=tuple(faults.of_condition(gpu)) if counts else (),
         asks=gpu.values.get("recovery_action", 0) != 0 or gpu.code == RESET_REQUIRED,
         was_reset=was_reset
@@ -236,11 +235,10 @@ def look(
             name in gpu.values and gpu.values[name] < before.get(name, 0) * part
             for name, part in RESET_BY_RESET.items()
         ),
+        instances=None if gpu.error else {(mig.gi, mig.ci): mig.uuid for mig in gpu.mig},
     )
-    instances = {(mig.gi, mig.ci): mig.uuid for mig in gpu.mig}
-    return GpuLook(look=found, instances=None if gpu.error else instances)
 
 
 def hangs(reason: str) -> GpuLook:
     """Return the look at a GPU that does not answer."""
-    return GpuLook(look=Look(faults=(Fault(action="reset", reason=faults.hanging(reason)),)))
+    return GpuLook(faults=(Fault(action="reset", reason=faults.hanging(reason)),))

@@ -29,7 +29,7 @@ from nvct.agent.health.machine import Health
 from nvct.agent.health.notices import Notices
 from nvct.agent.health.settings import Settings
 from nvct.agent.health.store import Store
-from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import NvmlError
 from nvct.host import faults
@@ -214,8 +214,6 @@ class HealthEngine:
                 await self._take(client, await self._ask(client, client.events()))
             if self._preflight:
                 self._preflight.note(await self._ask(client, client.preflight()))
-        except SupervisorEndedError:
-            raise
         except NvmlError as error:
             self.set_nvml_problem("watch", error.message)
 
@@ -229,8 +227,6 @@ class HealthEngine:
                 await self._take(client, await self._ask(client, client.events()))
                 if time.monotonic() >= self._look_at:
                     await self._look(client)
-            except SupervisorEndedError:
-                raise
             except NvmlError as error:
                 self.set_nvml_problem("watch", error.message)
             else:

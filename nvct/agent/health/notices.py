@@ -32,14 +32,7 @@ class Notice:
 
     def describe(self) -> dict[str, Json]:
         """Return the notice as /status shows it."""
-        return {
-            "number": self.number,
-            "at": round(self.at, 3),
-            "reason": self.reason,
-            "message": self.message,
-            "is_warning": self.is_warning,
-            "devices": list(self.devices),
-        }
+        return {**typed.dump(self), "at": round(self.at, 3)}
 
 
 @dataclass(slots=True)

@@ -167,12 +167,17 @@ class Preflight:
     ) -> dict[str, GpuLook]:
         """Return looks at GPUs with the findings about them; ask before if a GPU needs it."""
         answering = {uuid for uuid, found in looks.items() if found.instances is not None}
-        reset = {uuid for uuid in answering if looks[uuid].look.was_reset}
+        reset = {uuid for uuid in answering if looks[uuid].was_reset}
         has_findings = any(self._of(uuid) for uuid in self._gpus)
         is_time = has_findings and time.monotonic() >= self._again_at
         if self.is_due or reset or is_time or not answering <= self._gpus.keys():
             self.note(await ask(), reset)
-        return {uuid: self._with_fault(uuid, found) for uuid, found in looks.items()}
+        return {
+            uuid: replace(found, faults=(*found.faults, fault))
+            if (fault := self.fault(uuid))
+            else found
+            for uuid, found in looks.items()
+        }
 
     def note(self, answer: NvmlPreflight, reset: Collection[str] = ()) -> None:
         """Note what NVML says, of which GPUs some were reset since."""
@@ -232,12 +237,6 @@ class Preflight:
     def load(self, value: object) -> None:
         """Take over what an earlier process has noted; MalformedError for other data."""
         self._gpus = typed.load(dict[str, Checked], value)
-
-    def _with_fault(self, uuid: str, found: GpuLook) -> GpuLook:
-        fault = self.fault(uuid)
-        if fault is None:
-            return found
-        return replace(found, look=replace(found.look, faults=(*found.look.faults, fault)))
 
     def _of(self, uuid: str) -> list[tuple[str, Effect, str]]:
         known = self._gpus.get(uuid)

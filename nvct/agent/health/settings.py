@@ -7,13 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nvct.agent.device_plugin.settings import (
-    PREFLIGHT_ENV,
-    PROBATION_ENV,
-    RECOVERY,
-    RECOVERY_ENV,
-    TABLE_ENV,
-)
+from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.health.machine import Rules
 from nvct.errors import UsageError
 from nvct.host import faults
@@ -24,6 +18,8 @@ if TYPE_CHECKING:
     from nvct.agent.health.preflight import Effect, Preflight
 
 PROBATION_S = 60.0
+OPTIONS = ("health_recovery", "health_probation", "xid_table", "health_preflight")
+"""Of the device plugin: the health of the GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +60,6 @@ def resolve(
         env: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS.
         preflight: the effects of its checks; none, or "".
     """
-    if recovery not in RECOVERY:
-        choices = ", ".join(RECOVERY)
-        raise UsageError(f"invalid --health-recovery option: {recovery!r}", hint=f"of {choices}")
     rows = faults.read()
     if table:
         own = faults.read(table)
@@ -83,9 +76,11 @@ def resolve(
 
 def from_environment(env: Mapping[str, str]) -> Settings:
     """Return the settings of the variables alone."""
-    recovery, probation = env.get(RECOVERY_ENV, "auto"), env.get(PROBATION_ENV, "")
-    table, preflight = env.get(TABLE_ENV, ""), env.get(PREFLIGHT_ENV, "")
-    return resolve(recovery, probation, table, env, preflight)
+    program = replace(device_plugin.PROGRAM, only=OPTIONS)
+    known = device_plugin.Settings(**program.values((), env))
+    return resolve(
+        known.health_recovery, known.health_probation, known.xid_table, env, known.health_preflight
+    )
 
 
 def _preflight(text: str, *, recovers: bool) -> Mapping[str, Effect] | None:

@@ -17,6 +17,8 @@ from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import grpc.aio
     from google.protobuf.message import Message
 
@@ -76,10 +78,9 @@ class PodResources:
         """Return whether the socket exists."""
         return os.path.exists(self._socket)
 
-    async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
+    async def holdings(self) -> tuple[Holding, ...]:
         """Return what all containers of this node have."""
-        answer = await self._list()
-        return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
+        return tuple(_holdings(await self._list()))
 
     async def pods(self) -> frozenset[str]:
         """Return the names of all pods of this node."""
@@ -151,29 +152,16 @@ class PodResources:
             self._channel = None
 
 
-def _holdings(answer: api.ListPodResourcesResponse) -> list[Holding]:
-    return [
-        Holding(
-            pod.namespace, pod.name, container.name, devices.resource_name,
-            tuple(devices.device_ids),
-        )
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for devices in container.devices
-    ]  # fmt: skip
-
-
-def _claimed(answer: api.ListPodResourcesResponse) -> list[Holding]:
-    return [
-        Holding(
-            pod.namespace, pod.name, container.name, device.driver_name, (device.device_name,),
-            Claim(claim.claim_name, claim.claim_namespace, device.pool_name),
-        )
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for claim in container.dynamic_resources
-        for device in claim.claim_resources
-    ]  # fmt: skip
+def _holdings(answer: api.ListPodResourcesResponse) -> Iterator[Holding]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            where = pod.namespace, pod.name, container.name
+            for devices in container.devices:
+                yield Holding(*where, devices.resource_name, tuple(devices.device_ids))
+            for claim in container.dynamic_resources:
+                for device in claim.claim_resources:
+                    of_claim = Claim(claim.claim_name, claim.claim_namespace, device.pool_name)
+                    yield Holding(*where, device.driver_name, (device.device_name,), of_claim)
 
 
 def journal_beside(socket: str) -> str:

@@ -12,20 +12,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from nvct.agent.kubelet.service import Server
-
-Identity: TypeAlias = tuple[int, int, int] | None
-
-
-def identity(path: str) -> Identity:
-    """Return what changes when another file takes a path; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
+from nvct.agent.machine.folder_watch import identity
 
 
 class Sockets:

@@ -81,7 +81,10 @@ class Cluster:
 
     def __init__(self, config: KubeConfig) -> None:
         try:
-            self._client = AsyncClient(config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
+            # Any: its overloads do not take a kind that is made here.
+            self._client: Any = AsyncClient(
+                config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False
+            )
         except (ConfigError, OSError, ValueError) as error:
             raise ClusterError(f"the kubeconfig does not work: {error}") from error
         self._server = str(self._client.config.cluster.server)
@@ -115,7 +118,7 @@ class Cluster:
     ) -> Listing:
         """Return the objects of a kind with some labels and fields, and the list's version."""
         with self._told("list", kind, namespace):
-            found: Any = self._client.list(
+            found = self._client.list(
                 _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
                 fields=dict(fields or {}) or None, chunk_size=CHUNK,
             )  # fmt: skip
@@ -128,8 +131,7 @@ class Cluster:
         with self._told("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
             body = resource.from_dict(_typed(kind, manifest))
-            client: Any = self._client  # its overloads do not take a kind that is made here
-            return dict(await client.create(body, namespace=metadata.get("namespace")))
+            return dict(await self._client.create(body, namespace=metadata.get("namespace")))
 
     async def apply(
         self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""
@@ -147,9 +149,8 @@ class Cluster:
 
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         """Delete an object, if there is one."""
-        client: Any = self._client
         with self._told("delete", kind, name, may_be_gone=True):
-            await client.delete(_resource(kind), name, namespace=namespace or None)
+            await self._client.delete(_resource(kind), name, namespace=namespace or None)
 
     async def evict(self, namespace: str, name: str, uid: str = "") -> None:
         """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it.
@@ -162,8 +163,7 @@ class Cluster:
             manifest["deleteOptions"] = {"preconditions": {"uid": uid}}
         with self._told("create", POD_EVICTION, name, may_be_gone=True):
             body = resource.from_dict(manifest)
-            client: Any = self._client
-            await client.create(body, name=name, namespace=namespace)
+            await self._client.create(body, name=name, namespace=namespace)
 
     async def changes(
         self, kind: Kind, name: str, limit_s: float = WATCH_S
@@ -173,12 +173,10 @@ class Cluster:
         The watch ends after the limit, or if the server is silent for that time; the
         caller calls this again to continue.
         """
-        stream = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
-        try:
-            async for what, found in stream:
+        watch = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
+        async with contextlib.aclosing(watch) as changes:
+            async for what, found in changes:
                 yield None if what == "DELETED" else found
-        finally:
-            await stream.aclose()
 
     async def watch(
         self, kind: Kind, fields: Mapping[str, str], since: str = "", limit_s: float = WATCH_S
@@ -188,7 +186,7 @@ class Cluster:
         Without the version of a list to continue from, all objects come first, as ADDED. The watch
         ends after the limit, or if the server is silent for that time.
         """
-        stream: Any = self._client.watch(
+        stream = self._client.watch(
             _resource(kind), fields=dict(fields), server_timeout=int(limit_s),
             resource_version=since or None,
         )  # fmt: skip
@@ -226,7 +224,7 @@ class Cluster:
         metadata = manifest["metadata"]
         resource: Any = _resource(kind)
         with self._told("patch", kind, metadata["name"]):
-            patched: Any = await self._client.patch(
+            patched = await self._client.patch(
                 resource.Status if part else resource, metadata["name"], manifest,
                 namespace=metadata.get("namespace"), patch_type=how, field_manager=manager,
                 force=True,

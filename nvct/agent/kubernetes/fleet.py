@@ -60,11 +60,11 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     """Return the GPU nodes by name; ClusterError if the API server does not tell them."""
     pods = _by_node(await cluster.find_all(POD, namespace, AGENT))
     workers = _by_node(await cluster.find_all(POD, namespace, WORKER))
-    reasons = warnings(await cluster.find_all(EVENT, namespace, {}))
+    reasons = warnings(await cluster.find_all(EVENT, namespace))
     claimable = claimable_devices(await _slices(cluster))
     found = [
         gpu_node(node, pods.get(name), reasons, claimable.get(name, {}), workers.get(name))
-        for node in await cluster.find_all(NODE, "", {})
+        for node in await cluster.find_all(NODE)
         if (name := node["metadata"]["name"])
     ]
     return sorted(each for each in found if each.gpus or each.agent)
@@ -72,14 +72,11 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
 
 async def _slices(cluster: Cluster) -> list[Object]:
     """Return the ResourceSlices; none where the server has none, or the user may not list them."""
-    for version in slices.VERSIONS:
-        try:
-            return await cluster.find_all(slices.kind(version), "", {})
-        except ClusterError as error:
-            if error.status == FORBIDDEN:
-                break
-            if error.status != NOT_FOUND:
-                raise
+    try:
+        return (await slices.newest(lambda version: cluster.find_all(slices.kind(version))))[1]
+    except ClusterError as error:
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
     return []
 
 

@@ -71,7 +71,7 @@ class Pods:
         """
         if gpus is None and not self._kubelet.is_there():
             return []
-        holdings = await self._kubelet.holdings(with_claims=True)
+        holdings = await self._kubelet.holdings()
         has_claims = any(each.claim for each in holdings)
         of_claims = claimed(self._journal, or_gpu=gpus is not None) if has_claims else {}
         found = devices(holdings, await self._nvml.report(), of_claims, gpus or ())

@@ -30,6 +30,7 @@ from nvct.errors import UsageError
 PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")
 BLOCKS = ("NoSchedule", "NoExecute")
+CLASS = Kind(slices.GROUP, "v1", "DeviceClass", "deviceclasses", is_namespaced=False)
 
 
 @dataclass(slots=True)
@@ -66,17 +67,16 @@ async def read(cluster: Cluster, namespace: str, name: str) -> Seen:
     seen.nodes = await _list(cluster, NODE, seen)
     seen.pods = await _list(cluster, POD, seen)
     if wanted(pod) or pod["spec"].get("resourceClaims"):
-        for version in slices.VERSIONS:
-            kind = Kind(slices.GROUP, version, "DeviceClass", "deviceclasses", is_namespaced=False)
-            try:
-                seen.classes = await _list(cluster, kind, seen)
-            except ClusterError as error:
-                if error.status != NOT_FOUND:
-                    raise
-                continue
-            seen.claims = await _list(cluster, claims.kind(version), seen)
-            seen.slices = await _list(cluster, slices.kind(version), seen)
-            break
+        try:
+            version, seen.classes = await slices.newest(
+                lambda version: _list(cluster, CLASS._replace(version=version), seen)
+            )
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return seen
+        seen.claims = await _list(cluster, claims.kind(version), seen)
+        seen.slices = await _list(cluster, slices.kind(version), seen)
     return seen
 
 

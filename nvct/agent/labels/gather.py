@@ -37,78 +37,65 @@ async def with_gpus(
 
     DriverNotFoundError or NvmlError if there is no driver, or it does not answer.
     """
-    roots = discovery.roots
     inventory = await discovery.inventory()
     if inventory.mode == "csv":
-        return await _with_tegra(discovery, machine_type_file)
+        return await _completed(discovery, machine_type_file, await facts_of_tegra())
     gpus = [gpu for gpu in inventory.gpus if not is_excluded(gpu, excluded)]
     by_uuid = await discovery.nvml.attributes() if gpus else {}
-    drivers, warnings = await _host_drivers(discovery)
     facts = Facts(
         driver_version=inventory.driver_version,
         cuda_version=inventory.cuda_version,
-        gpus=tuple(_gpu(roots, gpu, by_uuid.get(gpu.uuid)) for gpu in gpus),
-        machine=procfs.read_text(machine_type_file) or "",
-        host_drivers=drivers,
-        has_nvidia_device=bool(pci.nvidia_devices(roots)),
+        gpus=tuple(_gpu(discovery.roots, gpu, by_uuid.get(gpu.uuid)) for gpu in gpus),
     )
-    return facts, [*inventory.warnings, *warnings]
-
-
-async def _with_tegra(discovery: Discovery, machine_type_file: str) -> tuple[Facts, list[str]]:
-    drivers, warnings = await _host_drivers(discovery)
-    found = replace(
-        await facts_of_tegra(),
-        machine=procfs.read_text(machine_type_file) or "",
-        host_drivers=drivers,
-        has_nvidia_device=bool(pci.nvidia_devices(discovery.roots)),
-    )
-    return found, warnings
+    return await _completed(discovery, machine_type_file, facts, inventory.warnings)
 
 
 async def without_gpus(discovery: Discovery) -> tuple[Facts, list[str]]:
     """Return the facts of a node whose driver is not there, or not to be asked, and warnings."""
-    drivers, warnings = await _host_drivers(discovery)
-    present = bool(pci.nvidia_devices(discovery.roots))
-    return Facts(host_drivers=drivers, has_nvidia_device=present), warnings
+    return await _completed(discovery, "", Facts())
 
 
 async def with_passthrough(
     discovery: Discovery, machine_type_file: str
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node whose GPUs are for virtual machines, and warnings."""
-    drivers, warnings = await _host_drivers(discovery)
     names = await discovery.host.ask(PciNames(), dict[str, str])
-    facts = passed_through(discovery.roots, names, machine_type_file)
-    return replace(facts, host_drivers=drivers), warnings
+    facts = passed_through(discovery.roots, names)
+    return await _completed(discovery, machine_type_file, facts)
 
 
-async def _host_drivers(discovery: Discovery) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
-    """Return the drivers of vGPUs' hosts, and warnings."""
+async def _completed(
+    discovery: Discovery, machine_type_file: str, facts: Facts, warnings: Sequence[str] = ()
+) -> tuple[Facts, list[str]]:
+    """Return facts with those that need no driver, and warnings."""
+    drivers = None
     try:
-        return await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...]), []
+        drivers = await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...])
     except NvctError as error:
-        return None, [f"no labels of vGPUs: {error.message}"]
+        warnings = (*warnings, f"no labels of vGPUs: {error.message}")
+    completed = replace(
+        facts,
+        machine=procfs.read_text(machine_type_file) or "",
+        host_drivers=drivers,
+        has_nvidia_device=bool(pci.nvidia_devices(discovery.roots)),
+    )
+    return completed, [*warnings]
 
 
 def _gpu(roots: Roots, gpu: Gpu, attributes: GpuAttributes | None) -> GpuFacts:
-    sizes = attributes.mig if attributes else {}
-    facts = GpuFacts(
-        model=gpu.model,
-        mig_capable=gpu.mig_enabled,
-        mig_enabled=gpu.mig_enabled,
-        mig=tuple(MigFacts(profile=mig.profile, size=sizes.get(mig.uuid)) for mig in gpu.mig),
-        pci_class=pci.device_class(roots, gpu.bus_id),
+    known = attributes or GpuAttributes(
+        memory_mib=None, compute=(0, 0), ecc=None, mig_capable=gpu.mig_enabled
     )
-    if attributes is None:
-        return facts
-    return replace(
-        facts,
-        memory_mib=attributes.memory_mib,
-        compute=attributes.compute,
-        ecc=attributes.ecc,
-        mig_capable=attributes.mig_capable,
-        clique=attributes.clique,
+    return GpuFacts(
+        model=gpu.model,
+        memory_mib=known.memory_mib,
+        compute=known.compute,
+        ecc=known.ecc,
+        mig_capable=known.mig_capable,
+        mig_enabled=gpu.mig_enabled,
+        mig=tuple(MigFacts(profile=mig.profile, size=known.mig.get(mig.uuid)) for mig in gpu.mig),
+        pci_class=pci.device_class(roots, gpu.bus_id),
+        clique=known.clique,
     )
 
 
@@ -122,17 +109,15 @@ WINDOW_TYPE, WINDOW_64 = 0x06, 0x04
 """Of the flags of a window: PCI's base address register, bits 1 and 2."""
 
 
-def passed_through(roots: Roots, names: Mapping[str, str], machine_type_file: str) -> Facts:
+def passed_through(roots: Roots, names: Mapping[str, str]) -> Facts:
     """Return the facts of the GPUs that are bound to vfio-pci; none has a driver's version."""
     gpus = [path for path in pci.nvidia_devices(roots) if _is_passed_through(path)]
     if not gpus:
-        return Facts(has_nvidia_device=bool(pci.nvidia_devices(roots)))
+        return Facts()
     return Facts(
         driver_version=UNKNOWN_VERSION,
         cuda_version=NO_CUDA,
         gpus=tuple(_passed_gpu(path, names) for path in gpus),
-        machine=procfs.read_text(machine_type_file) or "",
-        has_nvidia_device=True,
     )
 
 

@@ -115,14 +115,10 @@ class OwnNode(Output):
 class NodeFeature(Output):
     """A NodeFeature object, from which Node Feature Discovery's master labels the Node."""
 
-    def __init__(
-        self, cluster: Cluster, node: str, namespace: str, pod: str, warn: Callable[[str], None]
-    ) -> None:
-        self._cluster = cluster
-        self._node = node
-        self._namespace = namespace
-        self._pod = pod
-        self._warn = warn
+    def __init__(self, cluster: Cluster, settings: Settings, warn: Callable[[str], None]) -> None:
+        self._cluster, self._warn = cluster, warn
+        self._node, self._pod = settings.node, settings.pod_name
+        self._namespace = settings.namespace
 
     async def write(self, labels: Labels) -> None:
         """Apply the object, and remove labels that another program has left in it."""
@@ -176,21 +172,15 @@ class NodeFeature(Output):
             return []
         try:
             pod = await self._cluster.find(POD, self._pod, self._namespace)
+            why_not = f"{self._pod} is of no DaemonSet" if pod else f"there is no pod {self._pod}"
         except ClusterError as error:
-            self._warn(f"the NodeFeature object has no owner: {error.message}")
-            return []
-        if pod is None:
-            self._warn(f"the NodeFeature object has no owner: there is no pod {self._pod}")
-            return []
-        sets = [
-            owner
-            for owner in pod["metadata"].get("ownerReferences", ())
-            if owner.get("kind") == "DaemonSet"
-        ]
+            pod, why_not = None, error.message
+        metadata = pod["metadata"] if pod else {}
+        sets = [o for o in metadata.get("ownerReferences", ()) if o.get("kind") == "DaemonSet"]
         if not sets:  # with a pod, which comes and goes, the Node would lose its labels
-            self._warn(f"the NodeFeature object has no owner: {self._pod} is of no DaemonSet")
+            self._warn(f"the NodeFeature object has no owner: {why_not}")
             return []
-        own = {"name": self._pod, "uid": pod["metadata"]["uid"]}
+        own = {"name": self._pod, "uid": metadata["uid"]}
         return [*sets[:1], {"apiVersion": "v1", "kind": "Pod", **own}]
 
 
@@ -220,10 +210,9 @@ def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log)
         except ClusterError as error:
             to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
             raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error
-        node = settings.node_name or os.uname().nodename
         if settings.label_node:
-            return OwnNode(cluster, node)
-        return NodeFeature(cluster, node, settings.namespace, settings.pod_name, log.warning)
+            return OwnNode(cluster, settings.node)
+        return NodeFeature(cluster, settings, log.warning)
     if not settings.output_file:
         return StandardOutput()
     stays = settings.oneshot or settings.sleep_interval == "infinite"

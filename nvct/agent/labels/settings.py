@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.agent.core import config_file
 from nvct.agent.core.config_file import NamePattern, Sharing
-from nvct.agent.core.settings import Program, option
-from nvct.errors import UsageError
+from nvct.agent.core.settings import OfNode, Program, duration_s, option
 
 MIG_STRATEGIES = ("none", "single", "mixed")
 DISCOVERY = ("auto", "nvml", "tegra", "vfio")
@@ -30,7 +28,7 @@ IN_AGENT = "10m"  # The agent's interval: on 5,000 nodes a request each minute w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings.
 
     Attributes:
@@ -144,27 +142,8 @@ def resolve(
 
 
 INFINITE = "infinite"
-UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
-LONGEST_S = (2**63 - 1) / 1e9
-"""Go counts nanoseconds in 64 bits; a longer duration is refused there."""
 
 
 def seconds(text: str) -> float:
-    """Return a duration as Go writes it (package time, ParseDuration) in seconds.
-
-    It is `math.inf` for infinite. UsageError if the text is no duration.
-    """
-    if text == INFINITE:
-        return math.inf
-    unsigned = text.removeprefix("+")
-    if unsigned in ("0", "-0"):
-        return 0.0
-    parts = PART.findall(unsigned)
-    total = sum(float(number) * UNITS_S[unit] for number, unit in parts)
-    is_whole = "".join(f"{number}{unit}" for number, unit in parts) == unsigned
-    if not parts or not is_whole or total > LONGEST_S:
-        raise UsageError(
-            f"the interval {text!r} is no duration", hint="e.g. 60s, 1m30s, or infinite"
-        )
-    return total
+    """Return an interval in seconds, `math.inf` for infinite; UsageError if it is no duration."""
+    return math.inf if text == INFINITE else duration_s(text, "e.g. 60s, 1m30s, or infinite")

@@ -21,7 +21,7 @@ from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.outputs import Output
 from nvct.agent.labels.settings import VFIO, Settings
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
+from nvct.agent.nvml.client import ReleasedError
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
@@ -120,8 +120,6 @@ class NodeLabels(Task):
         is_first, self._is_first = self._is_first, False
         try:
             await self._label(output)
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             if is_first and not self._may_wait(error):
                 raise
@@ -180,8 +178,6 @@ class NodeLabels(Task):
             return await gather.with_passthrough(self._discovery, known.machine_type_file)
         try:
             return await gather.with_gpus(self._discovery, known.machine_type_file, known.excluded)
-        except SupervisorEndedError:
-            raise
         except (DriverNotFoundError, NvmlError) as error:
             is_expected = known.oneshot or not pci.nvidia_devices(roots)
             if known.fail_on_init_error or self.labels or not is_expected:

@@ -135,21 +135,6 @@ class Discovery:
             return ()
 
 
-def of_this_machine(
-    nvml: NvmlClient, driver_root: str, strategy: str, dev_root: str = ""
-) -> Discovery:
-    """Return the discovery of the machine below /proc and /sys.
-
-    Args:
-        driver_root: where the driver's root is mounted; "/" is used if that is no folder.
-        strategy: auto, or one of MODES.
-        dev_root: where the root with the host's /dev is mounted; "" is the driver's root, or "/".
-    """
-    root = driver_root if os.path.isdir(driver_root) else "/"
-    roots = Roots(driver_root=root, dev_root=dev_root or None, proc="/proc", sys="/sys")
-    return Discovery(roots, nvml, mode=MODES.get(strategy))
-
-
 def seen_nodes(roots: Roots, machine: Machine) -> StatNode:
     """Return a function that reads the device nodes that were seen."""
     return lambda path: machine.nodes.get(path.removeprefix(f"{roots.dev}/"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from nvct.agent.core.waiting import tick, until_set
 from nvct.kernel import inotify
@@ -14,6 +15,17 @@ from nvct.kernel.inotify import Inotify
 MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF
 LOOK_S = 1.0
 """Until the next look without a report of a change: a folder may be replaced, a lock taken."""
+
+Identity: TypeAlias = tuple[int, int, int] | None
+
+
+def identity(path: str) -> Identity:
+    """Return what changes when a file is written, or another takes its path; None without one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 class FolderWatch:

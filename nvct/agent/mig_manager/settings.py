@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.agent.core.settings import Program, option
+from nvct.agent.core.settings import OfNode, Program, option
 
 NO_EFFECT = "Has no effect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(OfNode):
     """The settings."""
 
     kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")
@@ -76,11 +75,6 @@ class Settings:
         "", f"{NO_EFFECT}: processes are looked for, not pods",
         flags="default-gpu-clients-namespace p",
     )  # fmt: skip
-
-    @property
-    def node(self) -> str:
-        """Return the name of the Node."""
-        return self.node_name or os.uname().nodename
 
 
 PROGRAM = Program(

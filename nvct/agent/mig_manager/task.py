@@ -9,8 +9,9 @@ back in any case, also after this process was killed, when it runs again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,7 +34,6 @@ from nvct.agent.mig_manager.node_labels import State
 from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.users import HostServices, Renewals
 from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
-from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def make(context: Context) -> MigManager:
     return MigManager(
         known,
         cluster=connected,
-        work=of_agent(client, session, known, context.status),
+        work=of_agent(session, known, context.status),
         session=session,
         services=HostServices(known.host_root, known.clients_file, FOLDER),
         pods=Pods(client, connected),
@@ -160,10 +160,14 @@ class MigManager(Task):
     async def _renew(self) -> None:
         """Make MIG devices again that have failed, if nothing uses them."""
         self._session.begin(DEADLINE_S)
-        try:
+        with self._told():
             await self._renewals.run(self._run)
-        except SupervisorEndedError:
-            raise
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of an error for which nothing else fails."""
+        try:
+            yield
         except NvctError as error:
             self.problem.tell(error)
 
@@ -190,7 +194,7 @@ class MigManager(Task):
             try:
                 await self._reach(node)
                 self._shown, self._failures = ("success", ""), 0
-            except (ClusterError, SupervisorEndedError):
+            except ClusterError:
                 raise
             except NvctError as error:
                 self._fail(error)
@@ -244,17 +248,13 @@ class MigManager(Task):
 
     async def _start_services(self) -> None:
         """Start what was stopped; a failure is logged, tried again, and fails no change."""
-        try:
+        with self._told():
             await self._run(self._services.start)
-        except NvctError as error:
-            self.problem.tell(error)
 
     async def _persist(self, name: str) -> None:
         """Tell the host's own unit; a change does not fail for it."""
-        try:
+        with self._told():
             await self._run(self._work.persist, name)
-        except NvctError as error:
-            self.problem.tell(error)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
         """Return what has to change, and the devices of pods among it."""
@@ -347,10 +347,8 @@ class MigManager(Task):
             APPLIED if is_applied else FAILED,
             reason or f"MIG configuration {self._name} is applied",
         )
-        try:
+        with self._told():
             await self._cluster.create(EVENT, event(self._settings.node, what))
-        except ClusterError as error:
-            self.problem.tell(error)
 
     async def _leave(self) -> None:
         """Put back what is paused, if anything is; the next start does it if this fails."""

@@ -142,33 +142,25 @@ class Work:
         return export.find(state, text, name)
 
 
-def machine_of(client: NvmlClient, session: AgentSession, folder: str) -> Machine:
+def machine_of(session: AgentSession) -> Machine:
     """Return the machine that an agent changes, with its own folder."""
     return Machine(
         session=session,
         roots=session.roots,
-        journal=Journal(folder),
+        journal=Journal(FOLDER),
         reset=session.reset,
-        pause=partial(pause.announce, folder, wait_s=pause.PAUSE_S),
-        find_holders=None if client.chooses_library else session.holders,
+        pause=partial(pause.announce, FOLDER, wait_s=pause.PAUSE_S),
+        find_holders=None if session.client.chooses_library else session.holders,
     )
 
 
-def of_agent(
-    client: NvmlClient,
-    session: AgentSession,
-    known: Settings,
-    status: Callable[[], dict[str, Any]],
-) -> Work:
+def of_agent(session: AgentSession, known: Settings, status: Callable[[], dict[str, Any]]) -> Work:
     """Return the work of this agent; `status` returns what its /status shows."""
-    roots = session.roots
     return Work(
-        machine=machine_of(client, session, FOLDER),
+        machine=machine_of(session),
         config_file=known.config_file,
         state_file=f"{known.host_root}{known.state_file}",
-        make_nodes=partial(mig_verbs.make_nodes, roots)
-        if client.chooses_library
-        else session.make_nodes,
+        make_nodes=session.make_nodes,
         strategy=partial(_strategy, status),
     )
 
@@ -193,7 +185,7 @@ class AgentSession:
     pid: int | None = None  # not known: the worker is a descendant of this process
 
     def __init__(self, client: NvmlClient, roots: Roots) -> None:
-        self._client = client
+        self.client = client
         self.roots = roots
         self._loop: asyncio.AbstractEventLoop | None = None
         self._until = float("inf")
@@ -201,7 +193,7 @@ class AgentSession:
     @property
     def refusal(self) -> str:
         """Return why the driver is not to be used now, "" if it may be."""
-        return self._client.refusal
+        return self.client.refusal
 
     def begin(self, limit_s: float = float("inf")) -> None:
         """Use the running event loop; after the limit one change is refused."""
@@ -210,9 +202,9 @@ class AgentSession:
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs."""
-        if self._client.chooses_library:
-            self._client.library = nvml_library(self.roots)
-        return self._wait(self._client.mig())
+        if self.client.chooses_library:
+            self.client.library = nvml_library(self.roots)
+        return self._wait(self.client.mig())
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
         """Make one change to MIG, and return its answer, of a type.
@@ -222,21 +214,21 @@ class AgentSession:
         if time.monotonic() > self._until:
             self._until = float("inf")
             raise HostError("the change of MIG takes too long")
-        return self._wait(self._client.call(verb, answer, arguments))
+        return self._wait(self.client.call(verb, answer, arguments))
 
     def close(self) -> None:
         """Do nothing: `reset` keeps NVML's handles closed."""
 
     def reset(self, bus_ids: Sequence[str]) -> None:
         """Reset GPUs, while NVML has no handles."""
-        if not self._client.chooses_library:
-            self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
+        if not self.client.chooses_library:
+            self._wait(self.client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
         limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
-        program = smi.find(self.roots.driver_root, self._client.library)
+        program = smi.find(self.roots.driver_root, self.client.library)
 
         async def run() -> None:
-            async with self._client.released(int(smi.RESET_S)):
+            async with self.client.released(int(smi.RESET_S)):
                 await asyncio.to_thread(smi.reset, bus_ids, program, limit_s)
 
         self._wait(run())
@@ -246,12 +238,15 @@ class AgentSession:
     ) -> list[Holder]:
         """Return the processes that have GPUs open, as the container with NVML sees them."""
         arguments = mig_verbs.request_holders(gpus, instances)
-        answer = self._client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
+        answer = self.client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
         return list(self._wait(answer))
 
     def make_nodes(self) -> None:
-        """Have the container with NVML make the device nodes of MIG devices that lack one."""
-        self._wait(self._client.call(mig_verbs.NODES, NoneType, {}))
+        """Make the device nodes of MIG devices that lack one, here or where NVML is."""
+        if self.client.chooses_library:
+            mig_verbs.make_nodes(self.roots)
+        else:
+            self._wait(self.client.call(mig_verbs.NODES, NoneType, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:
         assert self._loop is not None  # noqa: S101 - begin comes first

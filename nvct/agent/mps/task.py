@@ -22,7 +22,6 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.driver_root import ROOT_ENV, with_driver_roots
 from nvct.agent.mps import place, settings
-from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, OSErrorsAs
 
 RETRY_S = 5.0
@@ -79,8 +78,6 @@ class MpsDaemons(Task):
             found, _ = resources(inventory, self._settings)
             wanted = found.values() if self._settings.mps else ()
             await self._watch.want(wanted, self._discovery.nvml)
-        except SupervisorEndedError:
-            raise
         except NvctError as error:
             self.problem.tell(error)
             return RETRY_S

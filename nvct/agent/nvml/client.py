@@ -47,8 +47,8 @@ _ends = contextvars.ContextVar("ends", default=False)
 """Whether this task may ask NVML though the driver is let go, see `NvmlClient.ending`."""
 
 
-class SupervisorEndedError(NvmlError):
-    """The supervisor has ended, and only a new process can start another one."""
+class SupervisorEndedError(Exception):
+    """The supervisor has ended, and only a new process can start another one: no task goes on."""
 
 
 class ReleasedError(NvmlError):
@@ -340,7 +340,7 @@ class NvmlClient:
             raise EOFError
         return self._socket
 
-    def _failure(self, reason: str) -> NvmlError:
+    def _failure(self, reason: str) -> Exception:
         return SupervisorEndedError(f"NVML's supervisor has ended: {reason}")
 
 

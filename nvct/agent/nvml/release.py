@@ -197,9 +197,8 @@ def of_file(folder: str, now: float) -> str:
         with SharedFolder.open(folder) as shared:
             until = json.loads(shared.read(FILE, FILE_LIMIT))["until"]
         is_now = isinstance(until, (int, float)) and 0 < until - now <= LONGEST_S
-    except (OSError, UnsafePathError, LookupError, TypeError, ValueError):
-        return ""
-    except (OverflowError, RecursionError):  # of a file that nvct has not written
+    except (OSError, UnsafePathError, LookupError, TypeError, ValueError, OverflowError,
+            RecursionError):  # fmt: skip
         return ""
     return f"{REPLACED}, as `nvct agent release` says" if is_now else ""
 

@@ -40,23 +40,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
+    from nvct.agent.host_side import HostSide
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
 
     T = TypeVar("T")
-
-    class HostVerbs(Protocol):
-        """What looks and writes on the host for an agent: `nvct.agent.host_side.HostSide`."""
-
-        pids: frozenset[int] | None
-
-        def answer(self, call: host_verbs.Call, report: Callable[[], NvmlReport]) -> Json:
-            """Return the answer to a request."""
-            ...
-
 
 CLOSE = "close"  # The verb that ends the worker, which closes NVML's handles
 ENGINE = "engine"
@@ -140,7 +131,7 @@ class Supervisor:
         find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
-        host: HostVerbs | None = None,
+        host: HostSide | None = None,
         release: str = "",
     ) -> None:
         self._ask_engine = ask_engine

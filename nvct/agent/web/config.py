@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvct.agent.core import yaml_file
-from nvct.errors import DocumentError
+from nvct.agent.core.settings import duration_s
+from nvct.errors import DocumentError, UsageError
 
 WHAT = "the web configuration"
 TEXT, SWITCH, LIST = (str,), (bool,), (list,)
@@ -57,8 +58,6 @@ SUITE = re.compile(r"TLS_ECDHE_(RSA|ECDSA)_WITH_(AES_\d+_GCM_SHA\d+|AES_\d+_CBC_
 SUITES_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 """Always offered with TLS 1.3, as by Go."""
 BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +236,12 @@ def _headers(headers: Mapping[str, Any], path: str) -> dict[str, str]:
 
 
 def _interval(value: str | int, path: str) -> float:
-    match = DURATION.fullmatch(str(value))
-    if not match and value not in (0, "0"):
-        raise DocumentError(f"{WHAT} {path}: rate_limit.interval {value!r} is malformed")
-    return float(match[1]) * SECONDS[match[2]] if match else 0.0
+    try:
+        return duration_s(str(value))
+    except UsageError as error:
+        raise DocumentError(
+            f"{WHAT} {path}: rate_limit.interval {value!r} is malformed"
+        ) from error
 
 
 def _texts(table: Mapping[str, Any], key: str, path: str) -> list[str]:

@@ -15,13 +15,13 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from nvct.agent.core.logs import Log
+from nvct.agent.machine.folder_watch import Identity, identity
 from nvct.agent.web import config as web_config
 from nvct.agent.web.config import WebConfig
 from nvct.agent.web.turns import Turns
@@ -38,7 +38,7 @@ class WebGuard:
     def __init__(self, path: str, journal: Log) -> None:
         self._path, self._log = path, journal
         self._config = web_config.read(path)
-        self._signature = self._stat()
+        self._signature = self._files()
         self._checked: dict[bytes, bool] = {}
         self._comparisons = Turns()
         self._tokens, self._at = float(self._config.burst), time.monotonic()
@@ -47,7 +47,7 @@ class WebGuard:
 
     def config(self) -> WebConfig:
         """Return the configuration in force."""
-        signature = self._stat()
+        signature = self._files()
         if signature != self._signature:
             self._signature = signature
             try:
@@ -55,7 +55,7 @@ class WebGuard:
             except DocumentError as error:
                 self._log.error(f"{error.message}: the former web configuration stays in force")
             else:
-                self._signature = self._stat()
+                self._signature = self._files()
                 self._log.info("read the web configuration again")
         return self._config
 
@@ -65,8 +65,8 @@ class WebGuard:
             raise DocumentError(f"{self._path} switches TLS on or off, which needs a new start")
         return config
 
-    def _stat(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_stat(path) for path in self._config.files)
+    def _files(self) -> list[Identity]:
+        return list(map(identity, self._config.files))
 
     def is_allowed_name(self, certificate: Mapping[str, Any] | None) -> bool:
         """Return whether a client's certificate has one of the names that are asked for."""
@@ -129,14 +129,6 @@ def _is_right(password: bytes, hash_: str) -> bool:
         return bcrypt.checkpw(password, hash_.encode())
     except ValueError:  # a password of more than 72 bytes
         return False
-
-
-def _stat(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 T = TypeVar("T")

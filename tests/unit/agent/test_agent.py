@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -185,9 +186,14 @@ TENANTS = "team-a/claim-of-somebody"
 
 
 def test_the_port_shows_states_and_names_no_tenant() -> None:
-    task = KeptTask("dra", forever, lambda: [
-        {"resource": "gpu.nvidia.com", "state": "failed", "reason": TENANTS, "claims": [TENANTS]}
-    ])  # fmt: skip
+    detail = {
+        "resource": "gpu.nvidia.com",
+        "state": "failed",
+        "reason": TENANTS,
+        "claims": [TENANTS],
+    }
+    work: Any = SimpleNamespace(describe=lambda: [detail], metrics=tuple)
+    task = KeptTask("dra", forever, lambda: work)
     task.state, task.reason, task.restarts = "failed", TENANTS, 2
     status = Status([task], lambda: TENANTS, "serving", lambda: {"devices": [TENANTS]})
     for accepts_html in (False, True):
@@ -460,7 +466,10 @@ async def test_without_a_gpu_no_task_is_started(folder: str) -> None:
 def test_the_metrics_of_all_tasks_are_one_text() -> None:
     samples = (Sample(value=1, labels={"name": "é"}),)
     made = agent(forever, forever)
-    made.tasks[1].metrics = lambda: [Family(name="x", help="X.", samples=samples)]
+    work: Any = SimpleNamespace(
+        describe=list, metrics=lambda: [Family(name="x", help="X.", samples=samples)]
+    )
+    made.tasks[1].work = lambda: work
 
     made.tasks[0].state, made.tasks[0].restarts = "failed", 3
     answer = Status(made.tasks, lambda: "it hangs", "serving").answer(Request("GET", "/metrics"))
@@ -564,7 +573,9 @@ def test_the_log_has_a_level_and_a_form() -> None:
 )  # fmt: skip
 def test_an_agent_is_ready_when_it_serves_the_node(change: dict[str, object], reason: str) -> None:
     made = agent(forever)
-    made.tasks[0].describe = lambda: [{"resource": "nvidia.com/gpu", "state": "listed"}]
+    listed = [{"resource": "nvidia.com/gpu", "state": "listed"}]
+    work: Any = SimpleNamespace(describe=lambda: listed)
+    made.tasks[0].work = lambda: work
     document = {**Status(made.tasks).document(), "host": "this"}
 
     assert status.why_not_ready({**document, **change}, "this") == reason

@@ -69,10 +69,10 @@ def test_what_was_set_is_what_is_found_and_a_reset_sets_it_back(node: tree.Node)
 
     assert before.uuid == after.uuid == uuid
     assert before.values.keys() <= set(CONDITION_VALUES)
-    found = board.look(before, {}).look
+    found = board.look(before, {})
     assert [fault.action for fault in found.faults] == ["reset", "replace", "watch", "watch"]
     assert (found.asks, found.was_reset) == (True, False)
-    found = board.look(after, before.values).look
+    found = board.look(after, before.values)
     assert [fault.action for fault in found.faults] == ["replace"], "a failed remap stays"
     assert (found.asks, found.was_reset) == (False, True)
 
@@ -87,7 +87,7 @@ def test_a_gpu_that_is_lost_is_named_with_its_uuid(node: tree.Node) -> None:
 
     assert lost.uuid == tree.gpu_uuid(node.name, 5)
     assert lost.code == faults.GPU_IS_LOST
-    (fault,) = board.look(lost, {}).look.faults
+    (fault,) = board.look(lost, {}).faults
     assert fault.action == "reboot"
     assert "gpu is lost" in fault.reason
 
@@ -105,7 +105,7 @@ def test_an_older_gpu_has_fewer_values_and_no_fault(tmp_path: Path) -> None:
 
     for gpu in run(node, conditions):
         assert "ecc_uncorrected" not in gpu.values
-        assert board.look(gpu, {}).look.faults == ()
+        assert board.look(gpu, {}).faults == ()
 
 
 def test_an_xid_counts_once_whichever_source_has_it(node: tree.Node) -> None:

@@ -77,7 +77,7 @@ class Lab:
         log = Log(target=self.log)
         work = task.NodeCondition(
             lambda: self.cluster,  # type: ignore[arg-type,return-value]
-            "node-1", lambda: self.status, log, [PLUGIN],
+            "node-1", lambda: self.status, log,
         )  # fmt: skip
         runs = asyncio.create_task(work.run())
         try:

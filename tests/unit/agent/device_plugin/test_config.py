@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.core.config_file import FLAGS, NamePattern, Replicas
+from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.core.settings import Option
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
-from nvct.agent.labels import settings as labels
 from nvct.errors import NvctError
 
 SHARED = """
@@ -251,12 +250,6 @@ def test_bad_input_is_refused_with_a_sentence(
 
     assert sentence in caught.value.message
     assert "\n" not in caught.value.message
-
-
-def test_the_schema_has_the_keys_of_all_options_and_their_kinds() -> None:
-    known = (*options.PROGRAM.options, *labels.PROGRAM.options)
-
-    assert {option.key: option.kind for option in known if option.key} == FLAGS
 
 
 def test_a_file_that_is_not_utf_8_or_not_there_is_named(tmp_path: Path) -> None:

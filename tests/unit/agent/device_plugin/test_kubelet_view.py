@@ -72,7 +72,9 @@ async def watched(kubelet: FakeKubelet, root: str) -> AsyncIterator[Running]:
     async with started(kubelet), Running(kubelet.socket, kubelet.folder) as running:
         log = Log(target=io.StringIO())
         watch = asyncio.create_task(
-            served.watch_kubelet(kubelet.socket, lambda: [running.registration], log)
+            served.watch_kubelet(
+                kubelet.socket, lambda: {running.registration.name: running.registration}, log
+            )
         )
         try:
             await until(lambda: running.registration.state == "listed")

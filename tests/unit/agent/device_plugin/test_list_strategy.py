@@ -36,19 +36,9 @@ def answers(name: str, version: str, config: object = "") -> Json:
     return {"/run/x.sock": {"name": name, "version": version, "config": text}}
 
 
-@pytest.mark.parametrize(
-    ("names", "annotations", "strategy"),
-    [
-        (True, True, "cdi-cri"),
-        (True, False, "cdi-cri"),
-        (False, True, "cdi-annotations"),
-        (False, False, "envvar"),
-    ],
-)
-def test_auto_is_the_one_best_way_of_the_engine(
-    strategy: str, *, names: bool, annotations: bool
-) -> None:
-    engine = Engine(takes_names=names, takes_annotations=annotations, evidence="containerd 1.7")
+@pytest.mark.parametrize(("takes", "strategy"), [(True, "cdi-annotations"), (False, "envvar")])
+def test_auto_is_the_one_best_way_of_the_engine(strategy: str, *, takes: bool) -> None:
+    engine = Engine(takes_cdi=takes, evidence="containerd 1.7")
 
     choice = chosen("auto", engine=engine)
 
@@ -126,7 +116,7 @@ def test_an_engine_takes_cdi_by_its_own_word(
     engine = features(answers(name, version, config))
 
     assert isinstance(engine, Engine)
-    assert (engine.takes_annotations, engine.takes_names) == (takes, False)
+    assert engine.takes_cdi is takes
     assert engine.evidence.startswith(f"{name} {version}")
 
 

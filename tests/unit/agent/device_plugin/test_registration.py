@@ -26,7 +26,7 @@ from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resou
 from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import kubelet_pb2 as api
-from nvct.agent.kubelet.sockets import identity
+from nvct.agent.machine.folder_watch import identity
 from nvct.doctor import decisions
 from nvct.host.recorder import Recorder
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until

@@ -522,13 +522,13 @@ async def test_nothing_is_offered_that_the_engine_ignores(
     """Pods would start without their GPUs. Once the engine has CDI, they are offered."""
     monkeypatch.setattr(task, "RETRY_S", 0.1)
     lab.words += ["--device-list-strategy=cdi-cri", "--fail-on-init-error=false"]
-    engine = Engine(takes_names=False, takes_annotations=False, evidence="containerd 1.6.20")
+    engine = Engine(takes_cdi=False, evidence="containerd 1.6.20")
     lab.engine = engine
 
     async with lab.running() as plugin:
         await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
         assert not lab.kubelet.lists
-        lab.engine = replace(engine, takes_annotations=True)
+        lab.engine = replace(engine, takes_cdi=True)
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
 
 

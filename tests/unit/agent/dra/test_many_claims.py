@@ -207,13 +207,13 @@ async def test_a_process_that_is_killed_leaves_the_old_or_the_new_state(
 class FakePods:
     """The kubelet's service for pods' resources."""
 
-    async def holdings(self, *, with_claims: bool = False) -> list[Holding]:
+    async def holdings(self) -> list[Holding]:
         own, other = (
             Holding("ns", "pod", "c", driver, ("gpu-1",), Claim(name, "ns", NAME))
             for driver, name in ((DRIVER, "mine"), ("other.example.com", "other"))
         )
         plain = Holding("ns", "old", "c", "nvidia.com/gpu", ("GPU-0::1",))
-        return [plain, own, other] if with_claims else [plain]
+        return [plain, own, other]
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         return {}

@@ -20,8 +20,11 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
+from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Place, Value, Version
+from nvct.agent.dra.instances import Instances
 from nvct.agent.dra.journal import Journal
+from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.specs import edits_of
@@ -71,6 +74,10 @@ def allocation(*devices: str, pool: str = NAME, driver: str = DRIVER, **more: An
     return {"allocation": {"devices": {"results": results}}}
 
 
+async def no_devices() -> dict[tuple[str, int], str]:
+    return {}
+
+
 class Node:
     """An API server, a folder, and what prepares claims; `restart` is a new process."""
 
@@ -85,14 +92,17 @@ class Node:
             (self.folder / "cdi").mkdir()
         self.journal = Journal(str(self.folder / "plugins"))
         machine: Any = SimpleNamespace(nvml=NvmlClient(None), roots=Roots(), stat_node=None)
-        self.specs = ClaimSpecs(
-            Settings(cdi_root=str(self.folder / "cdi"), node_name=NAME), machine
-        )
+        self.settings = Settings(cdi_root=str(self.folder / "cdi"), node_name=NAME)
+        self.specs = ClaimSpecs(self.settings, machine)
         self.specs.is_known = True
         self.know(edits_of(spec_of_all()))
         self.log = io.StringIO()
         log = Log(target=self.log)
-        self.preparer = Preparer(NAME, self.journal, self.specs, self.find, log)
+        self.preparer = Preparer(
+            self.settings, self.journal, self.specs, self.find, log,
+            instances=Instances(machine.nvml, no_devices, log),
+            mps=ClaimDaemons(machine.nvml, log), classic=Classic(str(self.folder / "kubelet.sock")),
+        )  # fmt: skip
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
 
     def know(self, edits: Any) -> None:
@@ -233,7 +243,7 @@ def test_a_gpu_that_a_pod_has_by_a_device_plugin_is_not_given(node: Node, held: 
     async def holders() -> dict[str, str]:
         return pods
 
-    node.preparer.holders = holders
+    node.preparer.classic.holders = holders  # type: ignore[method-assign]
     claim = node.allocate("one", "gpu-1")
 
     with pytest.raises(HostError, match=rf"pod ns/old has {held} by the device plugin"):
@@ -356,7 +366,7 @@ def test_a_journal_of_the_version_before_is_read_and_written_so_that_that_one_re
 
 
 def test_containers_can_read_what_their_devices_are(node: Node) -> None:
-    node.preparer.has_metadata = True
+    node.preparer._settings = replace(node.settings, device_metadata=True)
     attributes: dict[str, Value] = {
         "uuid": "GPU-1",
         "numaNode": 1,
@@ -522,10 +532,10 @@ async def test_a_claim_whose_device_is_busy_does_not_keep_others(
     for claim in (busy, other):
         await node.preparer.prepare(claim)
         node.delete(claim)
-    node.preparer.named = lambda: {"ns/busy", "ns/other"}
+    node.preparer.classic.claims = frozenset({"ns/busy", "ns/other"})
     await node.preparer.reconcile()
     assert len(node.journal.load()) == 2
-    node.preparer.named = set  # the kubelet names them no longer
+    node.preparer.classic.claims = frozenset()  # the kubelet names them no longer
     on_demand.is_busy = True
     await node.preparer.reconcile()
     assert list(node.journal.load()) == [uid_of("busy")]

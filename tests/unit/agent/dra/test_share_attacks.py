@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +152,8 @@ async def test_a_daemon_that_a_client_has_ended_is_back_with_its_limit(lab: Lab)
 async def test_an_annotation_of_a_users_claim_is_no_path(lab: Lab, named: str) -> None:
     """Whoever makes a claim can write what the controller writes on claims of templates."""
     async with lab.agent() as made:
-        made._preparer.has_metadata = True
+        known = made._preparer._settings
+        made._preparer._settings = replace(known, device_metadata=True)
         claim = lab.allocate("odd", "gpu-0", sharing=config())
         metadata = lab.api.objects[CLAIM.plural, "ns", "odd"]["metadata"]
         metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": named}

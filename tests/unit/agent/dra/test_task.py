@@ -293,7 +293,6 @@ async def test_a_node_moves_from_another_driver_of_the_name(
             other.bind(f"{folder}/registry/{DRIVER}-reg.sock")
             other.listen()
             api.put(kind, {**own, "metadata": {**own["metadata"], "name": names[0]}})
-            assert made._publisher
             publisher = made._publisher
             await until(lambda: names[0] in publisher.problem.text)
             assert len(api.all("resourceslices")) == 2

@@ -159,7 +159,7 @@ def test_the_folder_of_the_first_version_gets_the_textfile(
         (["--devices", "f:0"], "--devices 'f:0': f has no indices"),
         (["--collect-interval", "5s"], "--collect-interval must be 1000 milliseconds or more"),
         (["--collect-interval", "10"], "--collect-interval must be 1000 milliseconds or more"),
-        (["--kubernetes-gpu-id-type", "name"], "must be one of uid, device-name"),
+        (["--kubernetes-gpu-id-type", "name"], "invalid --kubernetes-gpu-id-type option: 'name'"),
         (["--frobnicate"], "'--frobnicate' is no option of dcgm-exporter"),
     ],
 )

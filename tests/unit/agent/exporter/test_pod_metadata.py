@@ -13,6 +13,7 @@ from nvct.agent.exporter import go_regexp, pod_metadata
 from nvct.agent.exporter import settings as options
 from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices, label_name
 from nvct.agent.exporter.pods import PodDevices
+from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.kubernetes.cluster import ClusterError, Listing
 from nvct.host.nvml.sample_model import NvmlSamples
@@ -43,9 +44,9 @@ class OnePod:
 
 
 def made(server: OnePod, log: io.StringIO, **changes: Any) -> PodMetadata:
-    wanted = {"with_labels": True, "with_uid": False, "allowed": (), **changes}
+    wanted = Settings(**{"pod_labels": True, **changes})
     connect: Any = lambda: server  # noqa: E731
-    return PodMetadata(connect, "node-1", journal=Log(target=log), **wanted)
+    return PodMetadata(connect, "node-1", Log(target=log), wanted)
 
 
 def of_pod(server: OnePod, log: io.StringIO, **changes: Any) -> dict[str, str]:
@@ -71,7 +72,7 @@ def test_labels_have_the_incumbents_names_and_replace_none_of_the_metrics() -> N
 def test_only_allowed_labels_are_shown() -> None:
     log = io.StringIO()
 
-    assert of_pod(OnePod(), log, allowed=("^app", "nothing")) == {
+    assert of_pod(OnePod(), log, pod_label_patterns=("^app", "nothing")) == {
         "app_kubernetes_io_name": "train"
     }
     assert log.getvalue() == ""
@@ -91,28 +92,27 @@ def test_a_pod_has_a_bounded_part_of_the_metrics(
     monkeypatch.setitem(globals(), "LABELS", labels)
     log = io.StringIO()
 
-    assert list(of_pod(OnePod(), log, allowed=("^l",))) == sorted(labels)[:left]
+    assert list(of_pod(OnePod(), log, pod_label_patterns=("^l",))) == sorted(labels)[:left]
     assert log.getvalue().count("pod ns/train has more") == 1
 
 
 def test_a_uid_needs_no_labels() -> None:
-    assert of_pod(OnePod(), io.StringIO(), with_labels=False, with_uid=True) == {"pod_uid": "u-1"}
+    assert of_pod(OnePod(), io.StringIO(), pod_labels=False, pod_uid=True) == {"pod_uid": "u-1"}
 
 
 def test_a_missing_right_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_metadata, "PERIOD_S", 0.0)
     log = io.StringIO()
 
-    assert of_pod(OnePod("may not list pods"), log, allowed=("a",)) == {}
+    assert of_pod(OnePod("may not list pods"), log, pod_label_patterns=("a",)) == {}
     assert log.getvalue().count("metrics have no labels of pods: may not list pods") == 1
 
 
 def test_series_have_them_after_the_pod(tmp_path: Any) -> None:
-    metadata = made(OnePod(), io.StringIO(), allowed=("team",), with_uid=True)
+    metadata = made(OnePod(), io.StringIO(), pod_label_patterns=("team",), pod_uid=True)
     devices = PodDevices(
-        str(tmp_path), wanted=True, names=(), old=False, virtual=False, metadata=metadata,
-        journal=Log(target=io.StringIO()),
-    )  # fmt: skip
+        Settings(socket=str(tmp_path)), Log(target=io.StringIO()), metadata=metadata
+    )
     samples = NvmlSamples(gpus=(gpu(),))
     devices._holdings = (
         Holding("ns", "train", "main", "nvidia.com/gpu", (samples.gpus[0].uuid,)),
@@ -145,8 +145,8 @@ def test_a_mig_device_of_another_driver_is_known_by_its_slice() -> None:
     server = Slices()
     connect: Any = lambda: server  # noqa: E731
     devices = PodDevices(
-        "/none/pod-resources/kubelet.sock", wanted=True, names=(), old=False, virtual=False,
-        claims=True, journal=Log(target=io.StringIO()),
+        Settings(socket="/none/pod-resources/kubelet.sock", claims=True),
+        Log(target=io.StringIO()),
         slices=SliceDevices(connect, "node-1", Log(target=io.StringIO())),
     )  # fmt: skip
     claim = Claim("a-mig", "ns", "node-1")

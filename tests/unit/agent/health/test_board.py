@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from nvct.agent.health.board import Board, GpuLook, Key
-from nvct.agent.health.machine import Look, Rules
+from nvct.agent.health.machine import Rules
 from nvct.host.faults import Fault
 from nvct.host.nvml.model import XidEvent
 from nvct.typed import MalformedError
@@ -32,11 +33,11 @@ def board() -> Board:
 
 
 def look(
-    made: Board, now: float, instances: Mapping[tuple[int, int], str] = MIG, **more: Look
+    made: Board, now: float, instances: Mapping[tuple[int, int], str] = MIG, **more: GpuLook
 ) -> list[str]:
     found = {
-        PLAIN: GpuLook(look=more.get("plain", Look()), instances={}),
-        SPLIT: GpuLook(look=more.get("split", Look()), instances=instances),
+        PLAIN: replace(more.get("plain", GpuLook()), instances={}),
+        SPLIT: replace(more.get("split", GpuLook()), instances=instances),
     }
     return [f"{c.after.state} {' '.join(c.devices)}" for c in made.note_looks(found, now)]
 
@@ -85,7 +86,7 @@ def test_a_reset_of_the_gpu_ends_the_errors_of_its_instances() -> None:
     made.note_xid(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0), RESET, 1.0)
 
     assert look(made, 2.0) == []
-    assert look(made, 3.0, split=Look(was_reset=True)) == ["probation MIG-a"]
+    assert look(made, 3.0, split=GpuLook(was_reset=True)) == ["probation MIG-a"]
     assert look(made, 63.0) == ["healthy MIG-a"]
     assert states(made) == {}
 
@@ -102,7 +103,7 @@ def test_an_instance_that_is_made_again_is_healthy() -> None:
 
 def test_an_error_of_the_gpu_is_not_one_of_its_instances_too() -> None:
     made = board()
-    hangs = Look(faults=(Fault(action="reset", reason="no answer"),))
+    hangs = GpuLook(faults=(Fault(action="reset", reason="no answer"),))
     look(made, 1.0, split=hangs)
     look(made, 2.0, split=hangs)
     assert set(states(made)) == {"split", "MIG-a", "MIG-b", "MIG-c"}
@@ -137,7 +138,7 @@ def test_what_was_written_is_read_again() -> None:
     made = board()
     made.note_xid(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0), RESET, 1.0)
     made.note_xid(XidEvent(uuid=PLAIN, xid=48), RESET, 1.0)
-    look(made, 2.0, plain=Look(was_reset=True))
+    look(made, 2.0, plain=GpuLook(was_reset=True))
     look(made, 62.0)
 
     other = Board(made.rules)

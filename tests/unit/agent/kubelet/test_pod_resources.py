@@ -69,7 +69,7 @@ async def test_both_versions_are_understood(version: str, tmp_path: Path) -> Non
         await asked.close()
 
 
-async def test_claims_are_told_on_demand(tmp_path: Path) -> None:
+async def test_claims_are_told_with_their_pools(tmp_path: Path) -> None:
     answer = api.ListPodResourcesResponse()
     container = answer.pod_resources.add(name="train", namespace="ns").containers.add(name="main")
     claim = container.dynamic_resources.add(claim_name="single", claim_namespace="ns")
@@ -81,8 +81,7 @@ async def test_claims_are_told_on_demand(tmp_path: Path) -> None:
     asked = PodResources(str(tmp_path / "kubelet.sock"))
     try:
         async with kubelet(tmp_path / "kubelet.sock", "v1", answer):
-            assert await asked.holdings() == ()
-            assert await asked.holdings(with_claims=True) == (claimed,)
+            assert await asked.holdings() == (claimed,)
     finally:
         await asked.close()
 

@@ -40,12 +40,12 @@ class FakeCluster:
         self.objects = objects
 
     async def find_all(
-        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+        self, kind: Kind, namespace: str = "", labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         assert bool(namespace) == kind.is_namespaced
         if kind.plural == "pods":
-            assert dict(labels) in (fleet.AGENT, fleet.WORKER)
-            return self.objects.get("workers" if dict(labels) == fleet.WORKER else "pods", [])
+            assert labels in (fleet.AGENT, fleet.WORKER)
+            return self.objects.get("workers" if labels == fleet.WORKER else "pods", [])
         assert not labels
         if kind.plural == "resourceslices" and kind.version != "v1beta1":
             raise ClusterError("no such version", status=404)

@@ -13,7 +13,7 @@ from nvct.agent.labels import compute, gather
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient
-from nvct.errors import DocumentError
+from nvct.errors import DocumentError, NvmlError
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
@@ -42,6 +42,7 @@ def gathered(roots: Roots, answer: dict[str, Json]) -> tuple[Facts, list[str]]:
     async def inside() -> tuple[Facts, list[str]]:
         client = NvmlClient(ours)
         client.chooses_library = False
+        client._failure = NvmlError  # type: ignore[assignment,method-assign]  # as a worker's client
         asking = asyncio.create_task(gather.without_gpus(Discovery(roots, client)))
         message = await asyncio.to_thread(messages.receive, theirs)
         number, verb, _ = messages.request_of(message)

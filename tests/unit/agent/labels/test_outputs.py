@@ -6,6 +6,7 @@ from typing import Any
 
 from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.outputs import NodeFeature, OwnNode
+from nvct.agent.labels.settings import Settings
 
 LABELS = {"nvidia.com/gpu.count": "8"}
 
@@ -110,7 +111,8 @@ def test_a_bare_pod_owns_no_node_feature_and_a_pod_of_a_daemonset_does() -> None
             return {"metadata": {"uid": "p", "ownerReferences": self.owners}}
 
     server = Pods()
-    output = NodeFeature(server, "node", "ns", "gfd-1", told.append)  # type: ignore[arg-type]
+    known = Settings(node_name="node", namespace="ns", pod_name="gfd-1")
+    output = NodeFeature(server, known, told.append)  # type: ignore[arg-type]
     for kind in ("ReplicaSet", "DaemonSet"):
         server.owners = [{"kind": kind, "name": "gfd", "controller": True}]
         owners = asyncio.run(output._owners())

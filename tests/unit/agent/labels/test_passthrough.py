@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of GPUs that are passed through, with a /sys of a few files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,8 @@ def add(root: Path, bus_id: str, driver: str = "vfio-pci", **files: str) -> Path
 
 
 def labels(root: Path) -> dict[str, str]:
-    (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
-    facts = gather.passed_through(roots, pci.names(roots), str(root / "machine"))
+    facts = replace(gather.passed_through(roots, pci.names(roots)), machine="A Server\n")
     found, warnings = compute.labels(facts, Settings(extra_labels=()))
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())

@@ -103,8 +103,7 @@ class FakeKubelet:
     def __init__(self, path: Path) -> None:
         self.is_there = path.exists
 
-    async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
-        assert with_claims
+    async def holdings(self) -> tuple[Holding, ...]:
         names = ("runs", "ended", "gone", "secret")
         return tuple(holding(name, "GPU-0") for name in names)
 
@@ -134,8 +133,7 @@ CLAIM = Claim("claim", "default", "node-1")
 
 
 class KubeletOfClaims(FakeKubelet):
-    async def holdings(self, *, with_claims: bool) -> tuple[Holding, ...]:
-        assert with_claims
+    async def holdings(self) -> tuple[Holding, ...]:
         claimed = Holding("default", "claims", "main", "gpu.nvidia.com", ("gpu-1",), CLAIM)
         part = Holding("default", "part", "main", "gpu.nvidia.com", ("gpu-1-mig-0",), CLAIM)
         return claimed, part, holding("elsewhere", "GPU-1"), holding("secret", "GPU-0")

@@ -6,6 +6,8 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -180,7 +182,10 @@ def test_an_address_of_ipv6_needs_brackets() -> None:
 
 
 def test_a_browser_gets_a_page_in_which_nothing_is_a_script() -> None:
-    task = KeptTask("x", forever, lambda: [{"resource": EVIL, "unhealthy": {EVIL: EVIL}}])
+    work: Any = SimpleNamespace(
+        describe=lambda: [{"resource": EVIL, "unhealthy": {EVIL: EVIL}}], metrics=tuple
+    )
+    task = KeptTask("x", forever, lambda: work)
     task.reason = EVIL
     status = Status([task])
     browser = http.parse(b"GET /status?x HTTP/1.1\r\nAccept: text/html,*/*;q=0.8\r\n\r\n")
