@@ -134,7 +134,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 
 
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
-    """Return a text with another value, but no table for one: EngineConfigError, at `where`."""
+    """Return a text with another value; EngineConfigError if a table is to become a value."""
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]
     new = list(value) if isinstance(value, tuple) else value

@@ -54,7 +54,7 @@ class Clock:
         self._step, self._since = step, time.monotonic()
 
     def end(self, how: str = "", *, then: str = "") -> str:
-        """End the step that runs, begin another one, and return the name of the ended one."""
+        """End the current step, begin the next one, and return the name of the one that ended."""
         key = self._step, how
         ms = (time.monotonic() - self._since) * 1000
         self.steps[key] = self.steps.pop(key, 0.0) + ms

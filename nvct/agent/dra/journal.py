@@ -181,7 +181,7 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
-        """Let nobody else make or end what claims have of GPUs meanwhile."""
+        """Within the block, nobody else makes or removes devices on these GPUs for claims."""
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(gpus):  # in one order, so that no two wait for each other
                 await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))

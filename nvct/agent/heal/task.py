@@ -297,7 +297,7 @@ class Healing(Task):
         return replace(seen, outcome="")
 
     async def _not_reset(self, seen: Look, gpus: tuple[str, ...]) -> Look:
-        """Learn who was in the way of a reset; then it is none that counts."""
+        """Learn who was in the way of a reset, which does not count towards its limit then."""
         refusal = seen.outcome or ""
         holders: tuple[str, ...] | None = (refusal.partition(IN_USE)[2],)
         if IN_USE not in refusal:

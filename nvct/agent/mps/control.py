@@ -215,7 +215,7 @@ class TimeSlice(Control):
         return self._is_set
 
     def start(self) -> None:
-        """Set it."""
+        """Set the time slice of each GPU."""
         shm.make_folders(self._place, self.daemon)  # the program runs where a daemon would
         self._set(self.daemon.time_slice)
         self._is_set = True

@@ -37,5 +37,5 @@ class LastGpus:
 
 
 def _kept(gpu: NvmlGpu | None) -> str:
-    """Return the effect of a GPU that hangs, for the end of a sentence."""
+    """Return the end of a sentence: what a GPU that hangs counts as."""
     return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"

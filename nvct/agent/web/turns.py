@@ -26,7 +26,7 @@ class Turns:
         self._is_taken = False
 
     async def take(self, client: str) -> None:
-        """Wait until it is a client's turn; it ends with `end`."""
+        """Wait until it is a client's turn, which lasts until `end` is called."""
         if not self._is_taken:
             self._is_taken = True
             return
