@@ -172,7 +172,7 @@ def _way_back(state_dir: str | None) -> str:
 
 
 def _is_cut_short(page: Page) -> bool:
-    """Report whether a change has to go on; a link that containers need only waits."""
+    """Report whether an interrupted change has to go on; links that containers need can wait."""
     return page.pending is not None and not all(map(migration.needed, page.pending.entries))
 
 

@@ -117,7 +117,7 @@ def own_mode(settings: Config) -> str:
 
 
 def without_csv(settings: Config, error: HostError) -> Inventory:
-    """Return the inventory of mode csv on a machine without JetPack's lists: a GPU without nodes.
+    """Return the inventory of mode csv without JetPack's lists: one GPU, which has no nodes.
 
     As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
     a warning tells why they have no GPU. Raises HostError if this is a Tegra, and its lists are

@@ -62,7 +62,8 @@ def check(
 ) -> Removal | None:
     """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
 
-    `request` is the container's other one, which the policy allows. `devices` gets names.
+    `request` is what the container itself asks for, which the policy allows. The names of the
+    devices that the engine gave are added to `devices`.
 
     Raises:
         NotPermittedError: the policy denies the devices.

@@ -171,7 +171,7 @@ class Transaction:
         self._finish(record, done, self._take_back(record))
 
     def _finish(self, record: Record, done: Record | None, left: Sequence[Entry]) -> None:
-        """Save what is left of a record that was taken back."""
+        """Save the journal after an undo, with the entries that could not be taken back yet."""
         self.tell([entry.path for entry in record.entries])
         self._save(Page(done=done, pending=replace(record, entries=tuple(left)) if left else None))
 

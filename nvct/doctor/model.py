@@ -84,10 +84,10 @@ class Part:
         findings: Sequence[Finding] = (),
         health: Health = "ok",
     ) -> Part:
-        """Return a part from its lines; a fault among its findings makes it one to look at.
+        """Return a part; a fault among its findings makes it one to look at.
 
-        Lines are sentences, and findings with their evidence; `otherwise` is the line if there is
-        none. More `findings` are those that a sentence is about.
+        Each line is a sentence, or a finding, of which the evidence is shown. `otherwise` is shown
+        if there is no line. `findings` are further ones, without a line of their own.
         """
         findings = (*(line for line in said if isinstance(line, Finding)), *findings)
         lines = [line.evidence if isinstance(line, Finding) else line for line in said]

@@ -59,9 +59,9 @@ class EngineOptions:
 def file_to_edit(
     options: EngineOptions, target: str, order: Sequence[str], sources: Mapping[str, str]
 ) -> str:
-    """Return the target, or with `in_place` a file after it in `order` that has a handler.
+    """Return the target, or with `in_place` a file after it in `order` that defines a handler.
 
-    `sources` are the last files of the handlers, by the names of these.
+    `sources` has the last file that defines a handler, by the handler's name.
     """
     if not options.in_place:
         return target

@@ -227,7 +227,7 @@ def open_log(path: str) -> int:
         raise
     if posix.fstat(fd).st_mode & constants.S_IFMT != constants.S_IFREG:
         posix.close(fd)
-        raise DocumentError(f"{path} is no regular file, as a log is")
+        raise DocumentError(f"{path} is not a regular file, as a log has to be")
     return fd
 
 

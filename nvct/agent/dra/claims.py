@@ -68,7 +68,7 @@ class Doubts:
     def next(self, known: Mapping[str, Prepared], named: Collection[str]) -> list[Prepared]:
         """Return the prepared claims for which the API server is asked now.
 
-        The kubelet names others, by NAMESPACE/NAME.
+        It is not asked for those that the kubelet still names, by NAMESPACE/NAME.
         """
         names = Counter(claim.full_name for claim in known.values())
         unnamed = {

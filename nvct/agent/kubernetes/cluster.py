@@ -91,7 +91,7 @@ class Cluster:
         self._users = 1
 
     def share(self) -> bool:
-        """Add a user, who closes it as well; False if the connections are closed already."""
+        """Add a user, who has to call `close`, too; False if all connections are closed."""
         if self._users:
             self._users += 1
         return self._users > 0

@@ -25,7 +25,7 @@ class Output(ABC):
         """Replace the labels there; HostError if this fails."""
 
     def lacks(self, _labels: Labels) -> bool:
-        """Return whether it is known that somebody has removed or changed labels there."""
+        """Return whether somebody is known to have removed or changed labels of this output."""
         return False
 
     async def close(self) -> None:  # noqa: B027 - some have nothing to end

@@ -78,7 +78,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """The call of HOLDERS: these instances only; None is the whole GPUs and all of them."""
+    """The call of HOLDERS; `instances` None stands for the whole GPUs and all their instances."""
 
     gpus: tuple[str, ...]
     instances: tuple[Instance, ...] | None = None

@@ -109,7 +109,7 @@ def root_path(bundle: Bundle, folder: str) -> str:
     """Return the path of a container's root on the host; UnfitError without root.path."""
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
-        raise UnfitError("config.json names no root")
+        raise UnfitError("config.json has no root.path")
     return path if path.startswith("/") else f"{folder or '.'}/{path}"
 
 

@@ -177,7 +177,7 @@ def read(text: str) -> dict[str, object]:
     lines = text.split("\n")
     head = jsontext.parse_trusted(lines[0], "a head")
     if not isinstance(head, dict):
-        raise DocumentError("a head is no JSON object")
+        raise DocumentError("the first line of a plan is not a JSON object")
     document: dict[str, object] = dict(head)
     rows: Value = document.pop(ROWS, None)
     if rows is None:
