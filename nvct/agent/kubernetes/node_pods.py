@@ -101,7 +101,7 @@ class Pods:
         await self._kubelet.close()
 
     async def _find(self, namespace: str, name: str) -> Object | None:
-        """Return a pod, {} if it may not be read; None if it has ended (older kubelets list it)."""
+        """Return a pod, {} if it may not be read, None if it has ended: older kubelets list it."""
         try:
             pod = await self._cluster.find(POD, name, namespace)
         except ClusterError as error:
