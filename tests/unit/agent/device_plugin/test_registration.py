@@ -169,7 +169,7 @@ async def test_the_end_of_an_older_instance_does_not_take_the_resource_away(fold
             assert older.registration.state == "yielded"
             assert len(kubelet.registered) == 1
             await until(lambda: newer.registration.state == "listed")
-            assert len(kubelet.lists[GPU]) == 3
+            await until(lambda: len(kubelet.lists.get(GPU, ())) == 3)
             assert len(kubelet.registered) == 2
         await until(lambda: GPU not in kubelet.lists, SOON_S)
 
