@@ -209,7 +209,9 @@ def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in
         lab.kill("-KILL")
         lab.process.wait(TIMEOUT_S)
         lab.heals()
-    lab.until(lambda: lab.step(gpu) == "" and lab.listed() == gpus, "it is healthy")
+    lab.until(
+        lambda: lab.step(gpu) == "" and lab.listed() == gpus, "it is healthy", RELEASED_S
+    )  # fmt: skip
     assert lab.cluster.api.find(f"{PODS}/killed") is None
     assert before == lab.uid("neighbor") != ""
 

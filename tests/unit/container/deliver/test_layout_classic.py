@@ -207,7 +207,7 @@ STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
     "link-into-a-volume": (_link_into_a_volume, "/vol is a mount"),
     "unknown-cache": (lambda i: i.file(CACHE, b"cache 3.0"), "unknown format"),
     "cache-is-a-fifo": (_fifo, "is no regular file"),
-    "no-root": (lambda i: i.config.pop("root"), "names no root"),
+    "no-root": (lambda i: i.config.pop("root"), "has no root.path"),
 }
 
 
