@@ -30,7 +30,7 @@ GRANTED_S = 30.0
 
 
 class ResourcesMode:
-    """Whether a node offers its GPUs by the device plugin or by the DRA driver, and who has them.
+    """The API that a node offers its GPUs by, device plugin or DRA, and the pods that have them.
 
     Raises UsageError if the default is neither of the two.
     """

@@ -91,7 +91,7 @@ class Cluster:
         self._users = 1
 
     def share(self) -> bool:
-        """Add a user, who has to call `close`, too; False if all connections are closed."""
+        """Count one more user, who must also call `close`; False if it is closed already."""
         if self._users:
             self._users += 1
         return self._users > 0

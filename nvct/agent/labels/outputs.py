@@ -172,7 +172,11 @@ class NodeFeature(Output):
             return []
         try:
             pod = await self._cluster.find(POD, self._pod, self._namespace)
-            why_not = f"{self._pod} is of no DaemonSet" if pod else f"there is no pod {self._pod}"
+            why_not = (
+                f"{self._pod} does not belong to a DaemonSet"
+                if pod
+                else f"there is no pod {self._pod}"
+            )
         except ClusterError as error:
             pod, why_not = None, error.message
         metadata = pod["metadata"] if pod else {}

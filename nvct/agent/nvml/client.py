@@ -48,7 +48,7 @@ _ends = contextvars.ContextVar("ends", default=False)
 
 
 class SupervisorEndedError(Exception):
-    """The supervisor has ended, and only a new process can start another one: no task goes on."""
+    """The supervisor has ended. Only a restart of the agent starts another, so every task ends."""
 
 
 class ReleasedError(NvmlError):

@@ -119,4 +119,4 @@ def test_a_bare_pod_owns_no_node_feature_and_a_pod_of_a_daemonset_does() -> None
         assert [each["kind"] for each in owners] == (
             ["DaemonSet", "Pod"] if kind == "DaemonSet" else []
         )
-    assert told == ["the NodeFeature object has no owner: gfd-1 is of no DaemonSet"]
+    assert told == ["the NodeFeature object has no owner: gfd-1 does not belong to a DaemonSet"]
