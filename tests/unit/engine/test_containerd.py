@@ -28,7 +28,6 @@ from tests.unit.engine.containerd_host import (
 from tests.unit.engine.tree import removal
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
-EKS = Path(__file__).parents[2] / "engineconf/containerd/eks-al2-gpu.toml"
 CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 
 
@@ -154,17 +153,6 @@ def test_runc_is_registered_if_containerd_1_would_drop_it(tmp_path: Path) -> Non
     assert host.text() == "version = 2\n"
 
 
-@pytest.mark.parametrize("engine", [V2_0, V2_1])
-def test_runc_is_not_registered_if_containerd_keeps_it(
-    tmp_path: Path, engine: tuple[int, ...]
-) -> None:
-    host = Host(tmp_path, "version = 3\n")
-
-    host.apply(containerd.plan(options(engine), host))
-
-    assert list(containerd.state(options(engine), host).handlers) == ["nvidia"]
-
-
 def test_a_handler_has_the_default_runtimes_options(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
@@ -224,23 +212,6 @@ def test_options_are_those_of_a_runtime_that_runs_runc(
     host.apply(containerd.plan(options(V1_7, handlers=(handler,)), host))
 
     assert host.runtime("nvidia-cdi")["base_runtime_spec"] == f"of {copied}"
-
-
-def test_a_registered_handler_is_not_changed(tmp_path: Path) -> None:
-    host = Host(
-        tmp_path,
-        V2
-        + f"""[{CRI}.containerd.runtimes.nvidia]
-runtime_type = "io.containerd.runc.v2"
-privileged_without_host_devices = true # ours
-[{CRI}.containerd.runtimes.nvidia.options]
-SystemdCgroup = true
-BinaryName = '{PROGRAM}'
-""",
-    )
-
-    assert containerd.plan(options(V1_7), host).edits == ()
-    assert containerd.plan(options(V2_1), host).edits == ()
 
 
 def test_an_old_handler_gets_the_program_and_keeps_its_cgroup_driver(tmp_path: Path) -> None:
@@ -307,54 +278,12 @@ def test_annotations_are_added_to_those_of_the_runtime(tmp_path: Path) -> None:
 # Versions
 
 
-def test_version_1_has_its_own_key_names(tmp_path: Path) -> None:
-    runc = {"runtime_type": "io.containerd.runc.v1"}
-    host = Host(
-        tmp_path,
-        '[plugins.cri.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v1"\n',
-    )
-
-    host.apply(containerd.plan(options(V1_6, default="nvidia"), host))
-
-    nvidia = {**runc, "options": {"BinaryName": PROGRAM, "Runtime": PROGRAM}}
-    runtimes = {"runc": runc, "nvidia": nvidia}
-    table = {"default_runtime_name": "nvidia", "runtimes": runtimes}
-    assert host.parsed()["plugins"] == {"cri": {"containerd": table}}
-
-
 def test_containerd_2_reads_no_cri_in_version_1(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigError, match="of version 1") as caught:
         containerd.plan(options(V2_1), Host(tmp_path, "version = 1\n"))
     assert "containerd config migrate" in caught.value.hint
     with pytest.raises(EngineConfigError, match="of version 1"):
         containerd.plan(options(V2_1, drop_in=""), Host(tmp_path, "oom_score = 0\n"))
-
-
-@pytest.mark.parametrize("engine", [V2_0, V2_1])
-def test_a_file_without_version_gets_a_drop_in_with_one(
-    tmp_path: Path, engine: tuple[int, ...]
-) -> None:
-    # As Docker's package has it; seen to load on 2.1.9.
-    host = Host(tmp_path, 'disabled_plugins = ["cri"]\n')
-
-    change = containerd.plan(options(engine), host)
-    host.apply(change)
-
-    assert "disabled_plugins" in change.notes[0]
-    assert "version" not in host.parsed()
-    drop_in = host.parsed(DROP_IN)
-    assert drop_in["version"] == 3
-    assert containerd.state(options(engine), host).handlers == {"nvidia": PROGRAM}
-
-
-@pytest.mark.parametrize("version", ["3", "4"])
-def test_versions_3_and_4_have_another_name_for_the_cri(tmp_path: Path, version: str) -> None:
-    host = Host(tmp_path, f"version = {version}\n")
-
-    host.apply(containerd.plan(options(V2_0), host))
-
-    assert f"version = {version}\n" in host.text(DROP_IN)
-    assert list(host.parsed(DROP_IN)["plugins"]) == ["io.containerd.cri.v1.runtime"]
 
 
 @pytest.mark.parametrize(
@@ -384,16 +313,6 @@ def test_the_default_is_set_only_on_request(tmp_path: Path) -> None:
     host.apply(change)
     assert containerd.state(options(), host).default == ""
     assert containerd.plan(options(V1_7), host).edits == ()
-
-
-def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Path) -> None:
-    host = Host(tmp_path, EKS.read_text(encoding="utf-8"))
-
-    host.apply(containerd.plan(options(V1_7), host))
-
-    cri = loading.load(options(V1_7), host).effective()
-    drivers = {name: cri.systemd_cgroup(table) for name, table in cri.runtimes.items()}
-    assert drivers == {"nvidia": True, "runc": True}
 
 
 def test_an_unknown_default_is_refused(tmp_path: Path) -> None:
@@ -445,23 +364,6 @@ def test_spec_dirs_are_written_only_if_they_are_not_the_defaults(tmp_path: Path)
 
 
 # What cannot be done
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("plugins = 1\n", "plugins is 1, not a table"),
-        (f'[{CRI}]\ncontainerd = "x"\n', "containerd is 'x', not a table"),
-        (f"[{CRI}.containerd.runtimes]\nnvidia = 3\n", "runtimes.nvidia is 3, not a table"),
-        ("imports = [1]\n", "not a list of paths"),
-    ],
-)
-@pytest.mark.parametrize("engine", [V1_7, V2_1])
-def test_wrong_types_are_refused(
-    tmp_path: Path, text: str, message: str, engine: tuple[int, ...]
-) -> None:
-    with pytest.raises(EngineConfigError, match=message):
-        containerd.plan(options(engine), Host(tmp_path, f"version = 2\n{text}"))
 
 
 @pytest.mark.parametrize(
@@ -538,27 +440,6 @@ def test_containerd_2_migrates_the_snapshotter_only_beside_a_runtime(
 
 
 # Removal
-
-
-def test_removal_removes_only_our_handlers(tmp_path: Path) -> None:
-    host = Host(tmp_path, V2)
-    ask = options(V1_7, handlers=THREE, default="nvidia-cdi")
-    host.apply(containerd.plan(ask, host))
-
-    change = removal(ask, host)
-    host.apply(change)
-
-    assert host.text() == V2
-    assert "it is the engine's own again" in change.notes[0]
-    assert removal(ask, host).edits == ()
-
-
-def test_removal_keeps_a_foreign_handler_of_the_same_name(tmp_path: Path) -> None:
-    text = V2 + f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "/opt/other"\n'
-
-    change = removal(options(V1_7), Host(tmp_path, text))
-
-    assert change.edits == ()
 
 
 @pytest.mark.parametrize("version", [V1_6, V1_7])
@@ -678,20 +559,6 @@ def test_the_cgroup_driver_is_that_of_the_default_and_stays(
     )
     host.apply(containerd.plan(second_options, host))
     assert set(_drivers(host).values()) == {True}
-
-
-def test_an_existing_handlers_cgroup_driver_is_never_changed(tmp_path: Path) -> None:
-    expected = f"""[{CRI}.containerd.runtimes.nvidia]
-runtime_type = "io.containerd.runc.v2"
-[{CRI}.containerd.runtimes.nvidia.options]
-BinaryName = "/old"
-SystemdCgroup = false
-"""
-    host = Host(tmp_path, V2 + expected)
-
-    host.apply(containerd.plan(options(V1_7, default="nvidia"), host))
-
-    assert host.runtime("nvidia")["options"] == {"BinaryName": PROGRAM, "SystemdCgroup": False}
 
 
 @pytest.mark.parametrize("has_handler", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from nvct.config import tables, toml_file
 from nvct.engine import crio, modules
 from nvct.engine.model import Change, EngineOptions, Files, Handler
-from nvct.errors import DocumentError, EngineConfigError
+from nvct.errors import EngineConfigError
 from tests.unit.engine.tree import removal
 
 SHIM = "/usr/bin/nvidia-container-runtime"
@@ -87,50 +87,12 @@ def test_a_drop_in_inherits_conmon_and_annotations_from_the_low_level_runtime(
     assert set(_runtime(change)) == {"runtimes"}
 
 
-def test_the_main_file_is_never_rewritten_and_the_second_plan_is_empty(tmp_path: Path) -> None:
-    files = _host(tmp_path, main="# mine\n[crio.image]\npause_image = 'x'\n", f10_crio=PACKAGES)
-    options = replace(OPTIONS, default="nvidia", hooks_dir="/etc/containers/oci/hooks.d")
-    change = crio.plan(options, files)
-    _apply(change, files)
-    assert Path(files.at(crio.CONFIG)).read_text() == "# mine\n[crio.image]\npause_image = 'x'\n"
-    second_plan = crio.plan(options, files)
-    assert (second_plan.edits, second_plan.restart) == ((), False)
-    assert crio.state(options, files).default == "nvidia"
-
-
 def test_an_empty_drop_in_option_edits_the_main_file_and_keeps_all_of_it(tmp_path: Path) -> None:
     main = "# mine\n[crio.runtime]\npids_limit = 9 # why\n"
     files = _host(tmp_path, main=main)
     (edit,) = crio.plan(replace(OPTIONS, drop_in=""), files).edits
     assert edit.path == crio.CONFIG
     assert (edit.after or b"").decode().startswith(main)
-
-
-def test_other_settings_in_the_drop_in_stay(tmp_path: Path) -> None:
-    foreign = (
-        "# ours\n[crio.runtime]\npids_limit = 7\n\n[crio.runtime.runtimes.gvisor]\na = 1 # b\n"
-    )
-    files = _host(tmp_path, f99_nvidia=foreign)
-    change = crio.plan(OPTIONS, files)
-    assert (change.edits[0].after or b"").decode().startswith(foreign)
-    _apply(change, files)
-    (edit,) = removal(OPTIONS, files).edits
-    assert (edit.after or b"").decode().strip() == foreign.strip()
-
-
-def test_a_handler_that_nvidia_ctk_left_without_a_monitor_is_completed(tmp_path: Path) -> None:
-    old = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{SHIM}"\nruntime_type = "oci"\n'
-    change = crio.plan(OPTIONS, _host(tmp_path, f10_crio=PACKAGES, f99_nvidia=old))
-    handler = _handler(change)
-    assert isinstance(handler, dict)
-    assert handler["monitor_path"] == "/usr/libexec/crio/conmon"
-
-
-def test_a_handler_of_the_admins_with_the_same_program_is_left_alone(tmp_path: Path) -> None:
-    drop_in = (
-        f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{SHIM}"\nmonitor_path = "/my/conmon"\n'
-    )
-    assert crio.plan(OPTIONS, _host(tmp_path, f10_crio=PACKAGES, f20_gpu=drop_in)).edits == ()
 
 
 def test_a_copy_of_a_runtime_does_not_lead_past_our_program(tmp_path: Path) -> None:
@@ -300,26 +262,11 @@ def test_removal_never_removes_the_main_file(tmp_path: Path) -> None:
     assert edit.after.strip() == b""
 
 
-def test_a_folder_in_the_place_of_the_drop_in_is_refused(tmp_path: Path) -> None:
-    files = _host(tmp_path)
-    (tmp_path / crio.DROP_IN[1:]).mkdir()
-    with pytest.raises(DocumentError, match="99-nvidia"):
-        crio.plan(OPTIONS, files)
-
-
 def test_a_drop_in_in_another_folder_gives_a_note(tmp_path: Path) -> None:
     options = replace(OPTIONS, drop_in="/srv/crio.d/99-nvidia.toml")
     change = crio.plan(options, _host(tmp_path))
     assert change.edits[0].path == "/srv/crio.d/99-nvidia.toml"
     assert any("--config-dir=/srv/crio.d" in note for note in change.notes)
-
-
-def test_the_unread_file_of_older_nvidia_ctk_is_named(tmp_path: Path) -> None:
-    files = _host(tmp_path)
-    unread = tmp_path / crio.UNREAD_DROP_IN[1:]
-    unread.parent.mkdir()
-    unread.write_text("")
-    assert any(crio.UNREAD_DROP_IN in note for note in crio.plan(OPTIONS, files).notes)
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,11 @@ import pytest
 
 from nvct.engine import docker
 from nvct.engine.model import EngineOptions, Handler
-from nvct.errors import DocumentError, EngineConfigError, UsageError
+from nvct.errors import EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree, removal
 
-CORPUS = Path(__file__).parents[2] / "engineconf" / "docker"
 SHIM = "/usr/bin/nvidia-container-runtime"
 NVIDIA = Handler(name="nvidia", path=SHIM)
-HANDLERS = (
-    NVIDIA,
-    Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
-    Handler(name="nvidia-legacy", path=f"{SHIM}.legacy"),
-)
 OPTIONS = EngineOptions(engine="docker", handlers=(NVIDIA,))
 
 
@@ -59,12 +53,6 @@ def test_the_runtime_is_registered(
     assert docker.state(OPTIONS, tree).handlers.get("nvidia") == before
     assert configured(tree, OPTIONS) == {"runtimes": {"nvidia": entry}}
     assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
-
-
-def test_other_features_stay(tree: Tree) -> None:
-    tree.write(docker.CONFIG, '{"features": {"buildkit": true, "containerd-snapshotter": true}}')
-    features = configured(tree, replace(OPTIONS, cdi=True))["features"]
-    assert features == {"buildkit": True, "containerd-snapshotter": True, "cdi": True}
 
 
 def test_a_registered_runtime_is_left_alone(tree: Tree) -> None:
@@ -197,24 +185,6 @@ def test_wrong_types_are_refused_with_line_and_column(tree: Tree, text: str) -> 
     assert tree.text(docker.CONFIG) == text
 
 
-def test_a_folder_in_place_of_the_file_is_refused(tree: Tree) -> None:
-    (tree.base / "etc/docker/daemon.json").mkdir(parents=True)
-    with pytest.raises(DocumentError, match=r"daemon\.json"):
-        docker.plan(OPTIONS, tree)
-
-
-def test_removal_removes_only_our_settings(tree: Tree) -> None:
-    text = '{\n  "debug": true,\n  "runtimes": {\n    "crun": {"path": "crun"}\n  }\n}\n'
-    tree.write(docker.CONFIG, text)
-    options = replace(OPTIONS, handlers=HANDLERS, default="nvidia-cdi")
-    configured(tree, options)
-    change = removal(options, tree)
-    assert change.restart
-    tree.apply(change)
-    assert tree.text(docker.CONFIG) == text
-    assert removal(options, tree).edits == ()
-
-
 def test_removal_keeps_foreign_default_and_folders(tree: Tree) -> None:
     options = replace(OPTIONS, cdi=True, spec_dirs=("/x",))
     assert removal(options, tree).edits == ()  # without a file
@@ -235,30 +205,3 @@ def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
     change = removal(options, tree)
     assert change.edits
     assert not change.restart
-
-
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
-def test_every_kind_of_file_keeps_its_content(tree: Tree, path: Path) -> None:
-    data = path.read_bytes()
-    tree.write(docker.CONFIG, data)
-    before = json.loads(data or b"{}")
-    after = configured(tree, replace(OPTIONS, handlers=HANDLERS, default="nvidia", cdi=True))
-    assert foreign(after) == foreign(before)
-    assert list(foreign(after)) == list(foreign(before))
-    handlers = docker.state(OPTIONS, tree).handlers
-    assert {handler.name: handler.path for handler in HANDLERS}.items() <= handlers.items()
-    assert docker.state(OPTIONS, tree).default == "nvidia"
-    assert docker.state(OPTIONS, tree).cdi is True
-
-
-def foreign(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without what is ours."""
-    our_handlers = {handler.name for handler in HANDLERS} | {"cdi"}
-    remaining = {name: value for name, value in document.items() if name != "default-runtime"}
-    for table in ("runtimes", "features"):
-        remainder = {
-            k: v for k, v in (remaining.pop(table, None) or {}).items() if k not in our_handlers
-        }
-        if remainder:
-            remaining[table] = remainder
-    return remaining

@@ -202,17 +202,6 @@ def test_removal_keeps_foreign_settings_in_our_file(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.conf")), ids=lambda path: path.stem)
-def test_every_kind_of_file_keeps_its_content(tree: Tree, path: Path) -> None:
-    tree.write(podman.CONFIG, path.read_bytes())
-    options = replace(OPTIONS, default="nvidia", hooks_dir=HOOKS)
-    configured(tree, options)
-    assert (tree.base / podman.CONFIG.lstrip("/")).read_bytes() == path.read_bytes()
-    state = podman.state(options, tree)
-    assert state.default == "nvidia"
-    assert {h.name: h.path for h in HANDLERS}.items() <= state.handlers.items()
-
-
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.conf")), ids=lambda path: path.stem)
 def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, path: Path) -> None:
     tree.write(podman.CONFIG, path.read_bytes())
     before = podman.state(OPTIONS, tree).handlers

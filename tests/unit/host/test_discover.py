@@ -11,11 +11,10 @@ import pytest
 
 from nvct.cdi.make.generate import Options
 from nvct.compile import plans
-from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
+from nvct.errors import NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import elf, ldcache
-from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -53,14 +52,6 @@ def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:
     assert inventory.warnings == ()
 
 
-def test_gpu_carries_its_drm_nodes_and_links(host: HostTree) -> None:
-    (gpu,) = look(host.gpu(0)).gpus
-
-    assert gpu.node is not None
-    assert [node.path for node in gpu.drm_nodes] == ["/dev/dri/card1", "/dev/dri/renderD128"]
-    assert [link.target for link in gpu.by_path] == ["../card1", "../renderD128"]
-
-
 def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None:
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67)).instance(1, 9, 0, (84, 85))
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (9, 0)))))
@@ -78,32 +69,6 @@ def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None
         "/dev/nvidia-caps/nvidia-cap84",
         "/dev/nvidia-caps/nvidia-cap85",
     ]
-
-
-@pytest.mark.parametrize("source", ["fails", "absent"])
-def test_if_nvml_fails_only_mig_devices_are_left_out(host: HostTree, source: str) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    error = NvmlError("nvmlInit of libnvidia-ml.so failed: gpu is lost")
-
-    inventory = look(host, FakeNvml(error=error) if source == "fails" else None)
-
-    assert [(gpu.index, gpu.mig_enabled, gpu.mig) for gpu in inventory.gpus] == [
-        (0, False, ()),
-        (1, True, ()),
-    ]
-    assert len(inventory.warnings) == 1
-    assert inventory.warnings[0].endswith(": MIG devices are left out")
-
-
-def test_mig_device_without_its_node_is_left_out(host: HostTree) -> None:
-    host.gpu(0).instance(0, 7, 0, (66, 67)).instance(0, 9, 0, (84, 85))
-    (host.base / "dev/nvidia-caps/nvidia-cap84").unlink()
-    nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0), (9, 0))),))
-
-    inventory = look(host, nvml)
-
-    assert [mig.gi for mig in inventory.gpus[0].mig] == [7]
-    assert "MIG device 0:1 lacks" in inventory.warnings[0]
 
 
 def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
@@ -132,23 +97,6 @@ def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
     assert inventory.notes == ("procfs lists no GPU: they are NVML's",)
 
 
-def test_warnings_of_nvml_are_kept(host: HostTree) -> None:
-    host.gpu(0).instance(0, 7, 0, (66, 67))
-    nvml = FakeNvml(gpus=(nvml_gpu(0),), warnings=("NVML refuses MIG device 0:0: unknown error",))
-
-    assert "NVML refuses MIG device 0:0: unknown error" in look(host, nvml).warnings
-
-
-def test_a_gpu_without_a_node_is_left_out_with_a_warning(host: HostTree) -> None:
-    host.gpu(0).gpu(1)
-    (host.base / "dev/nvidia1").unlink()
-
-    inventory = look(host)
-
-    assert [gpu.node is None for gpu in inventory.gpus] == [False, True]
-    assert inventory.warnings == (f"{host.base}/dev/nvidia1 is no device node: GPU 1 is left out",)
-
-
 def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None:
     files = look(host.gpu(0)).files
 
@@ -169,24 +117,6 @@ def test_search_paths_replace_the_usual_directories(host: HostTree) -> None:
     assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in in_root.files]
     with pytest.raises(UsageError, match="search path 'lib' is not absolute"):
         look(host, search_paths=("lib",))
-
-
-def test_without_a_loaded_module_the_version_is_that_of_the_libraries(tmp_path: Path) -> None:
-    inventory = look(HostTree(tmp_path).user_space())
-
-    assert inventory.driver_version == VERSION
-    (warning,) = inventory.warnings  # and none about device nodes or NVML
-    assert "nvidia is not loaded: modprobe nvidia" in warning
-
-
-def test_a_machine_without_a_driver_is_an_error_with_its_folder(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    with pytest.raises(HostError, match=f"{tmp_path}/driver"):
-        look(host)
-    host.driver.mkdir()
-    with pytest.raises(DriverNotFoundError, match="no NVIDIA driver") as caught:
-        look(host)
-    assert "--driver-root" in caught.value.hint
 
 
 def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path) -> None:
@@ -216,15 +146,6 @@ def bind(host: HostTree, index: int, driver: str) -> str:
     return bus
 
 
-def test_a_gpu_bound_to_nouveau_is_left_out_with_a_warning(host: HostTree) -> None:
-    bus = bind(host.gpu(0), 1, "nouveau")
-
-    inventory = look(host)
-
-    assert [gpu.index for gpu in inventory.gpus] == [0]
-    assert inventory.warnings == (f"GPU at {bus} is bound to nouveau, not to nvidia: left out",)
-
-
 def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) -> None:
     bus = bind(host.gpu(0), 1, "vfio-pci")
 
@@ -235,21 +156,6 @@ def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) 
     assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
     host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")  # no GPU
     assert not [entry for entry in look(host).left_out if bus in entry.path]
-
-
-def test_a_gpu_that_nvml_refuses_is_left_out(host: HostTree) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    nvml = FakeNvml(
-        gpus=(nvml_gpu(1, instances=((7, 0),)),), warnings=("NVML refuses GPU 0: gpu is lost",)
-    )
-
-    inventory = look(host, nvml)
-
-    assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert inventory.warnings == (
-        "NVML refuses GPU 0: gpu is lost",
-        "GPU 0 at 0000:18:00.0 is not among NVML's: left out",
-    )
 
 
 def test_a_gpu_that_nvml_leaves_out_because_of_its_node_is_said_to_lack_it(host: HostTree) -> None:
@@ -322,14 +228,6 @@ def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) ->
     assert second[f"{host.driver}/opt/lib/libnvidia-egl-gbm.so.1.1.2"] == (
         f"{first} is found before it"
     )
-
-
-def test_a_missing_driver_library_is_a_warning_of_the_inventory(host: HostTree) -> None:
-    name = f"libnvidia-glcore.so.{VERSION}"
-    data = shared_object(soname=name, needed=("libodd.so.1",))
-    host.gpu(0).write(f"driver/{LIB}/{name}", data)
-
-    assert look(host).warnings == (f"{name} needs libodd.so.1, which is not in {host.driver}",)
 
 
 def test_each_library_is_parsed_once_for_a_plan(

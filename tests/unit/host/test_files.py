@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nvct.errors import DriverNotFoundError
 from nvct.host.driver import libraries, programs
 from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
-from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 
 
@@ -28,66 +26,6 @@ def find_one(host: HostTree, stem: str) -> DriverFile:
     return next(f for f in files if f.container_path.rpartition("/")[2].startswith(f"{stem}.so."))
 
 
-def links_of(file: DriverFile) -> dict[str, str]:
-    return {link.path: link.target for link in file.links}
-
-
-def test_a_library_of_the_driver_version_is_included_with_class_and_reason(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-
-    file = find_one(host, "libnvidia-ml")
-
-    assert file.host_path == f"{host.driver}/{LIB}/libnvidia-ml.so.{VERSION}"
-    assert file.container_path == f"/{LIB}/libnvidia-ml.so.{VERSION}"
-    assert (file.capability, file.soname, file.kind) == ("utility", "libnvidia-ml.so.1", "library")
-    assert file.machine == "x86_64"
-    assert VERSION in file.reason
-
-
-def test_libraries_of_another_version_are_left_out_but_nvvm70_has_its_own(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10")
-
-    files, _ = find_libraries(host)
-
-    assert not [file for file in files if "570" in file.container_path]
-    assert find_one(host, "libnvidia-nvvm70").container_path == f"/{LIB}/libnvidia-nvvm70.so.4"
-
-
-@pytest.mark.parametrize(
-    ("stem", "links"),
-    [
-        ("libnvidia-ptxjitcompiler", {"libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so.V"}),
-        ("libcuda", {"libcuda.so.1": "libcuda.so.V", "libcuda.so": "libcuda.so.1"}),
-        ("libGLX_nvidia", {"libGLX_nvidia.so.0": "libGLX_nvidia.so.V",
-                           "libGLX_indirect.so.0": "libGLX_nvidia.so.V"}),
-        ("libnvidia-evil", {}),  # its soname is a path
-    ],
-)  # fmt: skip
-def test_the_links_of_a_library_are_made_without_those_of_the_host(
-    tmp_path: Path, stem: str, links: dict[str, str]
-) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes("../../../etc/passwd"))
-    for path in (host.driver / LIB).iterdir():
-        if path.is_symlink() and path.name.startswith(f"{stem}.so"):
-            path.unlink()
-
-    assert links_of(find_one(host, stem)) == {
-        f"/{LIB}/{name}": target.replace("V", VERSION) for name, target in links.items()
-    }
-
-
-def test_the_development_link_is_made_only_if_the_host_has_it(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-
-    assert f"/{LIB}/libnvidia-ml.so" not in links_of(find_one(host, "libnvidia-ml"))
-
-    host.link(f"driver/{LIB}/libnvidia-ml.so", "libnvidia-ml.so.1")
-    assert (
-        links_of(find_one(host, "libnvidia-ml"))[f"/{LIB}/libnvidia-ml.so"] == "libnvidia-ml.so.1"
-    )
-
-
 def test_library_of_another_machine_is_left_out_with_a_reason(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write(
@@ -99,25 +37,6 @@ def test_library_of_another_machine_is_left_out_with_a_reason(tmp_path: Path) ->
     assert not [file for file in files if "libnvidia-odd" in file.container_path]
     library = f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION}"
     assert findings.left_out[library].reason == "for aarch64, not x86_64"
-
-
-def test_a_damaged_library_is_included_without_links_and_with_a_warning(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.write(f"driver/{LIB}/libnvidia-bad.so.{VERSION}", "not ELF")
-
-    assert find_one(host, "libnvidia-bad").links == ()
-    _, findings = find_libraries(host)
-    assert "libnvidia-bad" in findings.warnings[0]
-
-
-def test_same_directory_by_two_names_gives_each_library_once(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.link("driver/usr/lib64", f"/{LIB}")
-
-    files, _ = find_libraries(host)
-
-    assert len({file.host_path for file in files}) == len(files)
-    assert all(file.container_path.startswith(f"/{LIB}/") for file in files)
 
 
 def test_a_link_in_a_driver_root_stays_inside_it(tmp_path: Path) -> None:
@@ -136,59 +55,6 @@ def test_a_link_in_a_driver_root_stays_inside_it(tmp_path: Path) -> None:
     assert (file.host_path, file.container_path) == (str(far), f"/opt/real/{far.name}")
     paths = [file.host_path for file in find_libraries(host)[0]]
     assert not [path for path in paths if "libnvidia-out" in path or "libnvidia-up" in path]
-
-
-def test_a_directory_in_the_linker_cache_is_searched(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.library("libnvidia-cfg", "libnvidia-cfg.so.1", folder="opt/nvidia/lib")
-    cache = ldcache.merge(
-        None, [("libnvidia-cfg.so.1", "/opt/nvidia/lib/libnvidia-cfg.so.1")], machine="x86_64"
-    )
-    host.write("driver/etc/ld.so.cache", cache)
-
-    file = find_one(host, "libnvidia-cfg")
-
-    assert file.container_path == f"/opt/nvidia/lib/libnvidia-cfg.so.{VERSION}"
-
-
-def test_a_damaged_linker_cache_causes_a_warning(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.write("driver/etc/ld.so.cache", b"garbage")
-
-    files, findings = find_libraries(host)
-
-    assert files
-    assert "only the usual library directories are searched" in findings.warnings[0]
-
-
-def test_libraries_of_another_version_alone_name_both_versions(tmp_path: Path) -> None:
-    host = HostTree(tmp_path, version="575.51.03").user_space()
-
-    with pytest.raises(DriverNotFoundError) as caught:
-        find_libraries(host, version="580.159.04")
-
-    assert caught.value.message == (
-        f"kernel module is 580.159.04, but {host.driver} has libraries of 575.51.03"
-    )
-    assert caught.value.hint == "reboot, or reload the nvidia modules"
-
-
-def test_an_empty_driver_root_is_an_error_with_its_path(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    host.driver.mkdir()
-
-    with pytest.raises(DriverNotFoundError, match="has no library of that version"):
-        find_libraries(host)
-
-
-def test_two_versions_and_no_module_are_ambiguous(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space().library("libcuda", suffix="570.10.01")
-
-    with (
-        Tree(str(host.driver)) as tree,
-        pytest.raises(DriverNotFoundError, match=r"570\.10\.01 and 580"),
-    ):
-        libraries.infer_version(tree, [f"/{LIB}"])
 
 
 def test_programs_come_from_the_driver_root_only(tmp_path: Path) -> None:
@@ -241,19 +107,6 @@ def test_setuid_program_is_left_out_whatever_its_name(tmp_path: Path) -> None:
     assert findings.left_out[str(path)].reason == "setuid or setgid"
 
 
-def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    host.write("driver/usr/lib/nvidia/current/nvidia-smi", "ELF", mode=0o755)
-    host.link("driver/etc/alternatives/nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
-    host.link("driver/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
-
-    with Tree(str(host.driver)) as tree:
-        (file,) = programs.find_binaries(Search(tree, host.roots, "x86_64", Findings()))
-
-    assert file.container_path == "/usr/bin/nvidia-smi"
-    assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
-
-
 def test_a_script_stands_for_the_program_that_it_starts(tmp_path: Path) -> None:
     """A host of which /usr/bin has scripts for the programs of the driver's own folder."""
     host = HostTree(tmp_path)
@@ -299,18 +152,6 @@ def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path)
     folder = f"{host.driver}/lib/firmware/nvidia"
     assert reasons[f"{folder}/570.10.01"] == f"firmware of driver 570.10.01, not {VERSION}"
     assert f"{folder}/ga102" not in reasons
-
-
-def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.write("sys/module/firmware_class/parameters/path", f"{host.driver}/opt/firmware\n")
-    host.write(f"driver/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin", "firmware")
-
-    with Tree(str(host.driver)) as tree:
-        files = programs.find_firmware(Search(tree, host.roots, "x86_64", Findings()), VERSION)
-
-    assert files[0].container_path == f"/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
-    assert files[0].host_path == f"{host.driver}/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
 
 
 def test_firmware_directories_are_the_kernels_in_its_order(tmp_path: Path) -> None:

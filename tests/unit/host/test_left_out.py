@@ -26,15 +26,6 @@ def reasons(findings: Findings) -> dict[str, str]:
     return {path: entry.reason for path, entry in findings.left_out.items()}
 
 
-def test_library_of_another_driver_is_left_out_with_both_versions(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10.01")
-
-    _, findings = look(host)
-
-    path = f"{host.driver}/{LIB}/libnvidia-cfg.so.570.10.01"
-    assert reasons(findings) == {path: f"of driver 570.10.01, not {VERSION}"}
-
-
 def test_link_to_a_library_of_another_driver_is_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10.01")
     host.link(f"driver/{LIB}/libnvidia-cfg.so.{VERSION}", "libnvidia-cfg.so.570.10.01")
@@ -56,21 +47,6 @@ def test_files_with_names_similar_to_the_drivers_have_no_entry(tmp_path: Path) -
     assert reasons(findings) == {}
 
 
-def test_nvvm_of_driver_470_and_nvapi_have_versions_of_their_own(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.library("libnvidia-nvvm", "libnvidia-nvvm.so.4", suffix="4.0.0")
-    host.library("libnvidia-api", "libnvidia-api.so.1", suffix="1")
-
-    files, _ = look(host)
-
-    nvvm, nvapi = files["libnvidia-nvvm.so.4.0.0"], files["libnvidia-api.so.1"]
-    assert nvvm.capability == "compute"
-    assert [(link.path, link.target) for link in nvvm.links] == [
-        (f"/{LIB}/libnvidia-nvvm.so.4", "libnvidia-nvvm.so.4.0.0")
-    ]
-    assert (nvapi.capability, nvapi.links) == ("graphics", ())
-
-
 def test_nvvm_with_the_drivers_version_is_included_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space().library("libnvidia-nvvm", "libnvidia-nvvm.so.4")
 
@@ -80,53 +56,6 @@ def test_nvvm_with_the_drivers_version_is_included_once(tmp_path: Path) -> None:
     assert files[f"libnvidia-nvvm.so.{VERSION}"].reason == (
         f"suffix is the driver's version {VERSION}"
     )
-
-
-@pytest.mark.parametrize("target", ["nowhere", f"libnvidia-cfg.so.{VERSION}"])
-def test_a_dangling_link_or_a_loop_causes_a_warning(tmp_path: Path, target: str) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.link(f"driver/{LIB}/libnvidia-cfg.so.{VERSION}", target)
-
-    files, findings = look(host)
-
-    path = f"{host.driver}/{LIB}/libnvidia-cfg.so.{VERSION}"
-    assert f"libnvidia-cfg.so.{VERSION}" not in files
-    assert findings.warnings == [f"{path} is a link that leads to no file: left out"]
-
-
-def test_directory_in_place_of_a_library_is_left_out(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    (host.driver / LIB / f"libnvidia-cfg.so.{VERSION}").mkdir()
-
-    _, findings = look(host)
-
-    assert list(reasons(findings).values()) == ["no regular file"]
-    assert findings.warnings[0].endswith(" is no regular file: left out")
-
-
-@pytest.mark.parametrize("name", [b"libnvidia-\n", b"libnvidia-\xff", b"libnvidia::x"])
-def test_a_name_that_no_spec_can_contain_causes_a_warning(tmp_path: Path, name: bytes) -> None:
-    host = HostTree(tmp_path).user_space()
-    path = os.fsencode(host.driver / LIB) + b"/" + name + f".so.{VERSION}".encode()
-    with open(path, "wb") as file:
-        file.write(elf_bytes("libnvidia-odd.so.1"))
-
-    files, findings = look(host)
-
-    assert len(files) == 7
-    assert findings.warnings[0].endswith("has a name that no CDI spec can hold: left out")
-    assert findings.warnings[0].isprintable()
-
-
-def test_a_name_of_255_bytes_is_accepted(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    stem = "libnvidia-" + "x" * (255 - len(f"libnvidia-.so.{VERSION}"))
-    host.library(stem)
-
-    files, findings = look(host)
-
-    assert f"{stem}.so.{VERSION}" in files
-    assert findings.warnings == []
 
 
 @pytest.mark.parametrize("soname", ["..", ".", "lib\n.so.1", "etc", "libx::y.so"])
@@ -161,15 +90,6 @@ def test_of_too_many_directories_in_the_cache_some_are_searched(
         f"{host.driver}/etc/ld.so.cache has libraries of the driver in 100 directories: "
         "64 are searched"
     )
-
-
-@pytest.mark.parametrize("folder", ["usr/lib", "run/opengl-driver/lib", "usr/local/nvidia/lib64"])
-def test_directories_of_other_platforms_are_searched(tmp_path: Path, folder: str) -> None:
-    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", folder=folder)
-
-    file = look(host)[0][f"libnvidia-cfg.so.{VERSION}"]
-
-    assert file.container_path == f"/{folder}/libnvidia-cfg.so.{VERSION}"
 
 
 @pytest.mark.parametrize(

@@ -63,30 +63,6 @@ def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
     return modes.discover("wsl", host.roots, options)
 
 
-def test_all_gpus_are_one_device_with_one_node(host: HostTree) -> None:
-    (device,) = look(host).devices
-
-    assert device.name == "all"
-    assert [node.path for node in device.nodes] == ["/dev/dxg"]
-
-
-def test_libraries_come_from_the_folder_of_the_driver_and_stay_there(host: HostTree) -> None:
-    inventory = look(host)
-
-    kinds = {file.container_path: file.kind for file in inventory.files}
-    assert kinds == {
-        f"/{LIBRARIES}/libdxcore.so": "library",
-        **{f"/{STORE}/{name}": "library" for name in FILES},
-        f"/{STORE}/nvcubins.bin": "module",
-        f"/{STORE}/nvngx.dll": "module",
-        f"/{STORE}/nvidia-smi": "binary",
-    }
-    assert {file.host_path for file in inventory.files} == {
-        f"{host.driver}{path}" for path in kinds
-    }
-    assert inventory.warnings == ()
-
-
 def test_capabilities_are_those_of_the_library_behind_a_loader(host: HostTree) -> None:
     by_name = {os.path.basename(f.container_path): f.capability for f in look(host).files}
 
@@ -94,16 +70,6 @@ def test_capabilities_are_those_of_the_library_behind_a_loader(host: HostTree) -
     assert by_name["libnvidia-ml_loader.so"] == by_name["nvidia-smi"] == "utility"
     assert by_name["libnvoptix.so.1"] == "graphics"
     assert by_name["libdxcore.so"] == ""
-
-
-def test_links_are_those_that_ldconfig_would_make(host: HostTree) -> None:
-    links = {link.path: link.target for file in look(host).files for link in file.links}
-
-    assert links == {
-        f"/{STORE}/libcuda.so.1": "libcuda_loader.so",
-        f"/{STORE}/libcuda.so": "libcuda.so.1",
-        "/usr/bin/nvidia-smi": f"/{STORE}/nvidia-smi",
-    }
 
 
 def test_the_folder_with_the_libcuda_that_wsl_uses_is_used(host: HostTree) -> None:
@@ -134,16 +100,6 @@ def test_without_other_evidence_the_newest_folder_is_used(host: HostTree) -> Non
     assert inventory.notes == (
         f"2 folders of NVIDIA drivers: /{OTHER} is taken, its libcuda is the newest",
     )
-
-
-def test_a_folder_of_another_vendor_is_skipped(host: HostTree) -> None:
-    folder = "usr/lib/wsl/drivers/iigd_dch.inf_amd64_0a1b2c3d"
-    host.write(f"driver/{folder}/libigd12umd64.so", elf_bytes("x"))
-
-    inventory = look(host)
-
-    assert inventory.notes == ()
-    assert not [f for f in inventory.files if folder in f.host_path]
 
 
 def test_library_of_another_machine_is_left_out_with_a_reason(host: HostTree) -> None:

@@ -296,23 +296,6 @@ def test_a_major_that_another_driver_took_is_refused(tmp_path: Path, node: tree.
         attach.exec_in(taken, ["/bin/true"])
 
 
-def test_the_loader_finds_driver_libraries_in_a_container_root(
-    tmp_path: Path, node: tree.Node
-) -> None:
-    del node
-    rootfs.build_rootfs(tmp_path / "root")
-
-    process = spawn(
-        ["/bin/busybox", "sh", "-c", "ldconfig -p | grep -c libc.so.6; id -u; echo $PATH | wc -l"],
-        lambda: os.chroot(tmp_path / "root"),
-        env={"PATH": "/bin:/sbin"},
-        cwd="/",
-        stdout=-1,
-    )
-
-    assert process.communicate(timeout=30)[0].split() == [b"1", b"0", b"1"]
-
-
 def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None:
     changed = tree.create("changed", "mixed", tmp_path, native_cache=REPOSITORY / ".cache/native")
 
@@ -321,14 +304,6 @@ def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None
     assert "Successfully created GPU instance" in out
     assert out.count("(UUID: MIG-") == 4
     assert len(changed.state().find("gi")) == 4
-
-
-def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
-    majors = node.state().find("major")[0].fields
-
-    host = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line}
-
-    assert not set(majors.values()) & host
 
 
 UPGRADED = """

@@ -55,16 +55,6 @@ def test_the_majors_of_the_nodes_are_those_that_proc_shows(hgx: tree.Node) -> No
     assert len({(file.major, file.minor) for file in files}) == len(files)
 
 
-def test_the_majors_of_switches_and_fabric_are_free_on_this_host() -> None:
-    usual = kernelfs.usual_majors({"nvswitch": 4, "uverbs": 8})
-    taken = {231: "infiniband_verbs", 510: "other"}
-
-    chosen = kernelfs.choose_majors(taken, usual)
-
-    assert set(chosen) == set(usual)
-    assert not set(taken) & set(chosen.values())
-
-
 def test_the_fabric_manager_and_its_libraries_are_installed(hgx: tree.Node) -> None:
     root = hgx.driver_root
 

@@ -217,11 +217,6 @@ def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:
     assert modules["nvidia"][1] != "1"
 
 
-def test_the_versions_of_the_modules_are_those_of_the_driver(plain_node: tree.Node) -> None:
-    for name in ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"):
-        assert (plain_node.sys / "module" / name / "version").read_text() == "580.159.04\n"
-
-
 def test_links_are_listed_at_both_ends_and_those_to_switches_stay_on_the_board() -> None:
     gpus = profile.load("v100-8").gpus
     for index, gpu in enumerate(gpus):

@@ -10,7 +10,7 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import DriverFile, Inventory
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
-from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
+from tests.support.host_tree import VERSION, HostTree, elf_bytes
 
 REASON = "32-bit, which containers get that ask for compat32"
 
@@ -90,25 +90,6 @@ def test_platform_libraries_of_egl_are_32_bit_libraries_too(
     reasons = {entry.path: entry.reason for entry in inventory.left_out}
     assert (f"/{path}" in compat(inventory)) is requested
     assert reasons.get(f"{host.driver}/{path}") == (None if requested else REASON)
-
-
-def test_an_included_file_is_not_left_out_as_well(host: HostTree) -> None:
-    path = add(host, "usr/lib")
-
-    inventory = look(host)
-
-    assert path in compat(inventory)
-    assert f"{host.driver}{path}" not in {entry.path for entry in inventory.left_out}
-
-
-def test_libraries_of_this_machine_do_not_change(host: HostTree) -> None:
-    add(host, "usr/lib32")
-
-    inventory = look(host)
-
-    cuda = [f for f in inventory.files if f.container_path == f"/{LIB}/libcuda.so.{VERSION}"]
-    assert [file.capability for file in cuda] == ["compute"]
-    assert [entry.path for entry in inventory.left_out if entry.path.endswith(VERSION)] == []
 
 
 def test_a_file_that_may_not_be_32_bit_is_left_out(host: HostTree) -> None:

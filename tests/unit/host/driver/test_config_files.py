@@ -98,17 +98,6 @@ def test_vulkan_driver_of_another_machine_is_left_out(
     }
 
 
-def test_vulkan_files_right_in_the_driver_root_are_found_as_on_gke(host: HostTree) -> None:
-    host.write("driver/vulkan/icd.d/nvidia_icd.json", "{}")
-    host.write("driver/glvnd/egl_vendor.d/10_nvidia.json", "{}")
-
-    files, _ = find(host)
-
-    assert [(path, file.host_path) for path, file in files.items()] == [
-        ("/etc/vulkan/icd.d/nvidia_icd.json", f"{host.driver}/vulkan/icd.d/nvidia_icd.json")
-    ]
-
-
 def test_files_with_similar_names_are_not_included(host: HostTree) -> None:
     for name in (
         "glvnd/egl_vendor.d/50_mesa.json",
@@ -122,15 +111,6 @@ def test_files_with_similar_names_are_not_included(host: HostTree) -> None:
         host.write(f"driver/usr/share/{name}", "{}")
 
     assert find(host)[0] == {}
-
-
-@pytest.mark.parametrize("name", ["10-nvidia-drm-outputclass.conf", "10-nvidia.conf"])
-def test_xorgs_configuration_is_found_under_the_names_of_distributions(
-    host: HostTree, name: str
-) -> None:
-    host.write(f"driver/usr/share/X11/xorg.conf.d/{name}")
-
-    assert set(find(host)[0]) == {f"/usr/share/X11/xorg.conf.d/{name}"}
 
 
 def test_a_link_that_leaves_the_driver_root_stays_inside(host: HostTree, tmp_path: Path) -> None:

@@ -12,14 +12,6 @@ from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings, Link
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 
-PLATFORMS = {
-    "libnvidia-egl-gbm": "1.1.2",
-    "libnvidia-egl-wayland": "1.1.20",
-    "libnvidia-egl-wayland2": "1.0.0",
-    "libnvidia-egl-xcb": "1.0.3",
-    "libnvidia-egl-xlib": "1.0.3",
-}
-
 
 def find(host: HostTree, *, explicit: bool = False) -> tuple[dict[str, DriverFile], Findings]:
     findings = Findings()
@@ -42,37 +34,6 @@ def left_out(findings: Findings) -> dict[str, str]:
     return {entry.path: entry.reason for entry in findings.left_out.values()}
 
 
-def test_each_platform_library_is_included_with_its_soname_link(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    for stem, version in PLATFORMS.items():
-        host.library(stem, f"{stem}.so.1", suffix=version)
-        (host.driver / LIB / f"{stem}.so.1").unlink()
-
-    files, findings = find(host)
-
-    assert set(files) == {f"/{LIB}/{stem}.so.{version}" for stem, version in PLATFORMS.items()}
-    for stem, version in PLATFORMS.items():
-        file = files[f"/{LIB}/{stem}.so.{version}"]
-        assert file.links == (Link(target=f"{stem}.so.{version}", path=f"/{LIB}/{stem}.so.1"),)
-        assert (file.kind, file.capability) == ("library", "graphics")
-    assert not findings.warnings
-
-
-def test_of_two_versions_in_a_folder_the_linked_one_is_included(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).library(
-        "libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2"
-    )
-    name = "libnvidia-egl-gbm.so.1.1.10"
-    host.write(f"driver/{LIB}/{name}", elf_bytes("libnvidia-egl-gbm.so.1"))
-
-    files, findings = find(host)
-
-    assert set(files) == {f"/{LIB}/libnvidia-egl-gbm.so.1.1.2"}
-    assert left_out(findings) == {
-        f"{host.driver}/{LIB}/{name}": "libnvidia-egl-gbm.so.1 is libnvidia-egl-gbm.so.1.1.2"
-    }
-
-
 def test_of_two_versions_without_a_link_the_newer_is_included(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     for version in ("1.1.9", "1.1.10"):
@@ -80,16 +41,6 @@ def test_of_two_versions_without_a_link_the_newer_is_included(tmp_path: Path) ->
         host.write(f"driver/{LIB}/{name}", elf_bytes("libnvidia-egl-gbm.so.1"))
 
     assert set(find(host)[0]) == {f"/{LIB}/libnvidia-egl-gbm.so.1.1.10"}
-
-
-def test_platform_library_of_another_machine_is_left_out(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    path = host.write("driver/usr/lib64/libnvidia-egl-xcb.so.1.0.3", elf_bytes("x.so.1", "i386"))
-
-    files, findings = find(host)
-
-    assert not files
-    assert left_out(findings) == {str(path): libraries.COMPAT_REASON}
 
 
 def test_a_platform_library_without_readable_headers_is_included_without_links(
@@ -109,22 +60,6 @@ def test_other_libraries_with_egl_in_their_name_are_not_platforms(tmp_path: Path
     host.library("libnvidia-eglcore").library("libnvidia-egl-foo", suffix="1.0.0")
 
     assert find(host)[0] == {}
-
-
-def test_modules_of_xorg_keep_the_hosts_path(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    server = f"libglxserver_nvidia.so.{VERSION}"
-    add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
-    add_module(host, "usr/lib64/xorg/modules/extensions", server)
-
-    files, _ = find(host)
-
-    driver = files["/usr/lib/xorg/modules/drivers/nvidia_drv.so"]
-    assert (driver.kind, driver.capability, driver.links) == ("module", "graphics", ())
-    folder = "/usr/lib64/xorg/modules/extensions"
-    assert files[f"{folder}/{server}"].links == (
-        Link(target=server, path=f"{folder}/libglxserver_nvidia.so"),
-    )
 
 
 @pytest.mark.parametrize(
@@ -202,45 +137,6 @@ def test_explicit_libraries_come_only_with_their_flag(tmp_path: Path) -> None:
 
     explicit = frozenset({"enable-explicit-driver-libraries"})
     assert paths(explicit) - paths(frozenset()) == {f"/{LIB}/libEGL.so.1.1.0"}
-
-
-def test_gbm_backend_and_vulkan_producer_get_their_links(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).module().user_space()
-    host.library("libnvidia-allocator", "libnvidia-allocator.so.1")
-    host.library("libnvidia-vulkan-producer")
-
-    _, files = find_files(host.roots, DiscoveryOptions(nvml=None), "x86_64", Findings())
-    links = {link.path: link.target for file in files for link in file.links}
-
-    assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../libnvidia-allocator.so.1"
-    producer = f"libnvidia-vulkan-producer.so.{VERSION}"
-    assert links[f"/{LIB}/libnvidia-vulkan-producer.so"] == producer
-
-
-def test_plugins_in_a_driver_folder_are_linked_as_on_the_host(
-    tmp_path: Path,
-) -> None:
-    # Debian's packages: alternatives lead from the loaders' folders to nvidia/current.
-    host = HostTree(tmp_path).module().user_space()
-    (host.driver / LIB / "vdpau" / f"libvdpau_nvidia.so.{VERSION}").unlink()
-    (host.driver / LIB / "vdpau/libvdpau_nvidia.so.1").unlink()
-    driver_folder = f"{LIB}/nvidia/current"
-    for stem, plugin in (
-        ("libnvidia-allocator", "gbm/nvidia-drm_gbm.so"),
-        ("libvdpau_nvidia", "vdpau/libvdpau_nvidia.so.1"),
-    ):
-        host.library(stem, f"{stem}.so.1", folder=driver_folder)
-        host.link(f"driver/etc/alternatives/{stem}", f"/{driver_folder}/{stem}.so.1")
-        host.link(f"driver/{LIB}/{plugin}", f"/etc/alternatives/{stem}")
-
-    _, files = find_files(host.roots, DiscoveryOptions(nvml=None), "x86_64", Findings())
-    links = {link.path: link.target for file in files for link in file.links}
-
-    assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../nvidia/current/libnvidia-allocator.so.1"
-    assert links[f"/{LIB}/vdpau/libvdpau_nvidia.so.1"] == (
-        "../nvidia/current/libvdpau_nvidia.so.1"
-    )
-    assert f"/{driver_folder}/gbm/nvidia-drm_gbm.so" not in links
 
 
 def test_an_existing_link_of_a_library_is_not_added_twice(tmp_path: Path) -> None:

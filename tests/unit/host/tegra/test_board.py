@@ -19,32 +19,6 @@ def board(tmp_path: Path) -> Board:
     return Board(HostTree(tmp_path))
 
 
-def test_an_orin_has_one_device_with_every_listed_node(board: Board) -> None:
-    board.listed("nvidia0", "nvhost-gpu", "nvgpu/igpu0/as", "dri/card0", "dri/card1")
-    board.devices = board.devices.replace("dri/card0", "dri/card*") + "dev, /dev/fb0\n"
-
-    inventory = board.cuda().find(ORIN)
-
-    assert inventory.mode == "csv"
-    assert node_paths(inventory) == {
-        "0": [
-            "/dev/dri/card0",
-            "/dev/dri/card1",
-            "/dev/nvgpu/igpu0/as",
-            "/dev/nvhost-gpu",
-            "/dev/nvidia0",
-        ]
-    }
-    assert inventory.devices[0].uuid == "54d0709b-558d-5a59-9c65-0c5fc14a21a4"
-    assert inventory.cuda_version == "13.0"
-    assert inventory.compat_container_root == "/usr/local/cuda/compat_orin"
-    assert inventory.control_nodes == ()
-    assert inventory.gpus == ()
-    assert inventory.warnings == ()
-    left_out = {entry.path: entry.reason for entry in inventory.left_out}
-    assert left_out == {"/dev/fb0": "devices.csv names it, the host has none"}
-
-
 def test_the_compat_folder_of_an_orin_can_be_configured(board: Board) -> None:
     inventory = board.listed("nvidia0").cuda().find(ORIN, compat_container_root="/opt/compat")
 
@@ -76,42 +50,6 @@ def test_if_nvml_fails_the_cuda_version_is_unknown_with_a_warning(board: Board) 
         "nvmlInit of libnvidia-ml.so.1 failed: driver not loaded: "
         "one device, and no CUDA of a container's own"
     )
-
-
-def test_a_discrete_gpu_beside_a_thor_is_a_device_of_its_own(board: Board) -> None:
-    board.listed("nvidia0", "nvidia1", "nvidiactl", "nvidia-modeset", "nvmap", "dri/card0")
-    board.node("nvidia2").node("nvidia-uvm").node("nvidia-uvm-tools").node("dri/card1", 0o660)
-    board.devices = board.devices.replace("card0", "card*")
-    drm = "sys/bus/pci/devices/0000:03:00.0/drm/card1"
-    (board.host.base / drm).mkdir(parents=True)
-    board.host.link("dev/dri/by-path/pci-0000:03:00.0-card", "../card1")
-
-    inventory = board.cuda().find(THOR, RTX)
-
-    assert node_paths(inventory) == {
-        "0": [
-            "/dev/dri/card0",
-            "/dev/nvidia-modeset",
-            "/dev/nvidia0",
-            "/dev/nvidia2",
-            "/dev/nvidiactl",
-            "/dev/nvmap",
-        ],
-        "1": [
-            "/dev/dri/by-path/pci-0000:03:00.0-card",
-            "/dev/dri/card0",
-            "/dev/dri/card1",
-            "/dev/nvidia-modeset",
-            "/dev/nvidia-uvm",
-            "/dev/nvidia-uvm-tools",
-            "/dev/nvidia1",
-            "/dev/nvidiactl",
-            "/dev/nvmap",
-        ],
-    }
-    assert [device.uuid for device in inventory.devices] == ["GPU-thor", "GPU-rtx"]
-    assert [node.gid for node in inventory.devices[1].nodes if "card1" in node.path] == [44]
-    assert inventory.warnings == ()
 
 
 def test_nothing_is_made_in_a_folder_of_dev_that_a_list_mounts(board: Board) -> None:

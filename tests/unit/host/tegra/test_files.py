@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import UsageError
-from nvct.host.model import Link
 from tests.support.host_tree import HostTree, elf_bytes
 from tests.support.jetson import LIB, Board, file_paths, links, node_paths
 
@@ -15,57 +14,6 @@ from tests.support.jetson import LIB, Board, file_paths, links, node_paths
 def board(tmp_path: Path) -> Board:
     (tmp_path / "driver").mkdir()
     return Board(HostTree(tmp_path))
-
-
-def test_a_library_is_mounted_where_it_is_with_the_names_that_programs_look_for(
-    board: Board,
-) -> None:
-    board.listed("nvidia0").cuda()
-    board.library(f"{LIB}/libnvbufsurface.so.1.0.0")
-    board.host.link(f"driver{LIB}/libnvbufsurface.so", "libnvbufsurface.so.1.0.0")
-
-    inventory = board.find()
-
-    library = inventory.files[0]
-    assert library.host_path == f"{board.host.driver}{LIB}/libcuda.so.1.1"
-    assert (library.container_path, library.kind) == (f"{LIB}/libcuda.so.1.1", "library")
-    assert library.reason == "drivers.csv names it"
-    assert links(inventory) == {
-        f"{LIB}/libcuda.so": "libcuda.so.1",
-        f"{LIB}/libcuda.so.1": "libcuda.so.1.1",
-        f"{LIB}/libnvbufsurface.so": "libnvbufsurface.so.1.0.0",
-    }
-
-
-def test_a_chain_of_links_is_made_again_as_it_is_on_the_host(board: Board) -> None:
-    board.listed("nvidia0").cuda()
-    board.link("/usr/lib/aarch64-linux-gnu/libcuda.so", "nvidia/libcuda.so")
-    board.link(f"{LIB}/libcuda.so", "libcuda.so.1.1")
-    board.link("/etc/vulkan/icd.d/nvidia_icd.json", f"{LIB}/nvidia_icd.json")
-    board.host.write(f"driver{LIB}/nvidia_icd.json", "{}")
-
-    inventory = board.find()
-
-    assert file_paths(inventory) == [
-        f"{LIB}/libcuda.so.1.1",
-        f"{LIB}/libnvidia-ml.so.1",
-        f"{LIB}/nvidia_icd.json",
-    ]
-    assert links(inventory) == {
-        "/etc/vulkan/icd.d/nvidia_icd.json": f"{LIB}/nvidia_icd.json",
-        "/usr/lib/aarch64-linux-gnu/libcuda.so": "nvidia/libcuda.so",
-        f"{LIB}/libcuda.so": "libcuda.so.1.1",
-        f"{LIB}/libcuda.so.1": "libcuda.so.1.1",
-    }
-
-
-def test_a_link_to_a_directory_is_made_and_nothing_is_mounted_for_it(board: Board) -> None:
-    board.listed("nvidia0").cuda().link("/usr/lib/aarch64-linux-gnu/tegra", "nvidia")
-
-    inventory = board.find()
-
-    assert inventory.links == (Link(target="nvidia", path="/usr/lib/aarch64-linux-gnu/tegra"),)
-    assert len(inventory.files) == 2
 
 
 def test_a_name_below_a_linked_directory_is_made_at_its_resolved_path(board: Board) -> None:
