@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,8 @@ from nvct.compile import plans
 from nvct.errors import NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.linux import elf, ldcache
-from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
+from nvct.linux import elf
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,22 +70,6 @@ def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None
     ]
 
 
-def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
-    host.gpu(0).gpu(1, uuid="GPU-????????-????-????-????-????????????")
-    nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1)))
-
-    assert [gpu.uuid for gpu in look(host, nvml).gpus] == [host.uuid(0), host.uuid(1)]
-
-
-def test_a_gpu_without_a_uuid_is_left_out_and_its_index_stays_free(host: HostTree) -> None:
-    host.gpu(0, uuid="GPU-????????-????-????-????-????????????").gpu(1)
-
-    inventory = look(host, FakeNvml(error=NvmlError("broken")))
-
-    assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in inventory.warnings
-
-
 def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
     host.write("dev/nvidia0", mode=0o666)
 
@@ -137,37 +120,6 @@ def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path)
     )
 
 
-def bind(host: HostTree, index: int, driver: str) -> str:
-    """Give a GPU to another kernel driver; return its bus id."""
-    bus = f"0000:{BUSES[index]}:00.0"
-    host.write(f"sys/bus/pci/devices/{bus}/vendor", "0x10de\n")
-    host.write(f"sys/bus/pci/devices/{bus}/class", "0x030200\n")
-    host.link(f"sys/bus/pci/drivers/{driver}/{bus}", f"../../devices/{bus}")
-    return bus
-
-
-def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) -> None:
-    bus = bind(host.gpu(0), 1, "vfio-pci")
-
-    inventory = look(host)
-
-    reasons = {entry.path: entry.reason for entry in inventory.left_out}
-    assert inventory.warnings == ()
-    assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
-    host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")  # no GPU
-    assert not [entry for entry in look(host).left_out if bus in entry.path]
-
-
-def test_a_gpu_that_nvml_leaves_out_because_of_its_node_is_said_to_lack_it(host: HostTree) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    (host.base / "dev/nvidia0").unlink()
-    nvml = FakeNvml(gpus=(nvml_gpu(1, instances=((7, 0),)),))
-
-    (warning,) = look(host, nvml).warnings
-
-    assert warning.endswith("/dev/nvidia0 is no device node: GPU 0 is left out")
-
-
 @pytest.mark.parametrize("flagged", [True, False], ids=["flag", "no-flag"])
 def test_gpu_is_known_to_be_coherent_if_the_flag_asks(host: HostTree, *, flagged: bool) -> None:
     host.gpu(0).instance(0, 7, 0, (66, 67))
@@ -191,42 +143,6 @@ def test_the_flag_for_coherent_gpus_calls_nvml(host: HostTree) -> None:
     assert warning == (
         "nvmlInit failed: gpu is lost: it is not known which GPUs share one address space with "
         "the CPU"
-    )
-
-
-def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
-    def sockets(*flags: str) -> list[str]:
-        options = host.options(flags=frozenset(flags))  # fmt: skip
-        inventory = discover(host.roots, options)
-        return [file.container_path for file in inventory.files if file.kind == "socket"]
-
-    path = host.base / "run/nvidia-persistenced"
-    path.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as server:
-        folder_fd = os.open(path, os.O_PATH)
-        server.bind(f"/proc/self/fd/{folder_fd}/socket")
-        os.close(folder_fd)
-
-        assert sockets() == ["/run/nvidia-persistenced/socket"]
-        assert sockets("disable-ipc-discoverer") == []
-
-
-def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) -> None:
-    for folder in ("opt/lib", "usr/lib64"):
-        host.library("libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2", folder=folder)
-        host.library("libnvidia-cfg", folder=folder)
-    entries = [("libnvidia-cfg.so.1", f"/opt/lib/libnvidia-cfg.so.{VERSION}")]
-    host.write("driver/etc/ld.so.cache", ldcache.merge(None, entries, machine="x86_64"))
-
-    inventory = look(host.gpu(0))
-
-    paths = {f.container_path for f in inventory.files}
-    assert "/usr/lib64/libnvidia-egl-gbm.so.1.1.2" in paths
-    assert not [path for path in paths if path.startswith("/opt")]
-    second = {entry.path: entry.reason for entry in inventory.left_out}
-    first = f"{host.driver}/usr/lib64/libnvidia-egl-gbm.so.1.1.2"
-    assert second[f"{host.driver}/opt/lib/libnvidia-egl-gbm.so.1.1.2"] == (
-        f"{first} is found before it"
     )
 
 

@@ -5,7 +5,6 @@ import errno
 import os
 import shutil
 import signal
-import stat
 from pathlib import Path
 
 import pytest
@@ -87,12 +86,6 @@ def test_dev_has_the_usual_nodes_and_those_of_the_driver(node: tree.Node) -> Non
 
     assert out[:2] == ["3", "via"]
     assert out[2:4] == ["c3:0 666", "c3:ff 666"]
-
-
-def test_the_driver_root_holds_driver_and_device_nodes(node: tree.Node) -> None:
-    out = shell(node, "cd /run/nvidia/driver; ls usr/lib/*/libcuda.so.1 dev/nvidia7 dev/null")
-
-    assert len(out.split()) == 4 - (node.machine != "x86_64")
 
 
 def test_with_root_as_driver_root_the_driver_lies_over_the_host(node: tree.Node) -> None:
@@ -214,16 +207,6 @@ def test_a_mig_device_that_is_created_later_appears_at_once(
     assert f"gi{gi}" in out
     minors = [cap.fields["minor"] for cap in live.state().find("cap", gpu=2)]
     assert {f"nvidia-cap{minor}" for minor in minors} <= set(out)
-
-
-def test_plain_nodes_become_device_nodes(tmp_path: Path, node: tree.Node) -> None:
-    del node
-    plain = tree.create("plain", "mixed", tmp_path, native=False, nodes="plain")
-    assert stat.S_ISREG((plain.dev / "nvidia0").stat().st_mode)
-
-    out = shell(plain, "stat -c %F /dev/nvidia0 /dev/nvidia-caps/nvidia-cap1")
-
-    assert out.splitlines() == ["character special file"] * 2
 
 
 def test_the_exit_status_is_that_of_the_program(node: tree.Node) -> None:

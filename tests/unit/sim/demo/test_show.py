@@ -50,11 +50,6 @@ def test_a_pci_address_holds_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console.width == 90
 
 
-def test_a_wide_terminal_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert show.console().width == show.WIDTH
-
-
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_summary_fits_and_says_what_is_wrong(width: int) -> None:
     out, text = console(width)
@@ -91,10 +86,6 @@ def test_nodes_are_folded_and_counted() -> None:
         "nvidia[0-2], nvidia5, nvidia10, nvidiactl, 1 in dri/by-path/, dri/card1, "
         "dri/renderD128, 3 in nvidia-caps/"
     )
-
-
-def test_no_node_gives_an_empty_text() -> None:
-    assert show.nodes([]) == ""
 
 
 @pytest.mark.parametrize(

@@ -82,15 +82,6 @@ def test_trouble_is_named_as_by_the_real_program(
     assert "simulated by nvct" in node.smi("-h").stdout
 
 
-def test_versions_in_the_real_format(node: NvmlNode) -> None:
-    assert node.smi("--version").stdout == (
-        "NVIDIA-SMI version  : 580.159.04\n"
-        "NVML version        : 580.159\n"
-        "DRIVER version      : 580.159.04\n"
-        "CUDA Version        : 13.0\n"
-    )
-
-
 def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     node.add_mig_devices(3, 1)
 
@@ -104,19 +95,6 @@ def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     assert "|  3    7   0   0  |" in done.stdout
     assert {len(line) for line in done.stdout.splitlines() if line} == {91}
     assert "No running processes found" in done.stdout
-
-
-def test_the_table_shows_missing_values_as_not_available(node: NvmlNode) -> None:
-    name = "NVIDIA GeForce GTX 1080 Ti"
-    board = gpu_record(0, name=name, brand=5, ecccapable=0, fan=23, migcapable=0, arch=4)
-    guest = gpu_record(1, power=0, temp=0, vgpuhost="550.90.05")
-    node.set_gpus(board, guest)
-
-    lines = node.smi().stdout.splitlines()
-
-    assert lines[7].startswith(f"|   0  {name}     On  |   00000000:18:00.0 Off |")
-    assert lines[8].startswith("| 23%   34C    P0             70W /  700W |")
-    assert lines[12].startswith("| N/A   N/A    P0             N/A /   N/A |")
 
 
 REPORTED = (
@@ -146,15 +124,6 @@ def test_a_report_is_text_or_xml_of_the_same_values(node: NvmlNode) -> None:
     assert [text for text in leaves if text not in values] == []
 
 
-def test_a_report_of_some_groups(node: NvmlNode) -> None:
-    done = node.smi("-q", "-d", "POWER,PIDS", "-i", "0")
-
-    sections = [line for line in done.stdout.splitlines() if line.startswith("    ")]
-    assert sections[0] == "    GPU Power Readings"
-    assert sections[-1].split() == ["Processes", ":", "None"]
-    assert "Graphics" not in done.stdout
-
-
 def test_the_topology_in_the_real_format(node: NvmlNode) -> None:
     paths = ("0/0/0/0", "0/0/0/0", "0/1/0/0", "1/0/0/0")
     links = ("1,1", "0,0", "", "")
@@ -175,15 +144,6 @@ def test_the_topology_in_the_real_format(node: NvmlNode) -> None:
         ["GPU3", "SYS", "SYS", "SYS", " X "],
     ]
     assert [line.split("\t")[6] for line in lines[1:5]] == ["0", "0", "0", "1"]
-
-
-def test_no_process_runs_on_a_gpu(node: NvmlNode) -> None:
-    option = "--query-compute-apps=pid,name,used_memory"
-
-    assert node.smi(option, "--format=csv").stdout == (
-        "pid, process_name, used_gpu_memory [MiB]\n"
-    )
-    assert node.smi(option, "--format=csv,noheader").stdout == ""
 
 
 # From GPUtil and from the collectors of MLflow and others.

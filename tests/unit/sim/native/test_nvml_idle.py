@@ -48,16 +48,6 @@ def test_monitoring_gets_values_of_an_idle_gpu(node: NvmlNode, nvml: Any) -> Non
     assert code_of(nvml.nvmlDeviceGetProcessUtilization, gpu, 0) == nvml.NVML_ERROR_NOT_FOUND
 
 
-def test_supported_clocks_are_listed_from_the_highest(nvml: Any) -> None:
-    gpu = handle(nvml)
-
-    assert nvml.nvmlDeviceGetSupportedMemoryClocks(gpu) == [2619]
-    clocks = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619)
-    assert (clocks[0], clocks[-1], len(clocks)) == (1980, 210, 119)
-    unknown = code_of(nvml.nvmlDeviceGetSupportedGraphicsClocks, gpu, 1)
-    assert unknown == nvml.NVML_ERROR_NOT_FOUND
-
-
 def test_each_field_value_has_its_own_result(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, eccerrors=3))
     fields = {
@@ -76,16 +66,6 @@ def test_each_field_value_has_its_own_result(node: NvmlNode, nvml: Any) -> None:
     assert {value.fieldId: value.value.ullVal for value in known} == fields
     assert {value.nvmlReturn for value in known} == {nvml.NVML_SUCCESS}
     assert other.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_used_memory_does_not_include_reserved_memory(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, used=10 << 30))
-    gpu = handle(nvml)
-
-    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
-
-    assert memory.used + memory.reserved == 10 << 30 == nvml.nvmlDeviceGetMemoryInfo(gpu).used
-    assert memory.used > 9 << 30
 
 
 def test_a_gpu_in_mig_mode_has_no_utilization(node: NvmlNode, nvml: Any) -> None:

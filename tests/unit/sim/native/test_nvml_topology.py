@@ -138,15 +138,6 @@ def test_nvlinks_lead_to_the_switches(start: Callable[[str], Any]) -> None:
     assert code_of(nvml.nvmlDeviceGetNvLinkCapability, gpu, 0, 6) == INVALID_ARGUMENT
 
 
-def test_the_old_remote_pci_info_agrees_with_the_new(start: Callable[[str], Any]) -> None:
-    nvml = start("a100-80")
-    gpu, old = handles(nvml)[0], nvml.nvmlPciInfo_v2_t()
-
-    assert nvml.nvmlLib.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1, ctypes.byref(old)) == 0
-
-    assert old.bus == nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1).bus == 0xC1
-
-
 def test_a_gpu_without_nvlinks_supports_no_nvlink_function(start: Callable[[str], Any]) -> None:
     nvml = start("t4-4")
     gpu = handles(nvml)[0]
@@ -215,15 +206,6 @@ def test_memory_and_cpu_affinity_are_those_of_sysfs(
         assert info.pciDeviceId >> 16 == int((folder / "device").read_text(), 16)
 
     assert numa == [3, 3, 1, 1, 7, 7, 5, 5]
-
-
-def test_the_gpus_of_a_processor_have_affinity_to_it(start: Callable[[str], Any]) -> None:
-    nvml = start("t4-4")
-    count = ctypes.c_uint(0)
-
-    assert nvml.nvmlLib.nvmlSystemGetTopologyGpuSet(0, ctypes.byref(count), None) == 0
-    assert count.value == 4
-    assert len(nvml.nvmlSystemGetTopologyGpuSet(0)) == 4
 
 
 def test_a_board_without_ecc_and_serial_number_returns_not_supported(
