@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import other_changes, server_changes  # noqa: F401 - they register the changes
+from tests.hosts import feature_changes, other_changes, server_changes  # noqa: F401 - for CHANGES
 from tests.hosts.variants import BASES, CHANGES, Lab
 
 USUAL: dict[Callable[[Path], Lab], set[str]] = {}

@@ -64,6 +64,7 @@ def _lines(inventory: Inventory) -> set[str]:
         f"node {node.path} mode {node.mode:o} gid {node.gid}" for node in inventory.control_nodes
     }
     found |= {f"gpu {gpu.index} {gpu.uuid}{' MIG' * gpu.mig_enabled}" for gpu in inventory.gpus}
+    found |= {f"devices {' '.join(device.name for device in inventory.devices)}"}
     for device in inventory.devices:
         nodes = (f"{node.path} ({node.major}:{node.minor})" for node in device.nodes)
         found |= {
@@ -133,7 +134,22 @@ def management(base: Path) -> Lab:
     return Lab(host, "management")
 
 
-BASES: tuple[Callable[[Path], Lab], ...] = (server, windows, tegra, management)
+FEATURE_MAJORS = {
+    "nvidia": 195, "nvidia-caps-imex-channels": 234, "nvidia-nvswitch": 510, "nvidia-fs": 507,
+    "gdrdrv": 506, "infiniband_verbs": 231, "misc": 10,
+}  # fmt: skip
+
+
+def features(base: Path) -> Lab:
+    """Return a host with kernel modules beside the driver's, and none of their nodes."""
+    host = HostTree(base)
+    lines = "".join(f"{major} {name}\n" for name, major in FEATURE_MAJORS.items())
+    host.write("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n  8 sd\n")
+    host.write("dev/nvidia0", mode=0o666)
+    return Lab(host, "gdrcopy")
+
+
+BASES: tuple[Callable[[Path], Lab], ...] = (server, windows, tegra, management, features)
 
 
 Change = Callable[[Lab], object]

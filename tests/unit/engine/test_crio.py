@@ -15,26 +15,14 @@ NVIDIA = Handler(name="nvidia", path=SHIM)
 OPTIONS = EngineOptions(engine="crio", handlers=(NVIDIA,), config=crio.CONFIG)
 
 
-def _host(tmp_path: Path, *, main: str | None = None, **drop_ins: str) -> Files:
-    """Make a host with a crio.conf and drop-ins; "10_a" is 10-a.conf, "99_nvidia" 99-nvidia.toml."""
-    folder = tmp_path / "etc/crio/crio.conf.d"
-    folder.mkdir(parents=True)
-    if main is not None:
-        (tmp_path / "etc/crio/crio.conf").write_text(main)
-    for name, text in drop_ins.items():
-        suffix = "toml" if name == "f99_nvidia" else "conf"
-        (folder / f"{name[1:].replace('_', '-')}.{suffix}").write_text(text)
-    return Files(str(tmp_path))
-
-
 def test_drop_ins_are_read_in_cri_os_order_whatever_their_suffix(tmp_path: Path) -> None:
-    files = _host(tmp_path, main='[crio.runtime]\ndefault_runtime = "a"\n')
     folder = tmp_path / "etc/crio/crio.conf.d"
-    (folder / "20-x").mkdir()
+    (folder / "20-x").mkdir(parents=True)
+    (tmp_path / "etc/crio/crio.conf").write_text('[crio.runtime]\ndefault_runtime = "a"\n')
     (folder / "10-first.toml").write_text('[crio.runtime]\ndefault_runtime = "b"\n')
     (folder / "20-x/deep").write_text('[crio.runtime]\ndefault_runtime = "c"\n')
     (folder / "15-none").write_text('[crio.runtime]\ndefault_runtime = "d"\n')
-    state = crio.state(OPTIONS, files)
+    state = crio.state(OPTIONS, Files(str(tmp_path)))
     assert state.default == "c"
     assert [Path(path).name for path in state.files] == [
         "crio.conf", "10-first.toml", "15-none", "deep",
@@ -42,7 +30,7 @@ def test_drop_ins_are_read_in_cri_os_order_whatever_their_suffix(tmp_path: Path)
 
 
 def test_cdi_is_on_since_the_version_that_supports_it(tmp_path: Path) -> None:
-    files = _host(tmp_path)
+    files = Files(str(tmp_path))
     versions = [(), (1, 22, 9), (1, 23, 0), (1, 34, 1)]
     result = [crio.state(replace(OPTIONS, engine_version=one), files).cdi for one in versions]
     assert result == [None, False, True, True]

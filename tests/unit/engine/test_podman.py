@@ -20,23 +20,13 @@ HANDLERS = (
 OPTIONS = EngineOptions(engine="podman", handlers=HANDLERS)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
-
-
-def configured(tree: Tree, options: EngineOptions) -> None:
-    """Carry the plan out; a second one must be empty."""
-    tree.apply(podman.plan(options, tree))
-    assert podman.plan(options, tree).edits == ()
-
-
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.conf")), ids=lambda path: path.stem)
-def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, path: Path) -> None:
-    tree.write(podman.CONFIG, path.read_bytes())
+def test_every_kind_of_file_is_edited_in_place_on_request(path: Path, tmp_path: Path) -> None:
+    tree = Tree(tmp_path).write(podman.CONFIG, path.read_bytes())
     before = podman.state(OPTIONS, tree).handlers
     options = replace(OPTIONS, default="nvidia", drop_in="")
-    configured(tree, options)
+    tree.apply(podman.plan(options, tree))
+    assert podman.plan(options, tree).edits == ()
     assert tree.read(DROP_IN) is None
     our_handlers = {handler.name: handler.path for handler in HANDLERS}
     assert podman.state(options, tree).handlers == {**before, **our_handlers}
