@@ -15,7 +15,6 @@ from nvct_sim import attach, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 from tests.support.on_node import run_in
 
-REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
 
@@ -277,16 +276,6 @@ def test_a_major_that_another_driver_took_is_refused(tmp_path: Path, node: tree.
 
     with pytest.raises(HostError, match="major 1 of nvidia-caps now belongs to mem"):
         attach.exec_in(taken, ["/bin/true"])
-
-
-def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None:
-    changed = tree.create("changed", "mixed", tmp_path, native_cache=REPOSITORY / ".cache/native")
-
-    out = shell(changed, "nvidia-smi mig -i 2 -cgi 1g.10gb -C; nvidia-smi -L", driver_root="/")
-
-    assert "Successfully created GPU instance" in out
-    assert out.count("(UUID: MIG-") == 4
-    assert len(changed.state().find("gi")) == 4
 
 
 UPGRADED = """

@@ -165,15 +165,6 @@ def test_a_vgpu_names_the_driver_of_its_host(tmp_path: Path) -> None:
     check_apart(space)
 
 
-def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
-    node = tree.create("dgx", "a100-80", tmp_path, native=False, nodes="plain")
-    gpus = sorted(
-        p for p in devices(node).iterdir() if (p / "boot_vga").exists() or (p / "drm").exists()
-    )
-
-    assert [int((gpu / "numa_node").read_text()) for gpu in gpus] == [3, 3, 1, 1, 7, 7, 5, 5]
-
-
 @pytest.mark.parametrize(
     ("numa", "nodes", "processors", "expected", "mask"),
     [

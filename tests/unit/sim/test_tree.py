@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.tree, package, kernelfs and elf_writer: files of a simulated node."""
 
-import json
 import os
 import platform
 import stat
@@ -214,17 +213,6 @@ def test_a_damaged_node_file_is_an_error_that_names_it(plain_node: tree.Node, te
 
     with pytest.raises(DocumentError, match=r"node\.json"):
         tree.load(plain_node.tree)
-
-
-def test_configuration_files_are_json_that_names_libraries_of_the_driver(
-    plain_node: tree.Node,
-) -> None:
-    for path in plain_node.driver_root.glob("usr/share/**/*.json"):
-        text = path.read_text()
-        library = json.loads(text)
-        assert library["file_format_version"] == "1.0.0"
-        names = [word for word in text.split('"') if word.startswith("lib")]
-        assert [n for n in names if "." in n and not (plain_node.library_dir / n).exists()] == []
 
 
 def test_the_default_base_is_the_users_own() -> None:

@@ -113,19 +113,3 @@ def test_an_error_of_a_part_is_one_line() -> None:
 def test_a_program_that_is_not_installed_is_named() -> None:
     with pytest.raises(HostError, match="nvct-nonsense is missing"):
         main.program("nvct-nonsense")
-
-
-def test_a_part_without_a_reader_prints_nothing() -> None:
-    code = (
-        "import sys\nfrom nvct_sim.demo import main as place\n"
-        "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
-        "sys.exit(place.inner(part))"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(20) == 1

@@ -124,28 +124,6 @@ def test_a_report_is_text_or_xml_of_the_same_values(node: NvmlNode) -> None:
     assert [text for text in leaves if text not in values] == []
 
 
-def test_the_topology_in_the_real_format(node: NvmlNode) -> None:
-    paths = ("0/0/0/0", "0/0/0/0", "0/1/0/0", "1/0/0/0")
-    links = ("1,1", "0,0", "", "")
-    node.set_gpus(
-        *[
-            gpu_record(n, path=path, **({"nvlink": 6, "links": to} if to else {}))
-            for n, (path, to) in enumerate(zip(paths, links, strict=True))
-        ]
-    )
-
-    lines = node.smi("topo", "-m").stdout.splitlines()
-
-    assert lines[0].startswith("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\t")
-    assert [line.split("\t")[:5] for line in lines[1:5]] == [
-        ["GPU0", " X ", "NV2", "NODE", "SYS"],
-        ["GPU1", "NV2", " X ", "NODE", "SYS"],
-        ["GPU2", "NODE", "NODE", " X ", "SYS"],
-        ["GPU3", "SYS", "SYS", "SYS", " X "],
-    ]
-    assert [line.split("\t")[6] for line in lines[1:5]] == ["0", "0", "0", "1"]
-
-
 # From GPUtil and from the collectors of MLflow and others.
 QUERIES = {
     "index,uuid,utilization.gpu,memory.total,memory.used,memory.free,driver_version,name,"
@@ -285,15 +263,3 @@ def test_a_reset_ends_what_the_command_of_the_simulation_ends(node: NvmlNode) ->
     after = fields_of(node, 1)
     assert {after[name] for name in ended} == {"0"}
     assert (after["ecc_uncorrected_total"], after["migflip"], after["mig"]) == ("3", "0", "1")
-
-
-def test_a_gpu_in_use_is_not_reset(node: NvmlNode) -> None:
-    spoil(node, 1, ecc_uncorrected=2)
-    node.add("process\tgpu=1\tpid=77")
-
-    done = node.smi("-r", "-i", "1")
-
-    lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0]) == (19, "The following GPUs could not be reset:")
-    assert "In use by another client" in lines[1]
-    assert fields_of(node, 1)["ecc_uncorrected"] == "2"

@@ -233,22 +233,6 @@ def test_identity_of_a_gpu(nvml: Any) -> None:
     assert nvml.nvmlDeviceGetPersistenceMode(gpu) == 1
 
 
-def test_old_and_extended_pci_information_agree_with_the_new(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(1)
-    old, extended = pynvml.nvmlPciInfo_v2_t(), pynvml.nvmlPciInfoExt_v1_t()
-    extended.version = pynvml.nvmlPciInfoExt_v1
-    guard = ctypes.create_string_buffer(b"\xee" * (ctypes.sizeof(old) + 16))
-
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfo_v2(gpu, guard) == 0
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfo(gpu, ctypes.byref(old)) == 0
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfoExt(gpu, ctypes.byref(extended)) == 0
-
-    assert (old.busId, old.bus, old.pciDeviceId) == ("0000:28:00.0", 0x28, 0x233010DE)
-    assert (extended.busId, extended.bus, extended.baseClass) == ("00000000:28:00.0", 0x28, 3)
-    assert guard.raw[ctypes.sizeof(old) : -1] == b"\xee" * 16
-
-
 def test_memory_in_both_versions_and_no_other(nvml: Any) -> None:
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -262,23 +246,6 @@ def test_memory_in_both_versions_and_no_other(nvml: Any) -> None:
     assert nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total == 1 << 37
     code = code_of(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, version=0x03000028))
     assert code == nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-
-
-def test_values_change_and_gpus_get_lost_while_the_library_is_in_use(
-    node: NvmlNode, nvml: Any
-) -> None:
-    nvml.nvmlInit()
-    before, last = nvml.nvmlDeviceGetHandleByIndex(1), nvml.nvmlDeviceGetHandleByIndex(3)
-    assert nvml.nvmlDeviceGetTemperature(last, 0) == 34
-
-    node.change_gpu(3, "temp", 91)
-    node.change_gpu(1, "lost", 1)
-
-    assert nvml.nvmlDeviceGetTemperature(last, 0) == 91
-    assert nvml.nvmlDeviceGetCount() == 4
-    assert code_of(nvml.nvmlDeviceGetUUID, before) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert code_of(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(2)) == gpu_uuid(2)
 
 
 def test_wrong_pointers_and_too_small_buffers_are_refused(nvml: Any) -> None:

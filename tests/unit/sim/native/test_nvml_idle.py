@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.nvml_node import NvmlNode, code_of, gpu_record
 
-GEFORCE = {"name": "NVIDIA GeForce GTX 1080 Ti", "brand": 5, "arch": 4, "ecccapable": 0, "fan": 23}
 GUEST = {
     "name": "GRID A100D-8C",
     "brand": 9,
@@ -80,16 +79,6 @@ def test_a_gpu_in_mig_mode_has_no_utilization(node: NvmlNode, nvml: Any) -> None
         nvml.nvmlDeviceGetOfaUtilization,
     ):
         assert code_of(question, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_a_board_with_fans_and_without_application_clocks(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, **GEFORCE))
-    gpu = handle(nvml)
-
-    assert nvml.nvmlDeviceGetFanSpeed(gpu) == nvml.nvmlDeviceGetFanSpeed_v2(gpu, 0) == 23
-    assert nvml.nvmlDeviceGetNumFans(gpu) == 1
-    assert code_of(nvml.nvmlDeviceGetFanSpeed_v2, gpu, 1) == nvml.NVML_ERROR_INVALID_ARGUMENT
-    assert code_of(nvml.nvmlDeviceGetSupportedMemoryClocks, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(

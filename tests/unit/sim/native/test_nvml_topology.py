@@ -87,23 +87,6 @@ def test_gpus_of_another_host_bridge_are_on_the_same_numa_node(
     assert levels(start("h100"))[0] == [INTERNAL, *[NODE] * 3, *[SYSTEM] * 4]
 
 
-def test_the_nearest_gpus_are_those_of_one_level(start: Callable[[str], Any]) -> None:
-    nvml = start("gtx1080ti-9")
-    first = handles(nvml)[0]
-
-    def near(level: int) -> list[int]:
-        found = nvml.nvmlDeviceGetTopologyNearestGpus(first, level)
-        return [nvml.nvmlDeviceGetIndex(gpu) for gpu in found]
-
-    assert [near(n) for n in (SINGLE, MULTIPLE, NODE, SYSTEM)] == [
-        [1],
-        [2, 3],
-        [],
-        [4, 5, 6, 7, 8],
-    ]
-    assert code_of(nvml.nvmlDeviceGetTopologyNearestGpus, first, 7) == INVALID_ARGUMENT
-
-
 def test_nvlinks_lead_from_gpu_to_gpu_and_back(start: Callable[[str], Any]) -> None:
     nvml = start("v100-8")
     gpus = handles(nvml)
@@ -135,18 +118,6 @@ def test_nvlinks_lead_to_the_switches(start: Callable[[str], Any]) -> None:
     for capability in range(6):
         assert nvml.nvmlDeviceGetNvLinkCapability(gpu, 0, capability) == 1
     assert code_of(nvml.nvmlDeviceGetNvLinkCapability, gpu, 0, 6) == INVALID_ARGUMENT
-
-
-def test_a_gpu_without_nvlinks_supports_no_nvlink_function(start: Callable[[str], Any]) -> None:
-    nvml = start("t4-4")
-    gpu = handles(nvml)[0]
-
-    for ask in (
-        nvml.nvmlDeviceGetNvLinkState,
-        nvml.nvmlDeviceGetNvLinkVersion,
-        nvml.nvmlDeviceGetNvLinkRemotePciInfo,
-    ):
-        assert code_of(ask, gpu, 0) == NOT_SUPPORTED
 
 
 def test_a_link_to_a_lost_gpu_is_down(
