@@ -288,20 +288,24 @@ def no_sockets_at_their_paths(lab: Lab) -> None:
 # Configuration
 
 
-@on(server)
-def configuration_in_etc(lab: Lab, folder: str = "etc") -> None:
+def _configuration(lab: Lab, folder: str) -> None:
     for name in SHARED:
         lab.host.write(f"driver/{folder}/{name}", "{}")
 
 
 @on(server)
+def configuration_in_etc(lab: Lab) -> None:
+    _configuration(lab, "etc")
+
+
+@on(server)
 def configuration_in_usr_share(lab: Lab) -> None:
-    configuration_in_etc(lab, "usr/share")
+    _configuration(lab, "usr/share")
 
 
 @on(server)
 def configuration_in_usr_local_share(lab: Lab) -> None:
-    configuration_in_etc(lab, "usr/local/share")
+    _configuration(lab, "usr/local/share")
 
 
 @on(server)
