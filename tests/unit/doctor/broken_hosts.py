@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For every reason of the catalogue, a host that has it, and the check that finds it."""
+"""For reasons of the catalogue, a host that has it, and the check that finds it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
 from nvct.doctor import (
-    agent_status,
-    docker,
     driver,
     hardware,
     image_needs,
@@ -30,7 +27,7 @@ from tests.support.host_tree import LIB
 from tests.unit.doctor import broken_nodes, test_hook_programs
 from tests.unit.doctor import statuses as engine_statuses
 from tests.unit.doctor import unread_files as unread_engine_files
-from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
+from tests.unit.engine.docker_lab import RUNTIME_HOOK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.doctor.model import Finding, Part
     from tests.support.shim_lab import Lab
-    from tests.unit.doctor.broken_nodes import Builder
 
     Findings: TypeAlias = list[dict[str, str]]
     Case: TypeAlias = Callable[[Lab], Findings]
@@ -85,10 +81,6 @@ def asked(prepare: Callable[[Lab], None]) -> Case:
 
 
 # The GPU and its driver.
-
-
-def no_gpu(lab: Lab) -> Findings:
-    return in_docker(DockerLab(lab.home / "d").program("/usr/bin/docker").dockerd())
 
 
 def no_module(lab: Lab) -> Findings:
@@ -352,75 +344,7 @@ def unread_file(lab: Lab) -> Findings:
     return shown(*found)
 
 
-def in_docker(lab: DockerLab) -> Findings:
-    return shown(*(found for found in docker.why_docker_cannot(lab.look()) if found.is_fault))
-
-
-def with_docker(lab: Lab, hook: str = RUNTIME_HOOK, version: str = "26.1.5") -> DockerLab:
-    made = DockerLab(lab.home / "d", version=version).gpu().program("/usr/bin/docker")
-    return made.program(f"/usr/bin/{hook}") if hook else made
-
-
-def no_daemon(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab))
-
-
-def late_hook(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab).dockerd(age=HOUR))
-
-
-def cdi_off(lab: Lab) -> Findings:
-    made = with_docker(lab, CDI_HOOK, version="29.2.0").spec()
-    made.tree.write("etc/docker/daemon.json", json.dumps({"features": {"cdi": False}}))
-    return in_docker(made.dockerd())
-
-
-def no_hook_installed(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab, "").dockerd())
-
-
-def hook_elsewhere(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab).dockerd(env={"PATH": "/opt/docker/bin"}))
-
-
-def snap(lab: Lab) -> Findings:
-    folder = "/snap/docker/2963/bin"
-    env = {"PATH": folder, "SNAP_NAME": "docker"}
-    (lab.home / "core22").mkdir()
-    made = with_docker(lab)
-    return in_docker(made.dockerd(exe=f"{folder}/dockerd", root=lab.home / "core22", env=env))
-
-
-def rootless(lab: Lab) -> Findings:
-    made = with_docker(lab)
-    made.environ["DOCKER_HOST"] = "unix:///run/user/1000/docker.sock"
-    env = {"PATH": "/home/me/bin", "HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1000"}
-    return in_docker(made.dockerd(uid=1000, env=env))
-
-
-def podman(lab: Lab) -> Findings:
-    made = DockerLab(lab.home / "d").gpu().dockerd().program("/usr/bin/podman")
-    made.tree.link("usr/bin/docker", "podman")
-    return in_docker(made)
-
-
-def desktop(lab: Lab) -> Findings:
-    socket = "unix:///root/.docker/desktop/docker.sock"
-    return in_docker(with_docker(lab).dockerd().context("desktop-linux", socket))
-
-
-def other_host(lab: Lab) -> Findings:
-    made = with_docker(lab).dockerd()
-    made.environ["DOCKER_HOST"] = "ssh://me@gpu1"
-    return in_docker(made)
-
-
 # A container's request.
-
-
-def of_node(build: Builder) -> Case:
-    """Return a case of a builder of `broken_nodes`."""
-    return lambda lab: shown(*build(lab.home / "node", True).findings)  # noqa: FBT003 - broken
 
 
 def unprivileged(lab: Lab) -> None:
@@ -435,21 +359,7 @@ def no_storage(lab: Lab) -> None:
     lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
 
 
-def agent(**more: object) -> Case:
-    """Return a case of an agent whose /status differs from a healthy one's by some fields."""
-    resource = {"resource": "nvidia.com/gpu", "state": "listed", "reason": "", "devices": 1}
-    task = {"name": "device-plugin", "state": "running", "reason": ""}
-    changed = {key: more.get(key, value) for key, value in task.items()}
-    detail = [{"unhealthy": {}, **resource, **more}]
-    status = {
-        "state": "serving", "nvml": {"state": "answers"}, "tasks": [{**changed, "detail": detail}],
-        **{key: more[key] for key in more if key in ("nvml", "health")},
-    }  # fmt: skip
-    return lambda _: shown(*agent_status.findings(status, ["device-plugin"]))
-
-
 CASES: dict[Reason, Case] = {
-    Reason.GpuNotFound: no_gpu,
     Reason.DriverNotLoaded: no_module,
     Reason.DriverNotFound: no_libraries,
     Reason.DriverNotWorking: nvidia_smi_fails,
@@ -458,42 +368,12 @@ CASES: dict[Reason, Case] = {
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
     Reason.GpuBoundElsewhere: nouveau,
     Reason.MigModePending: mig_waits_for_a_reset,
-    Reason.FabricManagerNotRunning: of_node(broken_nodes.switches_without_a_manager),
-    Reason.FabricManagerOtherRelease: of_node(broken_nodes.a_manager_of_another_release),
-    Reason.FabricNotReady: of_node(broken_nodes.a_gpu_that_waits_for_the_fabric),
-    Reason.PersistenceOff: of_node(broken_nodes.gpus_that_are_started_by_each_user),
     Reason.CharacterLinksMissing: no_character_links,
     Reason.DeviceNodesRestricted: nodes_of_a_group,
     Reason.SelinuxDenies: selinux_denies,
-    Reason.AppArmorDenies: of_node(broken_nodes.a_node_that_apparmor_denies),
-    Reason.UserNamespaceDenies: of_node(broken_nodes.a_container_whose_user_may_not_open_its_gpu),
-    Reason.SubordinateIdsMissing: of_node(broken_nodes.a_user_without_subordinate_ids),
     Reason.CgroupRulesOff: no_cgroups,
-    Reason.InotifyExhausted: of_node(broken_nodes.inotify_that_is_used_up),
     Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,
-    Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
-    Reason.ResourceNotListed: agent(state="lost", reason="the kubelet was restarted"),
-    Reason.NvmlHung: agent(
-        nvml={"state": "fails", "reason": "NVML does not answer within 5 s: /usr/lib/x"}
-    ),
-    Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
-    Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
-    Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
-    Reason.PreflightWarns: agent(
-        health={"preflight": {"GPU-1": {"persistence": {"effect": "warn", "text": "it is off"}}}}
-    ),
-    Reason.DriverBeingReplaced: agent(
-        nvml={"state": "released", "reason": "the driver is being replaced: none is loaded yet"}
-    ),
-    Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
-    Reason.PodDevicesDiffer: of_node(broken_nodes.a_pod_without_its_gpu),
-    Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),
-    Reason.GpuLostAtReload: of_node(broken_nodes.a_scope_without_the_gpu),
-    Reason.SpecificationTooNew: of_node(broken_nodes.an_old_engine),
-    Reason.ToolkitVulnerable: of_node(broken_nodes.an_old_toolkit),
-    Reason.ManagementWithinReach: of_node(broken_nodes.an_open_capability),
-    Reason.ImagesAskForAll: of_node(broken_nodes.an_image_that_asks_for_all),
     Reason.SpecificationMissing: no_spec,
     Reason.SpecificationUnreadable: damaged_spec,
     Reason.SpecificationConflict: two_specs,
@@ -516,16 +396,6 @@ CASES: dict[Reason, Case] = {
     Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),
     Reason.EngineNotReloaded: engine(differences=("the runtime nvidia is not in force",)),
     Reason.RuntimeProgramMissing: engine(runtimes=("nvidia",), missing=("nvidia",)),
-    Reason.EngineNotRunning: no_daemon,
-    Reason.EngineNotRestarted: late_hook,
-    Reason.EngineCdiDisabled: cdi_off,
-    Reason.HookNotInstalled: no_hook_installed,
-    Reason.HookNotOnPath: hook_elsewhere,
-    Reason.SnapWithoutHook: snap,
-    Reason.RootlessWithoutHook: rootless,
-    Reason.ClientIsPodman: podman,
-    Reason.ClientUsesDesktop: desktop,
-    Reason.ClientUsesOtherHost: other_host,
     Reason.GpuNotRequested: asked(request.nothing),
     Reason.RequestIgnored: asked(unprivileged),
     Reason.RequestMalformed: asked(request.typo),
