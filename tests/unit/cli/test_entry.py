@@ -166,14 +166,6 @@ def program(*words: str, stdout: int | None = None) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [(), ("mig",), ("sim",)])
-def test_without_a_command_there_is_help(words: tuple[str, ...]) -> None:
-    done = program(*words)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Commands:" in done.stdout
-
-
 def test_a_command_that_is_nearly_one_is_suggested() -> None:
     assert "did you mean status?" in program("status2").stderr
     assert "did you mean apply?" in program("mig", "applyy").stderr
