@@ -89,10 +89,18 @@ def test_what_contradicts_it_is_refused(args: list[str], said: str, lab: Lab) ->
     assert said in result.exception.message
 
 
-@pytest.mark.parametrize("options", [["--no-hooks=both"], ["--allow-builds", "--no-hooks=redhat"]])
-def test_check_and_diff_find_no_difference(options: list[str], lab: Lab) -> None:
+def test_check_and_diff_find_no_difference(lab: Lab) -> None:
     path = lab.home / "cdi/nvidia.yaml"
-    run(lab, "nvidia-ctk", "cdi", "generate", "--output", path, *options)
+    run(
+        lab,
+        "nvidia-ctk",
+        "cdi",
+        "generate",
+        "--output",
+        path,
+        "--allow-builds",
+        "--no-hooks=redhat",
+    )
 
     for words in (("check",), ("diff", path, "live")):
         result = run(lab, "nvidia-ctk", "cdi", *words)
