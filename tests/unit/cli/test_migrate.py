@@ -352,32 +352,6 @@ def test_a_name_that_the_engine_finds_on_its_path_as_nvcts_stays(
 
 
 @in_a_mount_namespace
-def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab) -> None:
-    furnish(lab)
-    (ETC / "crio/crio.conf").write_text("[crio")
-    before = files(lab)
-
-    done = migrate(lab, "apply")
-
-    assert isinstance(done.exception, EngineConfigError)
-    assert "/etc/crio/crio.conf" in done.exception.message
-    assert files(lab) == before
-
-
-@in_a_mount_namespace
-def test_plan_shows_the_others_if_an_engine_cannot_be_read(lab: Lab) -> None:
-    furnish(lab)
-    (ETC / "crio/crio.conf").write_text("[crio")
-
-    done = migrate(lab, "plan")
-
-    assert isinstance(done.exception, EngineConfigError)
-    assert "/etc/docker/daemon.json changes" in done.stdout
-    assert "/etc/containers/containers.conf" in done.stdout
-    assert f"{lab.home}/cdi/nvidia.yaml changes" in done.stdout
-
-
-@in_a_mount_namespace
 def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab) -> None:
     """Also with --quiet, and before anything changes."""
     furnish(lab)
@@ -393,7 +367,13 @@ def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab
     applied = migrate(lab, "apply")
 
     assert isinstance(done.exception, EngineConfigError)
-    assert f"{hooks}/oci-nvidia-hook.json changes" in done.stdout
+    assert "/etc/crio/crio.conf" in done.exception.message
+    for path in (
+        "/etc/docker/daemon.json",
+        f"{lab.home}/cdi/nvidia.yaml",
+        f"{hooks}/oci-nvidia-hook.json",
+    ):
+        assert f"{path} changes" in done.stdout
     assert f"{UNITS}/nvidia-cdi-refresh.path goes" in done.stdout
     (about_unit, about_hook) = done.stderr.splitlines()
     assert about_unit.startswith(f"nvct: {UNITS}/big.service")

@@ -300,10 +300,3 @@ def test_the_code_of_an_error_is_explained_alone() -> None:
     assert "docs/errors.md" in told("usage")
     assert "please report it" in told("bug")
     assert "docs/errors.md" in told("nvct: foo bar")
-
-
-def test_a_mistyped_reason_is_recognized() -> None:
-    done = CliRunner().invoke(program("nvct"), ["explain", "DriverNotLoadd"])
-
-    assert isinstance(done.exception, UsageError)
-    assert done.exception.hint == "did you mean the reason DriverNotLoaded?"
