@@ -15,11 +15,6 @@ def _run(*args: str, env: dict[str, str] | None = None) -> Result:
     return invoke("nvidia-ctk", ["config", *args], env=env or {})
 
 
-def test_without_a_file_the_default_is_printed(tmp_path: Path) -> None:
-    assert _run("--config-file", str(tmp_path / "none")).stdout == DEFAULT_TEXT
-    assert _run("default").stdout == DEFAULT_TEXT
-
-
 def test_a_file_that_has_every_key_is_printed_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     text = "# mine\n" + DEFAULT_TEXT.replace(
@@ -101,13 +96,6 @@ def test_in_place_an_admins_link_stays(tmp_path: Path) -> None:
     assert real.read_text(encoding="utf-8") == "disable-require = false\n"
 
 
-def test_output_makes_folders(tmp_path: Path) -> None:
-    file = tmp_path / "a/b/config.toml"
-    assert _run("default", "--output", str(file)).exit_code == 0
-    assert file.read_text(encoding="utf-8") == DEFAULT_TEXT
-    assert file.stat().st_mode & 0o777 == 0o644
-
-
 def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("a = = 1\n", encoding="utf-8")
@@ -129,14 +117,6 @@ def test_show_says_where_values_are_from(tmp_path: Path) -> None:
     assert origins["nvidia-ctk.path"] == f"{file}:3"
     assert origins["disable-require"] == "default"
     assert any(row.startswith('swarm-resource = "A,B" ') for row in rows)
-
-
-def test_show_warns_of_replaced_values(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text('[nvidia-container-runtime]\nlog-level = "loud"\n', encoding="utf-8")
-    result = _run("show", env={"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)})
-    assert 'nvidia-container-runtime.log-level = "info"' in result.stdout
-    assert "'loud'" in result.stderr
 
 
 def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.config import load
 from nvct.doctor import checks, inside, mends
-from nvct.doctor.model import Finding, Part, unseen
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
@@ -119,22 +119,6 @@ def test_security_looks_only_at_what_protects_the_host(lab: Lab) -> None:
     ]
 
 
-def test_an_agent_that_failed_is_a_fault(lab: Lab) -> None:
-    task = {"name": "device-plugin", "state": "failed", "reason": "no driver", "detail": None}
-    document = {"state": "serving", "nvml": {"state": "ok"}, "tasks": [task]}
-    (agent,) = checks.named(["agent"])
-
-    part = agent.look(node(lab, agent=document))
-
-    assert part.health == "attention"
-    assert part.lines == ("task device-plugin has failed: no driver",)
-
-
-def faulty(*reasons: Reason) -> list[Part]:
-    found = tuple(Finding(one, "error", "x") for one in reasons)
-    return [Part(name="specs", health="attention", lines=("x",), findings=found)]
-
-
 def test_the_page_lists_every_check_with_its_question_and_every_mend() -> None:
     page = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"^### (\w+)\n\n(.*\?)\n\n- looks at: .", page, re.MULTILINE)
@@ -165,10 +149,7 @@ def test_a_config_toml_that_cannot_be_read_is_a_fault_beside_the_other_checks(la
     ("table", "key", "value"),
     [
         ("nvidia-container-runtime", "mode", "foo"),
-        ("nvidia-container-runtime", "runtimes", []),
-        ("nvct", "layout", "farmm"),
         ("nvidia-container-cli", "ldconfig", "/sbin/ldconfig"),
-        ("nvidia-container-runtime.modes.cdi", "default-kind", "gpu"),
     ],
 )
 def test_a_value_that_creates_refuse_is_a_fault_of_doctor_and_status(
@@ -295,23 +276,6 @@ def test_all_checks_together_discover_the_host_once(
         check.look(host)
 
     assert looked == [host.settings]
-
-
-def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o000)
-
-    with as_user():
-        part = unseen(Reason.ImagesAskForAll, str(folder))
-        below = unseen(Reason.ImagesAskForAll, str(folder / "below"))
-        there = unseen(Reason.ImagesAskForAll, "/etc")
-        missing = unseen(Reason.ImagesAskForAll, "/no/such/folder")
-
-    assert part is not None
-    assert part.lines == (f"{folder} cannot be read: Permission denied",)
-    assert [one.severity for one in part.findings] == ["unknown"]
-    assert below is not None
-    assert there is missing is None
 
 
 @contextlib.contextmanager

@@ -222,16 +222,6 @@ def test_damaged_lines_are_left_out(lab: Lab) -> None:
     assert len(records(lab)) == 1
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(lab: Lab) -> None:
-    other = lab.home / "other"
-    other.touch()
-    os.symlink(other, lab.run_dir / recorder.NAME)
-    lab.asks(VISIBLE + "0")
-
-    assert lab.create().status == 0
-    assert other.read_bytes() == b""
-
-
 def test_following_shows_what_is_new(lab: Lab) -> None:
     store = Store(str(lab.run_dir))
     recorder.refused(store, "shim", "/run/a", RequestError("x"))

@@ -183,26 +183,6 @@ def test_links_are_made_and_undo_removes_them(lab: Lab, monkeypatch: pytest.Monk
     assert reasons(lab, "links") == {"CharacterLinksMissing"}
 
 
-@needs_root
-def test_a_step_that_fails_takes_back_the_steps_before(lab: Lab) -> None:
-    path = lab.home / "dev/nvidia0"
-    path.unlink()
-    edits = broken_hosts.mount("/no/such/file")
-    spec = lab.spec(kind="acme.com/nic", devices={"0": edits})
-    before, faults = spec.read_bytes(), reasons(lab)
-
-    status, said = doctor(lab, "--fix")
-
-    assert status == 1
-    assert f"{spec} is not replaced: it is another generator's specification" in said
-    assert "nvct publish failed: it ended with exit status 1" in said
-    assert f"  {path}: removed" in said
-    assert not path.exists()
-    assert spec.read_bytes() == before
-    assert reasons(lab) == faults
-    assert not journal(lab).exists()
-
-
 def test_an_engine_reads_no_file_that_is_not_finished(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
