@@ -32,7 +32,7 @@ from tests.unit.engine.docker_lab import RUNTIME_HOOK
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
     from nvct.config.model import Config
     from nvct.doctor.model import Finding, Part
@@ -107,14 +107,6 @@ def driver_root(lab: Lab, *, status: int = 0, ready: str = "") -> Findings:
     said = Completed(status=status, out="Driver/library version mismatch")
     found = driver.find(places, ready, lambda _root: lambda *_args: said)
     return [] if isinstance(found, driver.Driver) else shown(found)
-
-
-def nvidia_smi_fails(lab: Lab) -> Findings:
-    return driver_root(lab, status=18)
-
-
-def no_marker(lab: Lab) -> Findings:
-    return driver_root(lab, ready=str(lab.home / ".driver-ctr-ready"))
 
 
 def no_module_of_a_driver_container(lab: Lab) -> Findings:
@@ -207,70 +199,41 @@ def hook(path: str, **more: object) -> dict[str, object]:
     return {"hooks": [{"hookName": "createContainer", "path": path, **more}]}
 
 
-def no_spec(lab: Lab) -> Findings:
-    return node(lab)
+def specs(*written: dict[str, Any], gpus: int | None = None) -> Case:
+    """Return a case of a host with some specifications."""
+
+    def look(lab: Lab) -> Findings:
+        if gpus is not None:
+            lab.driver(gpus=gpus)
+        for spec in written:
+            lab.spec(**{"kind": "acme.com/nic", **spec})
+        return drifted(lab)
+
+    return look
 
 
-def damaged_spec(lab: Lab) -> Findings:
-    (lab.home / "cdi/x.json").write_text("{", encoding="utf-8")
-    return drifted(lab)
+def file(path: str, text: str) -> Case:
+    """Return a case of a host with a file of the lab."""
+
+    def look(lab: Lab) -> Findings:
+        (lab.home / path).write_text(text, encoding="utf-8")
+        return node(lab)
+
+    return look
 
 
-def two_specs(lab: Lab) -> Findings:
-    lab.spec("a.json")
-    lab.spec("b.json")
-    return drifted(lab)
+def keys(table: str, **values: object) -> Case:
+    """Return a case of a config.toml with some keys."""
 
+    def look(lab: Lab) -> Findings:
+        lab.keys.setdefault(table, {}).update({k.replace("_", "-"): v for k, v in values.items()})
+        lab.configure()
+        return node(lab)
 
-def shadowed_spec(lab: Lab) -> Findings:
-    lab.spec(folder="cdi")
-    lab.spec(folder="cdi2")
-    return drifted(lab)
-
-
-def stale_spec(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": mount("/no/such/file")})
-    return drifted(lab)
-
-
-def incomplete_spec(lab: Lab) -> Findings:
-    lab.driver(gpus=1)
-    lab.spec(kind="acme.com/nic")
-    return drifted(lab)
-
-
-def no_hook(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": hook("/no/such/hook", env=["A=1"])})
-    return drifted(lab)
-
-
-def hook_without_env(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": hook(str(lab.hook))})
-    return drifted(lab)
-
-
-def hook_of_another_release(lab: Lab) -> Findings:
-    return shown(*test_hook_programs.findings(lab.home, "X version 1.20.0\nnvct: 0.0.7"))
+    return look
 
 
 # What nvct compiles and keeps.
-
-
-def replaced_value(lab: Lab) -> Findings:
-    lab.configure(**{"log-level": "loud"})
-    return node(lab)
-
-
-def idle_key(lab: Lab) -> Findings:
-    lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
-    lab.configure()
-    return node(lab)
-
-
-def unchecked_policy(lab: Lab) -> Findings:
-    lab.keys["nvct.policy"] = {"default": "deny"}
-    lab.configure()
-    return node(lab)
 
 
 def damaged_plan(lab: Lab) -> Findings:
@@ -302,14 +265,6 @@ def replaced_unit(lab: Lab) -> Findings:
     return unit(lab, "active", f"FragmentPath={path}\\nExecStart={started}")
 
 
-def failed_unit(lab: Lab) -> Findings:
-    return unit(lab, "failed")
-
-
-def idle_unit(lab: Lab) -> Findings:
-    return unit(lab, "inactive")
-
-
 # Container engines.
 
 
@@ -339,32 +294,32 @@ def image_without_libc(lab: Lab) -> Findings:
     return shown(*image_needs.check(looked_at).findings)
 
 
-def unread_file(lab: Lab) -> Findings:
-    found = unread_engine_files.findings(lab.home, "crio")
-    return shown(*found)
-
-
 # A container's request.
 
 
-def unprivileged(lab: Lab) -> None:
-    lab.driver()
-    key = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
-    lab.configure(key + lab.config_toml.read_text(encoding="utf-8"))
-    lab.asks(VISIBLE + "0")
+def request_of(*env: str, config: str = "") -> Case:
+    """Return a case of a container's variables, on a host with a driver."""
+
+    def prepare(lab: Lab) -> None:
+        lab.driver()
+        lab.configure(config + lab.config_toml.read_text(encoding="utf-8"))
+        lab.asks(*env)
+
+    return asked(prepare)
 
 
-def no_storage(lab: Lab) -> None:
-    lab.driver()
-    lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
+HOOK_GONE = {"devices": {"0": hook("/no/such/hook", env=["A=1"])}}
+NO_ENV = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
 
 
 CASES: dict[Reason, Case] = {
     Reason.DriverNotLoaded: no_module,
     Reason.DriverNotFound: no_libraries,
-    Reason.DriverNotWorking: nvidia_smi_fails,
+    Reason.DriverNotWorking: lambda lab: driver_root(lab, status=18),
     Reason.DriverIncomplete: no_libcuda,
-    Reason.DriverContainerNotReady: no_marker,
+    Reason.DriverContainerNotReady: lambda lab: driver_root(
+        lab, ready=str(lab.home / ".driver-ctr-ready")
+    ),
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
     Reason.GpuBoundElsewhere: nouveau,
     Reason.MigModePending: mig_waits_for_a_reset,
@@ -374,35 +329,37 @@ CASES: dict[Reason, Case] = {
     Reason.CgroupRulesOff: no_cgroups,
     Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,
-    Reason.SpecificationMissing: no_spec,
-    Reason.SpecificationUnreadable: damaged_spec,
-    Reason.SpecificationConflict: two_specs,
-    Reason.SpecificationShadowed: shadowed_spec,
-    Reason.SpecificationStale: stale_spec,
-    Reason.SpecificationIncomplete: incomplete_spec,
-    Reason.HookMissing: no_hook,
-    Reason.HookOtherRelease: hook_of_another_release,
-    Reason.HookWithoutEnvironment: hook_without_env,
-    Reason.ConfigurationInvalid: replaced_value,
-    Reason.ConfigurationKeyIgnored: idle_key,
-    Reason.EngineDevicesUnchecked: unchecked_policy,
+    Reason.SpecificationMissing: node,
+    Reason.SpecificationUnreadable: file("cdi/x.json", "{"),
+    Reason.SpecificationConflict: specs({"name": "a.json"}, {"name": "b.json"}),
+    Reason.SpecificationShadowed: specs({"folder": "cdi"}, {"folder": "cdi2"}),
+    Reason.SpecificationStale: specs({"devices": {"0": mount("/no/such/file")}}),
+    Reason.SpecificationIncomplete: specs({}, gpus=1),
+    Reason.HookMissing: specs(HOOK_GONE),
+    Reason.HookOtherRelease: lambda lab: shown(
+        *test_hook_programs.findings(lab.home, "X version 1.20.0\nnvct: 0.0.7")
+    ),
+    Reason.HookWithoutEnvironment: lambda lab: specs({"devices": {"0": hook(str(lab.hook))}})(lab),
+    Reason.ConfigurationInvalid: keys("nvidia-container-runtime", log_level="loud"),
+    Reason.ConfigurationKeyIgnored: keys("nvidia-container-cli", debug="/var/log/x"),
+    Reason.EngineDevicesUnchecked: keys("nvct.policy", default="deny"),
     Reason.PlanStale: damaged_plan,
     Reason.DriverViewDamaged: damaged_view,
-    Reason.RefreshUnitFailed: failed_unit,
-    Reason.RefreshUnitInactive: idle_unit,
+    Reason.RefreshUnitFailed: lambda lab: unit(lab, "failed"),
+    Reason.RefreshUnitInactive: lambda lab: unit(lab, "inactive"),
     Reason.RefreshUnitReplaced: replaced_unit,
     Reason.EngineNotConfigured: engine(),
-    Reason.EngineFileUnread: unread_file,
+    Reason.EngineFileUnread: lambda lab: shown(*unread_engine_files.findings(lab.home, "crio")),
     Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),
     Reason.EngineNotReloaded: engine(differences=("the runtime nvidia is not in force",)),
     Reason.RuntimeProgramMissing: engine(runtimes=("nvidia",), missing=("nvidia",)),
     Reason.GpuNotRequested: asked(request.nothing),
-    Reason.RequestIgnored: asked(unprivileged),
+    Reason.RequestIgnored: request_of(VISIBLE + "0", config=NO_ENV),
     Reason.RequestMalformed: asked(request.typo),
     Reason.DeviceUnknown: asked(request.unknown),
     Reason.RequestNotPermitted: asked(request.denied),
     Reason.RequirementNotMet: asked(request.requirement),
-    Reason.CreateFailed: asked(no_storage),
+    Reason.CreateFailed: request_of(VISIBLE + "all", "NVIDIA_GDS=enabled"),
     Reason.ImageIncomplete: image_without_libc,
     Reason.ContainerWithoutDriver: nvidia_smi_is_nowhere,
 }
