@@ -2,7 +2,6 @@
 """Command nvct list, on hosts of plain files."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from nvct.compile import live_host
 from nvct.config import load
 from nvct.errors import NvctError, UsageError
 from nvct.host import listing
-from nvct.paths import CONFIG_ENV
-from tests.support.commands import invoke
 from tests.support.host_tree import LIB, VERSION
 from tests.support.shim_lab import Lab
 
@@ -25,10 +22,8 @@ def lab(lab: Lab) -> Lab:
     return lab
 
 
-def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    return invoke(
-        "nvct", ["list", *map(str, args)], env={CONFIG_ENV: str(lab.config_toml), **(env or {})}
-    )
+def run(lab: Lab, *args: str | Path) -> Result:
+    return lab.invoke("nvct", "list", *args)
 
 
 def shown(result: Result) -> dict[str, Any]:

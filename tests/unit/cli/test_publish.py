@@ -10,21 +10,18 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.agent.core import instance
 from nvct.agent.nvml import release
 from nvct.cdi.make.generate import ALLOW_BUILDS
 from nvct.cli import refresh
 from nvct.cli.cdi import generate
-from nvct.cli.main import program
 from nvct.compile import live_host, published_spec
 from nvct.config import load
 from nvct.doctor import parts
 from nvct.doctor.node import Node
 from nvct.errors import DocumentError, HostError, UsageError
-from nvct.paths import CONFIG_ENV
-from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
 INCUMBENTS = Path(__file__).with_name("incumbent") / "nvidia.yaml"
@@ -36,19 +33,12 @@ devices: [{name: a, containerEdits: {env: [A=B]}}]
 """
 
 
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver(gpus=2)
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def publish(lab: Lab, output: Path, *args: str, **env: str) -> Result:
-    return CliRunner().invoke(
-        program("nvct"), ["publish", *args], prog_name="nvct",
-        env={
-            CONFIG_ENV: str(lab.config_toml), "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": str(output), **env
-        },
-    )  # fmt: skip
+    variables = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": str(output), **env}
+    return lab.invoke("nvct", "publish", *args, **variables)
 
 
 def names(output: Path) -> list[str]:
@@ -106,7 +96,7 @@ def test_while_the_driver_is_replaced_nobody_is_told_to_load_it(
     shutil.rmtree(lab.home / "proc/driver")
 
     published = publish(lab, tmp_path / "nvidia.yaml")
-    explained = invoke("nvct", ["explain", "--env", "NVIDIA_VISIBLE_DEVICES=0"], env=lab.env)
+    explained = lab.invoke("nvct", "explain", "--env", "NVIDIA_VISIBLE_DEVICES=0")
 
     assert isinstance(published.exception, HostError)
     assert explained.exit_code == 1

@@ -20,18 +20,13 @@ HOST = "planted-host-7"
 PLANTED = ("hunter2-planted", "10.99.88.77", "jane-planted")
 
 
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver()
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def bundle(lab: Lab, path: Path, *, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """Return the files of the archive that doctor writes."""
-    words = ["--config", str(lab.config_toml), "doctor", "--only", "config,specs,agent"]
-    done = CliRunner().invoke(
-        program("nvct"), [*words, "--bundle", str(path)], env={**lab.env, **(env or {})}
-    )
+    words = ("--only", "config,specs,agent", "--bundle", path)
+    done = lab.invoke("nvct", "doctor", *words, **(env or {}))
     assert "read it before you send it" in done.output
     with tarfile.open(path) as archive:
         return {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]

@@ -13,11 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
 from nvct.cli import doctor as command
 from nvct.cli.doctor import text
-from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.config import load
 from nvct.doctor import checks, inside, mends
@@ -54,9 +52,7 @@ def node(lab: Lab, **more: object) -> Node:
 
 
 def doctor(lab: Lab, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(
-        program("nvct"), ["--config", str(lab.config_toml), "doctor", *words], env=lab.env
-    )
+    done = lab.invoke("nvct", "doctor", *words)
     return done.exit_code, done.output
 
 
@@ -102,7 +98,7 @@ def test_json_has_name_question_and_findings(lab: Lab) -> None:
 
 
 def test_an_unknown_check_is_refused_with_the_names_there_are(lab: Lab) -> None:
-    done = CliRunner().invoke(program("nvct"), ["doctor", "--only", "gpu"], env=lab.env)
+    done = lab.invoke("nvct", "doctor", "--only", "gpu")
 
     assert "no check has the name 'gpu'" in str(done.exception)
 
@@ -161,9 +157,7 @@ def test_a_value_that_creates_refuse_is_a_fault_of_doctor_and_status(
     assert lab.create().status != 0
 
     status, said = doctor(lab, "--only", "config", "--json")
-    shown = CliRunner().invoke(
-        program("nvct"), ["--config", str(lab.config_toml), "status"], env=lab.env
-    )
+    shown = lab.invoke("nvct", "status")
 
     (told,) = json.loads(said)
     assert status == shown.exit_code == 1
@@ -254,7 +248,7 @@ def test_who_waits_for_a_slow_driver_is_told_so(lab: Lab, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(live_host, "discover", slowly)
     slow = doctor(lab, "--only", "driver")
-    silent = CliRunner().invoke(program("nvct"), ["--quiet", "doctor", "--only", "driver"])
+    silent = lab.invoke("nvct", "--quiet", "doctor", "--only", "driver")
 
     assert command.WAITS not in quick[1] + silent.output
     assert slow[1].count(command.WAITS) == 1

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from nvct.cli import screen
 from nvct.cli.log import text
-from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.decide import Decision
 from nvct.container.plan.model import no_edits
@@ -30,10 +28,7 @@ ALL = decisions.Filter()
 NO_GPU = RequestError("no such GPU")
 
 
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver()
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def records(lab: Lab) -> list[dict[str, str]]:
@@ -58,7 +53,7 @@ def refuse(lab: Lab, *bundles: str, error: NvctError = NO_GPU, **more: Any) -> N
 
 
 def log(lab: Lab, *words: str) -> str:
-    done = CliRunner().invoke(program("nvct"), ["log", *words], env=lab.env)
+    done = lab.invoke("nvct", "log", *words)
     assert done.exit_code == 0, done.output
     assert bool(done.stdout) is not ("nothing recorded" in done.stderr)
     return done.stdout

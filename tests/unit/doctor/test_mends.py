@@ -10,9 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from nvct.cli.main import program
 from nvct.config import load
 from nvct.doctor import fix, mends
 from nvct.doctor.model import Finding, Part
@@ -38,9 +36,7 @@ def lab() -> Generator[Lab]:
 
 def doctor(lab: Lab, *words: str, only: str = CHECKED) -> tuple[int, str]:
     more = ["--only", only] if "--undo" not in words else []
-    done = CliRunner().invoke(
-        program("nvct"), ["--config", str(lab.config_toml), "doctor", *more, *words], env=lab.env
-    )
+    done = lab.invoke("nvct", "--config", lab.config_toml, "doctor", *more, *words)
     return done.exit_code, done.output
 
 
@@ -94,14 +90,14 @@ def test_a_dry_run_prints_the_commands_and_changes_nothing(lab: Lab) -> None:
 
 
 def test_a_dry_run_of_nothing_is_refused(lab: Lab) -> None:
-    done = CliRunner().invoke(program("nvct"), ["doctor", "--dry-run"], env=lab.env)
+    done = lab.invoke("nvct", "doctor", "--dry-run")
 
     assert "--dry-run goes with --fix or --undo" in str(done.exception)
 
 
 def test_undo_stands_alone(lab: Lab) -> None:
     for words in (["--security"], ["--json"], ["--bundle", "x.tar.gz"]):
-        done = CliRunner().invoke(program("nvct"), ["doctor", "--undo", *words], env=lab.env)
+        done = lab.invoke("nvct", "doctor", "--undo", *words)
 
         assert "--undo takes back all of the last --fix" in str(done.exception)
 

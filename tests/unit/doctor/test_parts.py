@@ -19,16 +19,10 @@ from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
 
-@pytest.fixture
-def lab() -> Generator[Lab]:
-    shim_lab = Lab()
-    shim_lab.driver(gpus=2)
-    yield shim_lab
-    shim_lab.remove()
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def node(lab: Lab, **given: object) -> Node:

@@ -8,9 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
 from nvct.doctor import decisions
@@ -42,7 +40,7 @@ def write(lab: Lab, count: int = 1) -> None:
 
 def problems(lab: Lab) -> list[str]:
     """Return what `nvct log` warns of, without the path of the run directory."""
-    done = CliRunner().invoke(program("nvct"), ["log"], env=lab.env)
+    done = lab.invoke("nvct", "log")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [one for one in done.stderr.splitlines() if one.startswith("warning: ")]
     return [one.removeprefix("warning: ").replace(str(lab.run_dir), "RUN") for one in lines]

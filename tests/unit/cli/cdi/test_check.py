@@ -2,24 +2,17 @@
 """Command nvidia-ctk cdi check, on hosts of plain files."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from click.testing import Result
 
 from nvct.errors import NvctError
-from nvct.paths import CONFIG_ENV
-from tests.support.commands import invoke
 from tests.support.host_tree import VERSION
 from tests.support.shim_lab import Lab
 
 
-def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    return invoke(
-        "nvidia-ctk",
-        ["cdi", *map(str, args)],
-        env={CONFIG_ENV: str(lab.config_toml), **(env or {})},
-    )
+def run(lab: Lab, *args: str | Path, **env: str) -> Result:
+    return lab.invoke("nvidia-ctk", "cdi", *args, **env)
 
 
 def generate(lab: Lab, name: str = "cdi/nvidia.yaml") -> Path:
@@ -133,7 +126,7 @@ def test_the_folders_can_be_named(lab: Lab) -> None:
 
     assert run(lab, "check").exit_code == 1
     assert run(lab, "check", "--spec-dir", folder).exit_code == 0
-    assert run(lab, "check", env={"NVIDIA_CTK_CDI_SPEC_DIRS": folder}).exit_code == 0
+    assert run(lab, "check", NVIDIA_CTK_CDI_SPEC_DIRS=folder).exit_code == 0
 
 
 def test_a_name_has_no_effect_on_a_terminal(lab: Lab) -> None:
@@ -161,7 +154,7 @@ def test_a_name_of_a_file_stays_on_its_line(lab: Lab) -> None:
 def test_quiet_leaves_what_drifted(lab: Lab) -> None:
     lab.driver(gpus=1)
 
-    result = invoke("nvct", ["--quiet", "cdi", "check"], env={CONFIG_ENV: str(lab.config_toml)})
+    result = lab.invoke("nvct", "--quiet", "cdi", "check")
 
     assert result.exit_code == 1
     assert result.output == f"no CDI spec gives GPU 0 ({lab.host.uuid(0)})\n"

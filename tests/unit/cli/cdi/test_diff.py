@@ -8,24 +8,13 @@ import pytest
 from click.testing import Result
 
 from nvct.errors import NvctError
-from nvct.paths import CONFIG_ENV
-from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
-
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver(gpus=2)
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def run(lab: Lab, *args: str | Path, stdin: bytes = b"") -> Result:
-    return invoke(
-        "nvidia-ctk",
-        [str(arg) for arg in args],
-        env={CONFIG_ENV: str(lab.config_toml)},
-        input=stdin,
-    )
+    return lab.invoke("nvidia-ctk", *args, stdin=stdin)
 
 
 def written(lab: Lab, *args: str) -> Path:

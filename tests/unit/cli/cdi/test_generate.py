@@ -10,36 +10,24 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.cdi.make import generate as specgen
 from nvct.cdi.read import load
 from nvct.cli.cdi.commands import generate as command
-from nvct.cli.main import program
 from nvct.compile import live_host, publish
 from nvct.errors import NvctError
 from nvct.host import modes
-from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 
 
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver(gpus=2)
-    return lab
-
-
-def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    runner = CliRunner()
-    return runner.invoke(
-        program("nvidia-ctk"), [str(arg) for arg in args], prog_name="nvidia-ctk", env=env
-    )
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def generate(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    return run("cdi", "generate", *args, env={CONFIG_ENV: str(lab.config_toml), **(env or {})})
+    return lab.invoke("nvidia-ctk", "cdi", "generate", *args, **(env or {}))
 
 
 def spec_of(result: Result) -> dict[str, Any]:
@@ -163,7 +151,7 @@ def test_another_config_toml_can_be_named(lab: Lab) -> None:
     for result in (
         generate(lab, "--config", other),
         generate(lab, env={"NVIDIA_CTK_CONFIG": str(other)}),
-        run("--config", other, "cdi", "generate", env={CONFIG_ENV: str(lab.config_toml)}),
+        lab.invoke("nvidia-ctk", "--config", other, "cdi", "generate"),
     ):
         assert spec_of(result)["containerEdits"]["hooks"][0]["path"] == "/opt/other"
     assert isinstance(generate(lab, "--config", "/no/such.toml").exception, NvctError)
@@ -320,9 +308,9 @@ def test_warnings_go_to_stderr_and_cost_only_what_they_name(lab: Lab) -> None:
 
 
 def test_quiet_says_nothing_but_errors(lab: Lab, tmp_path: Path) -> None:
-    env = {CONFIG_ENV: str(lab.config_toml)}
+    output = tmp_path / "x.yaml"
 
-    completed = run("--quiet", "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
+    completed = lab.invoke("nvidia-ctk", "--quiet", "cdi", "generate", "--output", output)
 
     assert (completed.exit_code, completed.output) == (0, "")
 

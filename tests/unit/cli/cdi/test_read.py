@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands nvidia-ctk cdi list and validate."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.cdi.read import load
-from nvct.cli.main import program
 from nvct.errors import UsageError
-from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
 
-def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    runner = CliRunner()
-    return runner.invoke(
-        program("nvidia-ctk"), [str(arg) for arg in args], prog_name="nvidia-ctk", env=env
-    )
+def run(lab: Lab, *args: str | Path, **more: Any) -> Result:
+    return lab.invoke("nvidia-ctk", "cdi", *args, **more)
 
 
 # --- list ---
 
 
 def listed(lab: Lab, *more: str) -> Result:
-    return run("cdi", "list", "--spec-dir", f"{lab.home}/cdi,{lab.home}/cdi2", *more)
+    return run(lab, "list", "--spec-dir", f"{lab.home}/cdi,{lab.home}/cdi2", *more)
 
 
 def test_devices_are_listed_one_a_line_and_sorted(lab: Lab) -> None:
@@ -67,10 +62,9 @@ OLD = [f"  CRI-O before 1.25.0 {WHY}", f"  Podman before 4.3.0 {WHY}"]
 def test_valid_files_are_reported_and_the_status_is_0(lab: Lab) -> None:
     lab.driver(gpus=2)
     path = lab.spec()
-    env = {CONFIG_ENV: str(lab.config_toml)}
-    run("cdi", "generate", "--output", lab.home / "own.yaml", env=env)
+    run(lab, "generate", "--output", lab.home / "own.yaml")
 
-    result = run("cdi", "validate", path, lab.home / "own.yaml")
+    result = run(lab, "validate", path, lab.home / "own.yaml")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -92,7 +86,7 @@ def test_one_invalid_file_makes_the_status_1_and_the_others_are_checked(
     good, bad = lab.spec(), lab.home / "bad.json"
     bad.write_text(text)
 
-    result = run("cdi", "validate", bad, good)
+    result = run(lab, "validate", bad, good)
 
     assert result.exit_code == 1
     first, second, *_notes = result.stdout.splitlines()
@@ -105,7 +99,7 @@ def test_what_only_the_schema_refuses_is_invalid_too(lab: Lab) -> None:
     path = lab.spec(common={"hooks": hooks})
     load.load_file(str(path))
 
-    result = run("cdi", "validate", path)
+    result = run(lab, "validate", path)
 
     assert result.exit_code == 1
     assert "containerEdits.hooks[0].path breaks the schema" in result.stdout
@@ -122,7 +116,7 @@ def newer(lab: Lab, name: str = "gpu.json") -> Path:
 
 
 def test_engines_that_are_too_old_are_a_note(lab: Lab) -> None:
-    result = run("cdi", "validate", newer(lab))
+    result = run(lab, "validate", newer(lab))
 
     assert result.exit_code == 0
     assert (
@@ -133,9 +127,8 @@ def test_engines_that_are_too_old_are_a_note(lab: Lab) -> None:
 
 def test_an_engine_that_is_named_and_refuses_makes_the_status_1(lab: Lab) -> None:
     path = newer(lab)
-    env = {"NVIDIA_CTK_CDI_VALIDATE_ENGINES": "docker=26.0,podman=5.4"}
 
-    result = run("cdi", "validate", path, env=env)
+    result = run(lab, "validate", path, NVIDIA_CTK_CDI_VALIDATE_ENGINES="docker=26.0,podman=5.4")
 
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
@@ -147,8 +140,8 @@ def test_an_engine_that_is_named_and_refuses_makes_the_status_1(lab: Lab) -> Non
 def test_an_engine_that_is_named_and_reads_it_is_no_note(lab: Lab) -> None:
     path = newer(lab)
 
-    result = run("cdi", "validate", path, "--engine", "docker=26.1", "--engine=containerd=2.1")
-    unknown = run("cdi", "validate", path, "--engine", "lxc=5")
+    result = run(lab, "validate", path, "--engine", "docker=26.1", "--engine=containerd=2.1")
+    unknown = run(lab, "validate", path, "--engine", "lxc=5")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [f"valid: {path} (nvidia.com/gpu, 2 devices)"]
@@ -158,7 +151,7 @@ def test_an_engine_that_is_named_and_reads_it_is_no_note(lab: Lab) -> None:
 def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
     path = newer(lab, "x.yml")
 
-    result = run("cdi", "validate", path, "--engine", "docker=29.2")
+    result = run(lab, "validate", path, "--engine", "docker=29.2")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1:] == [
@@ -168,10 +161,9 @@ def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
 
 def test_a_spec_can_come_from_stdin(lab: Lab) -> None:
     data = newer(lab).read_bytes()
-    runner = CliRunner()
 
-    good = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=data)
-    bad = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=b"kind: [")
+    good = run(lab, "validate", "-", stdin=data)
+    bad = run(lab, "validate", "-", stdin=b"kind: [")
 
     assert (good.exit_code, bad.exit_code) == (0, 1)
     assert good.stdout.startswith("valid: stdin (nvidia.com/gpu, 2 devices)\n")
