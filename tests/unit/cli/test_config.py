@@ -25,6 +25,12 @@ def test_a_file_that_has_every_key_is_printed_as_it_is(tmp_path: Path) -> None:
     assert _run("-c", str(file)).stdout == text
 
 
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
 SPARSE = """\
 # mine
 swarm-resource = "A,B"
@@ -64,8 +70,7 @@ def test_a_sparse_file_is_printed_with_all_keys(tmp_path: Path) -> None:
 
 
 def test_a_change_in_place_leaves_a_sparse_file_sparse(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(SPARSE, encoding="utf-8")
+    file = written(tmp_path, SPARSE)
     changes = ("-c", str(file), "--set", "nvidia-container-cli.no-cgroups=false", "-i")
 
     assert _run(*changes).exit_code == 0
@@ -75,8 +80,7 @@ def test_a_change_in_place_leaves_a_sparse_file_sparse(tmp_path: Path) -> None:
 
 
 def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("# mine\ndisable-require = true\n", encoding="utf-8")
+    file = written(tmp_path, "# mine\ndisable-require = true\n")
     file.chmod(0o640)
     arguments = ("-config-file", str(file), "-set=disable-require=false", "-in-place=true")
     assert _run(*arguments).exit_code == 0
@@ -97,8 +101,7 @@ def test_in_place_an_admins_link_stays(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("a = = 1\n", encoding="utf-8")
+    file = written(tmp_path, "a = = 1\n")
     result = _run("-c", str(file), "--set", "disable-require", "--in-place")
     assert "no TOML" in str(result.exception)
     assert file.read_text(encoding="utf-8") == "a = = 1\n"
@@ -108,8 +111,7 @@ def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_show_says_where_values_are_from(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text('swarm-resource = "A,B"\n[nvidia-ctk]\npath = "/x"\n', encoding="utf-8")
+    file = written(tmp_path, 'swarm-resource = "A,B"\n[nvidia-ctk]\npath = "/x"\n')
     env = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)}
     rows = _run("show", "--origin", env=env).stdout.splitlines()
     assert rows[0] == f"# {file}, which NVIDIA_CTK_CONFIG_FILE_PATH names"
@@ -140,8 +142,7 @@ def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -
 
 
 def test_setting_a_key_without_effect_gives_a_warning(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("[nvidia-container-cli]\nno-pivot = true\n", encoding="utf-8")
+    file = written(tmp_path, "[nvidia-container-cli]\nno-pivot = true\n")
 
     result = _run("-c", str(file), "--set", "nvidia-container-cli.debug=/var/log/x")
 
