@@ -118,16 +118,6 @@ def test_the_text_says_why(lab: Lab) -> None:
     ]
 
 
-def test_the_text_says_what_is_ignored(lab: Lab) -> None:
-    case.ignored(lab)
-
-    lines = untimed(run(lab, "--bundle", lab.bundle).stdout)
-
-    assert lines[0] == "The container would start as it is, without a GPU."
-    assert lines[-1] == "injected     nothing"
-    assert lines[-2].startswith("note         NVIDIA_VISIBLE_DEVICES asks for 'all', which is")
-
-
 def test_the_text_counts_and_lists_what_is_injected(lab: Lab) -> None:
     case.all_gpus_of_a_spec(lab)
 

@@ -43,13 +43,6 @@ def test_list_says_what_there_is_and_why_it_stays(lab: Lab) -> None:
     assert (row["path"], row["version"], row["state"], row["users"]) == (view, VERSION, "good", 0)
 
 
-def test_list_of_no_views_says_what_makes_one(lab: Lab) -> None:
-    result = run(lab, "list")
-
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "no views: nvct farm build makes one\n"
-
-
 def test_gc_prints_what_it_removes(lab: Lab) -> None:
     lab.driver()
     view = run(lab, "build").stdout.strip()

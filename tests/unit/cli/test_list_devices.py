@@ -62,19 +62,6 @@ def test_all_lists_excluded_files_too(lab: Lab) -> None:
     assert [x for x in run(lab, "--all").stdout.splitlines() if x.startswith("left out")]
 
 
-def test_json_names_files_with_capability_and_reason(lab: Lab) -> None:
-    document = shown(run(lab, "--format", "json"))
-
-    assert (document["version"], document["driver_version"], document["mode"]) == (
-        1,
-        VERSION,
-        "nvml",
-    )
-    files = {file["container_path"]: file for file in document["files"]}
-    assert files[f"/{LIB}/libcuda.so.{VERSION}"]["capability"] == "compute"
-    assert all(file["reason"] for file in document["files"])
-
-
 def test_capabilities_filter(lab: Lab) -> None:
     flag = shown(run(lab, "--format", "json", "--capabilities", "utility", "--all"))
     unknown = run(lab, "--capabilities", "fast")
@@ -85,17 +72,6 @@ def test_capabilities_filter(lab: Lab) -> None:
     excluded = f"{lab.home}/driver/{LIB}/libcuda.so.{VERSION}"
     assert [entry["path"] for entry in flag["left_out"] if entry["path"] == excluded] == [excluded]
     assert isinstance(unknown.exception, UsageError)
-
-
-def test_bind_has_a_line_for_each_file_node_and_link(lab: Lab) -> None:
-    result = run(lab, "--format", "bind")
-
-    lines = result.stdout.splitlines()
-    driver = lab.home / "driver"
-    assert f"{lab.home}/dev/nvidia0:/dev/nvidia0:rwm" in lines
-    assert f"{driver}/usr/bin/nvidia-smi:/usr/bin/nvidia-smi:ro" in lines
-    assert f"{driver}/{LIB}/libcuda.so.{VERSION}:/{LIB}/libcuda.so.1:ro" in lines
-    assert all(line.count(":") == 2 for line in lines)
 
 
 def test_modes_and_config_files_that_are_not_there_are_errors(lab: Lab) -> None:

@@ -57,13 +57,18 @@ def test_every_key_is_read() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "[nvct]\n", "[nvct.policy]\n", "[nvct.policy]\nrules=[]\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[nvct]\n",
+        "[nvct.policy]\n",
+        "[nvct.policy]\nrules=[]\n",
+        '[nvct.policy]\ndefault="allow"\n',
+    ],
+)
 def test_without_rules_there_is_no_policy(text: str) -> None:
     assert rules(text) == []
-
-
-def test_default_allow_needs_no_rule() -> None:
-    assert rules('[nvct.policy]\ndefault = "allow"\n') == []
 
 
 def test_the_compiled_configuration_keeps_the_rules() -> None:

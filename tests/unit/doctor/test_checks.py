@@ -87,16 +87,6 @@ def test_the_answer_names_what_is_wrong_and_what_to_do(lab: Lab) -> None:
     assert "2 checks, 1 with something to mend" in said
 
 
-def test_json_has_name_question_and_findings(lab: Lab) -> None:
-    status, said = doctor(lab, "--only", "specs", "--json")
-
-    (told,) = json.loads(said)
-    assert status == 0
-    assert told["name"] == "specs"
-    assert told["question"] == "Do the CDI specifications describe this host?"
-    assert [one["reason"] for one in told["findings"]] == ["SpecificationMissing"]
-
-
 def test_an_unknown_check_is_refused_with_the_names_there_are(lab: Lab) -> None:
     done = lab.invoke("nvct", "doctor", "--only", "gpu")
 

@@ -128,15 +128,6 @@ def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
     assert log(lab, "--outcome", "given") == ""
 
 
-def test_a_container_that_no_runtime_can_create_is_recorded(lab: Lab) -> None:
-    lab.keys["nvidia-container-runtime"]["runtimes"] = ["nosuch"]
-    lab.configure()
-    lab.asks(VISIBLE + "1")
-    assert lab.create().status != 0
-
-    assert records(lab)[-1]["code"] == "runtime-not-found"
-
-
 def test_a_container_that_asks_for_nothing_leaves_no_record(lab: Lab) -> None:
     lab.asks("A=1")
     assert lab.create().status == 0

@@ -104,7 +104,6 @@ def test_undo_stands_alone(lab: Lab) -> None:
 
 SPECS = {
     Reason.SpecificationStale: broken_hosts.mount("/no/such/file"),
-    Reason.HookMissing: broken_hosts.hook("/no/such/hook", env=["A=1"]),
     Reason.HookWithoutEnvironment: {},
 }
 

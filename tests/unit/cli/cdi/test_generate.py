@@ -345,14 +345,6 @@ def test_an_unknown_feature_flag_is_named(lab: Lab) -> None:
     assert "'nosuch'" in line
 
 
-def test_no_device_is_one_device_that_gives_nothing(lab: Lab) -> None:
-    spec = spec_of(generate(lab, "--device-id", "none"))
-
-    (device,) = spec["devices"]
-    assert device["name"] == "none"
-    assert list(device["containerEdits"]) == ["env"]
-
-
 @pytest.mark.parametrize(
     ("name", "form", "text"),
     [
