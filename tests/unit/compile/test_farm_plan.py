@@ -103,16 +103,6 @@ def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> No
     assert "nvidia.com/gpu=0" in plan["devices"]
 
 
-def test_by_default_a_view_of_links_is_made(node: Lab) -> None:
-    del node.keys["nvct"]["layout"]
-    node.configure()
-
-    plan = own_plan(node)
-
-    assert plan["farm"]["view"].startswith(f"{node.home}/farm/{VERSION}-")
-    assert not plan["farm"]["staged"]
-
-
 def test_by_default_there_is_no_view_where_every_file_would_be_a_mount(
     node: Lab, elsewhere: Path
 ) -> None:
@@ -243,26 +233,6 @@ def test_a_root_that_is_named_is_looked_at_whatever_a_view_has(node: Lab) -> Non
 
     assert done.returncode == 1
     assert NEWER in done.stderr
-
-
-def test_who_names_the_drivers_root_gets_no_view(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-
-    assert generated(node, "--driver-root", f"{node.home}/driver").exit_code == 1
-
-
-def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-    between = own_plan(node)
-
-    driver(node).load(NEWER)
-    plan = own_plan(node)
-
-    assert not model.is_current(between)
-    assert plan["host"]["driver"] == plan["farm"]["version"] == NEWER
-    assert not [text for text in mounts(plan) if "/farm/" in text]
 
 
 @pytest.mark.parametrize("layout", ["classic", "farm"])

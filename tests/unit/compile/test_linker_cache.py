@@ -89,7 +89,3 @@ def test_links_that_lead_in_circles_end(driver: Driver) -> None:
     driver.library("/lib64/libcuda.so.1", "libcuda.so.1")
 
     assert driver.entries()[-1] == ["x86_64", "libcuda.so.1", "/lib64/libcuda.so.1"]
-
-
-def test_without_folders_there_is_no_entry() -> None:
-    assert Driver().library("/lib64/libcuda.so.1", "libcuda.so.1").entries() == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvct.errors import HostError
-from nvct.farm import collect, folder, model
+from nvct.farm import collect, folder
 from nvct.farm.build import build
 from nvct.linux.constants import CLONE_NEWUSER
 from nvct.linux.kernel import KERNEL, Kernel
@@ -231,20 +231,6 @@ def test_a_damaged_view_is_made_anew_and_who_has_it_keeps_it(lab: FarmLab) -> No
     os.close(held)
 
 
-def test_a_build_that_was_killed_leaves_nothing_that_counts(lab: FarmLab) -> None:
-    lab.farm.prepare()
-    (lab.path / ".build-killed/lib64").mkdir(parents=True)
-    manifest = build(lab.farm, lab.find())
-    record = lab.path / f"{manifest.name}.json"
-    kept = record.read_bytes()
-    os.rename(manifest.path, f"{lab.path}/.gone-test")
-
-    record.write_bytes(kept)  # killed between the manifest and the name
-    made = build(lab.farm, lab.find())
-
-    assert folder.is_intact(made)
-
-
 @pytest.mark.parametrize(
     "at",
     [("mkdir", "after", 2), ("link", "before", 1), ("link", "after", 3), ("symlink", "after", 2),
@@ -367,13 +353,6 @@ def test_a_link_in_the_farms_place_is_refused(lab: FarmLab) -> None:
 def test_a_mode_without_a_driver_has_no_view(lab: FarmLab) -> None:
     with pytest.raises(HostError, match="no view can be made in mode gds"):
         build(lab.farm, replace(lab.find(), mode="gds"))
-
-
-def test_a_manifest_is_read_as_it_was_written(lab: FarmLab) -> None:
-    manifest = build(lab.farm, lab.find())
-
-    assert model.loads(model.dumps(manifest), "x") == manifest
-    assert lab.farm.manifest(manifest.name) == manifest
 
 
 # --- a folder of the driver's own ---

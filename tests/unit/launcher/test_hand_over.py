@@ -217,8 +217,3 @@ def test_a_runtime_that_cannot_be_executed_after_all_is_left_to_python(lab: Lab)
     lab.runc.write_bytes(b"neither a script nor a binary")
     lab.keep()
     assert lab.went_to("state", "id") == "python"
-
-
-def test_without_any_runtime_python_says_why(lab: Lab) -> None:
-    lab.keep(["no-such-runtime", "/no/such/runtime"])
-    assert lab.went_to("state", "id") == "python"

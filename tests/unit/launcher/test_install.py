@@ -28,14 +28,6 @@ def built(tmp_path: Path) -> launch.Built:
     )
 
 
-def test_this_installation_is_built_in_by_default() -> None:
-    built_paths = launch.default_built()
-
-    assert built_paths.python == PYTHON
-    assert built_paths.cold == sys.executable
-    assert os.path.exists(f"{built_paths.packages}/nvct/container/shim/main.py")
-
-
 def test_a_script_is_written_for_each_runtime_and_for_no_hook(
     tmp_path: Path, built: launch.Built
 ) -> None:

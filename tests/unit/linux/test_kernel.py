@@ -3,7 +3,6 @@
 
 import errno
 import os
-import signal
 import stat
 from functools import partial
 from pathlib import Path
@@ -173,36 +172,3 @@ def test_the_recording_kernel_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
-
-
-def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:
-    def record() -> list[tuple[Any, ...]]:
-        twin = RecordingKernel()
-        folder = twin.open(str(tmp_path), os.O_PATH)
-        extra = os.dup(folder)
-        twin.symlink("x", f".nvct-{os.urandom(8).hex()}", dir_fd=folder)
-        os.close(extra)
-        twin.close(folder)
-        return twin.calls
-
-    first = record()
-    unused = os.open(tmp_path, os.O_PATH)
-    assert record() == first
-    os.close(unused)
-    assert first[1] == ("symlink", "x", ".nvct-*", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("when", "expected"), [("before", ["first"]), ("after", ["first", "second"])]
-)
-def test_the_recording_kernel_kills_its_process_at_the_given_call(
-    tmp_path: Path, when: str, expected: list[str]
-) -> None:
-    def child() -> None:
-        twin = RecordingKernel(kill_at=("mkdir", when, 2))
-        twin.mkdir(str(tmp_path / "first"))
-        twin.mkdir(str(tmp_path / "second"))
-        twin.mkdir(str(tmp_path / "third"))
-
-    assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
-    assert sorted(os.listdir(tmp_path)) == expected

@@ -34,12 +34,6 @@ def test_a_command_line_is_parsed_as_in_the_table(case: Case) -> None:
     assert invocation.creates is case.creates
 
 
-def test_the_table_is_large_and_has_no_duplicate() -> None:
-    lines = [case.args for case in CASES]
-    assert len(lines) >= 100
-    assert len(set(lines)) == len(lines)
-
-
 def looked_for(runtime: str, case: Case, folder: Path) -> str | None:
     result = captured(
         [runtime, *case.args],
@@ -72,9 +66,3 @@ def test_the_runtimes_search_the_bundle_as_in_the_table(runtime: str, tmp_path: 
         if bundle_path != getattr(case, runtime):
             wrong[str(case)] = bundle_path
     assert wrong == {}
-
-
-def test_the_arguments_are_not_changed() -> None:
-    args = ["--root", "r", "create", "-bB", "id"]
-    argv.parse(args)
-    assert args == ["--root", "r", "create", "-bB", "id"]

@@ -46,12 +46,6 @@ def test_without_params_on_the_host_the_state_is_not_even_read(container: Contai
     assert run_hook(HOOK, "--proc-root", str(container.proc), state=b"nonsense") == 0
 
 
-def test_params_that_are_off_need_no_mask(container: Container) -> None:
-    container.params(OFF)
-
-    assert run_hook(HOOK, "--proc-root", str(container.proc), state=b"nonsense") == 0
-
-
 def test_a_container_without_params_needs_no_mask(container: Container) -> None:
     container.params(ON)
 

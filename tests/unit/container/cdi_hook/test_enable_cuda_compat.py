@@ -137,22 +137,6 @@ def test_the_next_update_puts_its_libraries_first_until_the_host_is_upgraded(
     assert cuda.read(DROPIN) == "# driver\n/drv\n"
 
 
-@pytest.mark.parametrize(
-    ("drivers", "host", "is_used"),
-    [
-        pytest.param([535, 575, 580], "580.10", True, id="newer minor of the same branch"),
-        pytest.param([535, 575, 580], "550.1.1", False, id="branch that is not listed"),
-        pytest.param([535, 550, 580], "550.1.1", True, id="older branch that is listed"),
-    ],
-)
-def test_a_note_decides(cuda: Container, drivers: list[int], host: str, *, is_used: bool) -> None:
-    add_note(cuda, note("13.0", drivers))
-
-    assert cuda.hook("enable-cuda-compat", f"--host-driver-version={host}") == 0
-
-    assert (cuda.root / DROPIN[1:]).exists() is is_used
-
-
 @pytest.mark.parametrize(("host", "is_used"), [("13.1", True), ("13.2", False), ("13.3", False)])
 @pytest.mark.parametrize("short", [0, 2])
 def test_a_tegra_is_compared_by_its_cuda_version_only(

@@ -55,17 +55,6 @@ def test_a_document_that_was_read_can_be_split_again() -> None:
     assert text(document) == text(lazy_plan()) == text(plan())
 
 
-def test_splitting_changes_nothing_of_the_document() -> None:
-    document = plan()
-    lazy_json.split(document)
-    assert document == plan()
-
-
-def test_a_document_without_such_members_is_one_line() -> None:
-    assert "\n" not in text({"nvct-config": 2, "devices": {}, "specs": []})
-    assert lazy_plan({"a": 1}) == {"a": 1}
-
-
 def test_devices_behave_as_a_dict() -> None:
     devices = lazy_plan()["devices"]
     assert "k=0" in devices
@@ -93,22 +82,6 @@ def test_edits_behave_as_a_list() -> None:
     for index in (2, -1):
         with pytest.raises(IndexError):
             rows[index]
-
-
-def test_mounts_of_a_spec_behave_as_a_list() -> None:
-    common = lazy_plan()["specs"][0]["edits"]
-    mounts = common["parts"]["compute"]["mounts"]
-    assert len(mounts) == 2
-    assert mounts[0] == OTHER
-    assert [*mounts] == [OTHER, MOUNT]
-    assert common["parts"]["utility"]["mounts"] == []
-
-
-def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
-    common = lazy_plan()["specs"][0]["edits"]
-    assert [*common["parts"]["compute"]["cache"]] == [ENTRY]
-    assert common["cache"] == []
-    assert "libcuda.so.1" not in "".join(text(plan()).split("\n")[:-1])
 
 
 def test_an_unused_row_is_not_parsed() -> None:

@@ -109,20 +109,6 @@ def test_a_program_decides_as_the_rules_do(
     assert decide(program, *device, access) == expected(rules, *device, access)
 
 
-def test_an_access_that_no_rule_names_is_denied() -> None:
-    assert not decide(device_filter.build([]), "c", 1, 3, "r")
-
-
-def test_rules_for_parts_of_an_access_are_combined() -> None:
-    rules = [DENY_ALL, Rule("c", 195, 0, "r", allow=True), Rule("c", 195, ANY, "w", allow=True)]
-
-    program = device_filter.build(rules)
-
-    assert decide(program, "c", 195, 0, "rw")
-    assert not decide(program, "c", 195, 1, "rw")
-    assert not decide(program, "c", 195, 0, "rwm")
-
-
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """Return a cgroup of v2 that device programs can be attached to, or skip."""

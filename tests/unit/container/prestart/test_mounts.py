@@ -91,15 +91,6 @@ def test_a_file_appears_read_only_and_private(kernel: Kernel, mounted_root: Moun
 
 
 @KERNELS
-@in_a_mount_namespace
-def test_a_folder_appears_with_its_content(kernel: Kernel, mounted_root: MountedRoot) -> None:
-    mounted_root.attach(kernel, "/opt/driver", ".")
-    assert mounted_root.read("opt/driver/lib.so") == "driver"
-    with pytest.raises(OSError, match="Read-only"):
-        (mounted_root.root / "opt/driver/new").touch()
-
-
-@KERNELS
 def test_a_dangling_link_is_replaced_and_its_target_is_not_made(
     kernel: Kernel, mounted_root: MountedRoot
 ) -> None:
@@ -124,16 +115,6 @@ def test_a_link_to_a_file_of_the_host_stays_inside_the_root(
 
     mounted_root.attach(kernel, "/lib.so")
     assert (mounted_root.host / "victim").read_text(encoding="utf-8") == "mine"
-
-
-@KERNELS
-@in_a_mount_namespace
-def test_a_link_inside_the_root_is_followed(kernel: Kernel, mounted_root: MountedRoot) -> None:
-    (mounted_root.root / "usr/lib").mkdir(parents=True)
-    (mounted_root.root / "lib").symlink_to("/usr/lib")
-
-    mounted_root.attach(kernel, "/lib/lib.so")
-    assert mounted_root.read("usr/lib/lib.so") == "driver"
 
 
 @KERNELS

@@ -10,7 +10,6 @@ import pytest
 
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
-from nvct.errors import NotPermittedError, RequestError
 from nvct.launcher.install import PROGRAMS, Built
 from nvct.oci.bundle import Bundle
 from nvct_sim.bundle import config as make_config
@@ -72,24 +71,6 @@ def test_rules_see_the_pods_annotations(annotations: dict[str, str], tmp_path: P
     assert plugin.ids == [UUID]
     assert outside is not None
     assert outside.ids == ["all"]
-
-
-def test_gpus_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(NotPermittedError):
-        asked_by_pod(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
-    assert asked_by_pod(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
-
-
-def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
-    document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
-    bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
-
-    request = accepted(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
-
-    assert request is not None
-    assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
-    with pytest.raises(RequestError, match="names no device"):
-        accepted(bundle, policy(""), None, lambda _name: False)
 
 
 # The launcher under the hook's names starts Python with the engine's environment.

@@ -29,17 +29,6 @@ def ended() -> int:
     return result.pid
 
 
-def test_a_process_is_read_by_its_descriptor(child: subprocess.Popen[bytes]) -> None:
-    process = Process(child.pid)
-    process.hold()
-
-    assert process.read("stat").startswith(f"{child.pid} (".encode())
-    fd = process.open("ns/mnt")
-    assert os.fstat(fd).st_ino == os.stat(f"/proc/{child.pid}/ns/mnt").st_ino
-    os.close(fd)
-    process.close()
-
-
 def test_a_process_that_has_ended_is_reported(child: subprocess.Popen[bytes]) -> None:
     process = Process(child.pid)
     child.kill()
