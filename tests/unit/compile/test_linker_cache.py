@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of mounted files the dynamic linker is told, and by which names."""
-
 from __future__ import annotations
 
 import pytest

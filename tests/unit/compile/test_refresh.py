@@ -168,12 +168,6 @@ def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all
     assert fingerprints.broken(plan["facts"]) is None
 
 
-def test_the_hook_program_is_the_configured_one(lab: Lab) -> None:
-    settings = load.load(str(lab.config_toml))
-
-    assert live_host.hook_path(settings) == str(lab.hook)
-
-
 # --- the answer ---
 
 

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about a container, before their delivery."""
-
 from __future__ import annotations
 
 import json

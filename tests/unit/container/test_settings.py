@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.toml is compiled once, and again when the stored result is stale."""
-
 import json
 import os
 from pathlib import Path

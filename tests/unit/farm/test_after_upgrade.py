@@ -94,13 +94,6 @@ def test_what_is_intact_is_a_view_again_and_that_is_the_one_in_use_from_then_on(
     assert f"containers get its view {second.path} until the next boot" in warning
 
 
-def test_the_view_of_a_view_is_that_view(lab: FarmLab) -> None:
-    first = build(lab.farm, lab.find())
-    lab.install(NEWER)
-
-    assert build(lab.farm, look(lab)) == first
-
-
 def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:
     old = build(lab.farm, lab.find())
     lab.install(NEWER)

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making views: what is in them, in which way, and what happens when something is in the way."""
-
 import errno
 import os
 import shutil

@@ -45,12 +45,6 @@ def test_the_runtime_gets_all_arguments_as_they_are(lab: Lab) -> None:
     assert lab.run(*ODD).words == [bytes(lab.runc), *ODD]
 
 
-def test_the_runtimes_exit_status_is_the_launchers(lab: Lab) -> None:
-    lab.keep()
-    script(lab.runc, "exit 42\n")
-    assert lab.run("state", "id").status == 42
-
-
 @pytest.mark.parametrize("command", ["state", "create"])
 def test_stdin_and_other_descriptors_are_left_alone(any_lab: Lab, command: str) -> None:
     any_lab.keep()

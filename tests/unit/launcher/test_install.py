@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installation of the launchers: forms, built-in paths and refusals."""
-
 import os
 import re
 import shutil

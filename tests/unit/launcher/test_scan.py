@@ -145,10 +145,3 @@ def test_a_large_bundle_is_read_to_its_end(lab: Lab) -> None:
     assert lab.went_to("create", "-b", path, "id") == "bin/runc"
     path = lab.bundle(b" " * (5 << 20) + b"NVIDIA_")
     assert lab.went_to("create", "-b", path, "id") == "python"
-
-
-def test_other_commands_read_no_bundle(lab: Lab) -> None:
-    lab.keep()
-    lab.bundle("NVIDIA_")
-    for args in (["state", "id"], ["create", "--help"], ["exec", "create", "-b", "bundle"]):
-        assert lab.went_to(*args) == "bin/runc"

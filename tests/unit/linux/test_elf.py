@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files: parsing of valid files, and errors for damaged ones."""
-
 import os
 import struct
 from pathlib import Path

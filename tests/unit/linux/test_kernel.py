@@ -133,13 +133,6 @@ def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
     assert not (tmp_path / "proof").exists()
 
 
-def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs CAP_MKNOD")
-    kernel.mknod(str(tmp_path / "null"), stat.S_IFCHR | 0o600, os.makedev(1, 3))
-    assert (tmp_path / "null").stat().st_rdev == os.makedev(1, 3)
-
-
 def test_a_clone_shares_data_or_is_not_supported(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"data" * 1024)
     source = os.open(tmp_path / "source", os.O_RDONLY)

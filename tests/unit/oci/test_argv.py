@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of runc and crun, parsed by nvct and by the runtimes."""
-
 import re
 import shutil
 import subprocess

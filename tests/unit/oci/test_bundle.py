@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config.json of a bundle: reading, refusals and writing."""
-
 import json
 import os
 from pathlib import Path

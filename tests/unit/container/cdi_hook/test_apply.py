@@ -5,7 +5,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -89,32 +88,6 @@ def test_the_compatibility_library_is_loaded_where_the_host_is_older(image: Cont
 
     assert loaded_in(image, "libcuda.so.1") == "compat"
     assert loaded_in(image, "libcuda.so") == "driver"
-
-
-@needs_root
-@in_a_mount_namespace
-def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
-    image: Container, tmp_path: Path
-) -> None:
-    from nvct.linux.constants import MS_BIND
-    from nvct.linux.kernel import KERNEL
-
-    driver = tmp_path / "libcuda.so.580.1"
-    library = image.root / "drv/libcuda.so.580.1"
-    driver.write_bytes(library.read_bytes())
-    library.write_bytes(b"")
-
-    KERNEL.mount(str(driver), str(library), None, MS_BIND)
-    assert image.hook(*APPLY) == 0
-    assert loaded_in(image, "libcuda.so.1") == "driver"
-
-
-def test_applying_twice_changes_nothing(image: Container) -> None:
-    assert image.hook(*APPLY) == 0
-    before = image.tree()
-
-    assert image.hook(*APPLY) == 0
-    assert image.tree() == before
 
 
 @in_a_mount_namespace

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The params mask: the conditions for it, and that it is read-only."""
-
 import errno
 
 import pytest

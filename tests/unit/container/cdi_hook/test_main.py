@@ -119,14 +119,6 @@ def test_the_root_is_the_states_or_that_of_config_json(
     assert container.tree() == {"b": "-> a"}
 
 
-def test_the_state_can_be_read_from_a_file(container: Container) -> None:
-    state = container.bundle / "state.json"
-    state.write_text(f'{{"bundle": "{container.bundle}"}}')
-
-    assert run_hook("create-symlinks", "--link=a::/b", f"--container-spec={state}") == 0
-    assert container.tree() == {"b": "-> a"}
-
-
 def test_an_endless_state_is_refused(
     container: Container, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache, the drop-in and musl's path file of a container."""
-
 import posix
 
 import pytest

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprints of files: recorded, stored as JSON, and compared."""
-
 import os
 import stat
 from hashlib import blake2b

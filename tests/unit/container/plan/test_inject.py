@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled edits in config.json of a bundle: replaced and added members, and their order."""
-
 from __future__ import annotations
 
 import json

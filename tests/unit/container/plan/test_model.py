@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lookup of device names in a plan, and whether a plan is current."""
-
 from __future__ import annotations
 
 from typing import Any, cast

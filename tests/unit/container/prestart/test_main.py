@@ -15,7 +15,7 @@ import pytest
 
 from nvct.config.model import Config
 from nvct.container.prestart import deliver, main
-from nvct.container.prestart.container import Container, is_rootless
+from nvct.container.prestart.container import Container
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
@@ -325,19 +325,6 @@ def test_a_process_without_mounts_of_a_container_is_refused(
 
     with pytest.raises(HostError, match="process 77 has no mount namespace of its own"):
         Container(77, "/r", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "rootless"),
-    [("         0          0 4294967295\n", False), ("0 1000 1\n1 100000 65536\n", True)],
-)
-def test_a_user_namespace_with_a_part_of_the_ids_is_rootless(
-    text: str, rootless: object, tmp_path: Path
-) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/uid_map").write_text(text, encoding="utf-8")
-
-    assert is_rootless(str(tmp_path)) is rootless
 
 
 def _hooks(point: str, path: str, *args: str) -> list[tuple[str, object]]:

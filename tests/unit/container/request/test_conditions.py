@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of a policy's rules, one by one."""
-
 import os
 from pathlib import Path
 from typing import Any

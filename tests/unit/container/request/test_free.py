@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The word free:N."""
-
 import json
 import re
 from pathlib import Path

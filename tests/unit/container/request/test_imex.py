@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for IMEX channels."""
-
 import pytest
 
 from nvct.config.model import Config

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of [nvct.policy]: which rule decides, and the effect on a container."""
-
 from pathlib import Path
 
 import pytest

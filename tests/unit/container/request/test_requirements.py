@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_REQUIRE_* expressions."""
-
 import pytest
 
 from nvct.container.request.requirements import (

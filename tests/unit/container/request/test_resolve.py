@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request of a container: sources, their precedence, privilege and modes."""
-
 import pytest
 
 from nvct.config.model import Config

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid device names, and the devices that a list requests."""
-
 import pytest
 
 from nvct.container.request.visible_devices import (

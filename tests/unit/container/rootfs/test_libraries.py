@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries of a folder, and the cost of the search; a root that has mounts."""
-
 from __future__ import annotations
 
 import os

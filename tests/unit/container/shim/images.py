@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, and a create with layout classic."""
-
 from __future__ import annotations
 
 import json

@@ -396,10 +396,6 @@ def test_version_prints_both_versions(lab: Lab) -> None:
     ]
 
 
-def test_help_of_create_creates_nothing(lab: Lab) -> None:
-    assert lab.shim(["create", "--help"]).stdout == "runc create --help\n"
-
-
 def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
     lab.spec()
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
@@ -470,18 +466,6 @@ def test_config_toml_decides_about_cuda_compatibility_libraries(
     assert bool(options) is has_compat
     assert "--mask-params" in hook["args"]
     assert "--folder" in hook["args"]
-
-
-def test_the_program_for_legacy_mode_follows_its_key(lab: Lab) -> None:
-    lab.keys["nvct"]["params-mask"] = "true"
-    lab.keys[LEGACY] = {"cuda-compat-mode": "disabled"}
-    lab.configure()
-    lab.driver()
-    lab.asks(ALL)
-
-    created(lab, program=f"{PROGRAM}.legacy")
-
-    assert "--host-driver-version" not in lab.config_json.read_text()
 
 
 def test_the_debug_file_gets_one_line_for_each_create_and_none_for_other_commands(

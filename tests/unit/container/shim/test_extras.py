@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extras besides GPUs: delivered, refused, and the calls of NVML."""
-
 import json
 import os
 
@@ -215,15 +213,6 @@ def test_a_mig_capability_with_a_mig_device_is_refused(word: str, lab: Lab) -> N
     asks_with_privilege(lab, f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_MIG_MONITOR_DEVICES=all")
 
     assert f"is about whole GPUs, but {word} is a MIG device" in refused(lab)
-
-
-def test_without_a_gpu_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) -> None:
-    driver(lab)
-    asks_with_privilege(lab, GPU, "NVIDIA_MIG_MONITOR_DEVICES=all")
-
-    created(lab)
-
-    assert not [name for name in nodes(lab) if "nvidia-cap" in name]
 
 
 def test_a_mig_capability_without_a_node_has_a_hint(lab: Lab) -> None:

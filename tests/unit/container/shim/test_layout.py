@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the layout by config.toml and by the container."""
-
 import pytest
 
 from nvct.config import load

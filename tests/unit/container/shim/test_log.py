@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error on stderr and in the low-level runtime's log."""
-
 import json
 import os
 import re

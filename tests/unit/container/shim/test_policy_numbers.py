@@ -47,13 +47,6 @@ def test_a_device_under_another_kind_is_the_same_device(
     assert outcome(lab, "all", name) == "deny"
 
 
-def test_a_node_in_the_common_edits_of_a_spec_counts(lab: Lab) -> None:
-    lab.spec("other.json", kind="example.com/other", common=nodes((195, 0)))
-
-    assert outcome(lab, "example.com/other=1", "nvidia.com/gpu=0") == "deny"
-    assert outcome(lab, "example.com/other=1", "nvidia.com/gpu=1") == "allow"
-
-
 def mount(source: str) -> dict[str, Any]:
     return {"mounts": [{"hostPath": source, "containerPath": "/x", "options": ["bind"]}]}
 
