@@ -14,7 +14,7 @@ import pytest
 from nvct import paths
 from nvct.compile import live_host, refresh
 from nvct.config import load
-from nvct.container.plan import fingerprints, model
+from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import ConfigError, DriverNotFoundError
 from nvct.host.model import Gpu, Inventory
@@ -98,19 +98,7 @@ def another_driver(lab: Lab) -> None:
     path.write_text(path.read_text().replace("580.159.04", "580.159.05"))
 
 
-def other_majors(lab: Lab) -> None:
-    path = lab.home / "proc/devices"
-    path.write_text(path.read_text().replace("508", "509"))
-
-
-def new_libcuda(lab: Lab) -> None:
-    (path,) = (lab.home / "driver").rglob("libcuda.so.580*")
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data + b"x")
-
-
-@pytest.mark.parametrize("change", [another_driver, other_majors, new_libcuda, change_config])
+@pytest.mark.parametrize("change", [another_driver, change_config])
 def test_an_own_plan_is_no_longer_current_after(change: Any, lab: Lab) -> None:
     lab.driver()
     plan = own_plan(lab)
@@ -150,22 +138,6 @@ def test_no_driver_is_an_error_and_nothing_is_kept(lab: Lab) -> None:
         own_plan(lab)
 
     assert os.listdir(lab.run_dir) == []
-
-
-def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all(lab: Lab) -> None:
-    lab.spec()
-
-    plan = registry_plan(lab)
-
-    assert [fact[1] for fact in plan["facts"]] == [
-        str(lab.config_toml),
-        f"{lab.home}/cdi",
-        f"{lab.home}/cdi2",
-        f"{lab.home}/cdi/gpu.json",
-        f"{lab.home}/proc/driver/nvidia/version",
-        f"{lab.home}/sys/module/nvidia/version",
-    ]
-    assert fingerprints.broken(plan["facts"]) is None
 
 
 # --- the answer ---

@@ -171,12 +171,6 @@ def test_launcher_conf_holds_what_the_launcher_needs() -> None:
     ]
 
 
-def test_launcher_conf_records_a_missing_config_toml() -> None:
-    lines = settings.launcher_conf(Config(), "/c", ["absent", "/c", None]).split("\n")
-
-    assert lines[1] == "config\t/c\tabsent"
-
-
 @pytest.mark.parametrize(
     "values",
     [

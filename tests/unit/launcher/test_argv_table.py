@@ -51,11 +51,6 @@ def test_the_shell_hands_nothing_over(sh_lab: Lab) -> None:
         assert answer.words[6:] == [arg.encode() for arg in case.args], case
 
 
-def test_without_an_argument_the_c_launcher_does_not_crash(lab: Lab) -> None:
-    lab.keep()
-    assert lab.went_to() == "python"
-
-
 # Which interpreter is the cold side's: a package's own, else the one that runs.
 
 

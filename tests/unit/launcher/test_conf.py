@@ -125,29 +125,6 @@ def test_the_config_is_found_where_the_shim_finds_it(lab: Lab) -> None:
     assert goes(lab) == "python"
 
 
-@pytest.mark.parametrize(
-    "name", ["a b.toml", "$(id).toml", "*.toml", "-f.toml", "é.toml", "'.toml"]
-)
-def test_a_config_may_have_any_name(lab: Lab, name: str) -> None:
-    lab.config.rename(lab.home / name)
-    lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = name if name[0] == "-" else str(lab.home / name)
-    folder = os.getcwd()
-    os.chdir(lab.home)
-    try:
-        lab.keep()
-    finally:
-        os.chdir(folder)
-    assert goes(lab) == "bin/runc"
-
-
-@pytest.mark.parametrize("name", ["a b", "-d", "*", "é"])
-def test_the_run_directory_may_have_any_name(lab: Lab, name: str) -> None:
-    lab.keep()
-    (lab.home / "run").rename(lab.home / name)
-    lab.env["NVCT_RUN_DIR"] = name
-    assert goes(lab) == "bin/runc"
-
-
 def damaged(whole: str) -> list[str]:
     lines = whole.splitlines(keepends=True)
     cut = [whole[:n] for n in range(0, len(whole), 7)] + [whole[:-1], whole[:-4]]

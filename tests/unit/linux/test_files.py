@@ -56,14 +56,6 @@ def test_mode_and_owner_of_an_existing_file_are_kept(tmp_path: Path) -> None:
     assert after.st_ino != before.st_ino
 
 
-def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"old")
-    with path.open("rb") as reader:
-        files.write_atomic(str(path), b"new")
-        assert reader.read() == b"old"
-
-
 @pytest.mark.parametrize("exists", [True, False])
 def test_with_follow_a_link_stays_and_its_target_is_replaced_or_made(
     tmp_path: Path, *, exists: bool

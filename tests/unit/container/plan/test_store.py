@@ -190,15 +190,6 @@ def assert_unusable(store: Store, reason: str) -> None:
     store.close()
 
 
-def test_closing_twice_closes_nothing_else(folder: Path) -> None:
-    store = Store(str(folder))
-    store.close()
-    fd = os.open("/dev/null", os.O_RDONLY)
-    store.close()
-    os.fstat(fd)
-    os.close(fd)
-
-
 def test_no_descriptor_is_left_open(folder: Path) -> None:
     with none_left_open():
         folder.chmod(0o755)

@@ -10,7 +10,7 @@ import pytest
 import nvct
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.request.annotations import requested
-from nvct.container.request.capabilities import check_mig_capability, parse, resolve
+from nvct.container.request.capabilities import parse, resolve
 from nvct.container.request.volume_mounts import devices, imex_channels
 from nvct.errors import ConfigError, NotPermittedError, RequestError, line
 from nvct.oci.bundle import clean
@@ -205,12 +205,6 @@ def test_a_capability_beyond_the_bound_is_not_permitted() -> None:
 def test_an_unknown_supported_capability_is_an_error_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match="supported-driver-capabilities has 'foo'"):
         resolve(None, ["compute", "foo"], legacy_image=False)
-
-
-def test_a_mig_capability_is_all_or_nothing() -> None:
-    check_mig_capability("X", "all", privileged=True)
-    with pytest.raises(RequestError, match="X is '0'"):
-        check_mig_capability("X", "0", privileged=True)
 
 
 # The imports of the modules that read the request, on every create.

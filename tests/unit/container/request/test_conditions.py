@@ -414,17 +414,6 @@ def test_all_annotations_of_a_rule_must_match(container: Container) -> None:
     assert container.outcome(policy(text.format('"a"')), ALL) == "allow"
 
 
-@pytest.mark.parametrize("is_privileged", [True, False])
-def test_a_rule_can_match_privileged_containers(
-    *, is_privileged: bool, container: Container
-) -> None:
-    container.bounding = ["CAP_SYS_ADMIN"] if is_privileged else ["CAP_CHOWN"]
-
-    outcome = container.outcome(policy('privileged = true\nthen = "deny"'), ALL)
-
-    assert outcome == ("deny" if is_privileged else "allow")
-
-
 @pytest.mark.parametrize(
     ("value", "gpus", "most", "outcome"),
     [

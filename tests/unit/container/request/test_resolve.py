@@ -151,13 +151,6 @@ def test_an_ignored_request_leaves_a_note_and_is_not_read(env: str) -> None:
     assert "is ignored: the container is unprivileged" in notes[0]
 
 
-@pytest.mark.parametrize("value", ["", "void", " void "])
-def test_without_an_ignored_request_there_is_no_note(value: str) -> None:
-    config = configured(accept_envvar_when_unprivileged=False)
-
-    assert resolve_request([f"NVIDIA_VISIBLE_DEVICES={value}"], [], {}, [], config) == (None, [])
-
-
 @pytest.mark.parametrize(
     ("mounts", "ids", "source"),
     [

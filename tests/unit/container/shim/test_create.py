@@ -337,17 +337,6 @@ def test_malformed_fingerprints_cost_only_time(key: str, lab: Lab) -> None:
         assert lab.document() == good
 
 
-def test_a_run_directory_whose_files_cannot_be_made_costs_only_time(lab: Lab) -> None:
-    lab.driver()
-    lab.run_dir.rmdir()
-    lab.run_dir.write_text("a file")
-    lab.asks(ALL)
-
-    created(lab)
-
-    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
-
-
 # --- a container without a request never fails ---
 
 

@@ -138,20 +138,6 @@ def test_rules_distinguish_a_gpu_from_its_mig_devices(
     assert outcome(lab, names, f"nvidia.com/gpu={name}") == result
 
 
-def test_a_mig_device_under_another_kind_is_the_same_device(lab: Lab) -> None:
-    with_mig(lab)
-    lab.spec(
-        "other.json",
-        kind="example.com/other",
-        devices={"a": part(0, 12, 13), "b": part(0, 21, 22)},
-    )
-
-    assert outcome(lab, "example.com/other=a", "nvidia.com/gpu=0:0") == "deny"
-    assert outcome(lab, "example.com/other=b", "nvidia.com/gpu=0:0") == "allow"
-    assert outcome(lab, "example.com/other=b", f"nvidia.com/gpu={UUID}") == "deny"
-    assert outcome(lab, "example.com/other=b", "k8s.device-plugin.nvidia.com/gpu=0") == "allow"
-
-
 @pytest.mark.parametrize(
     ("name", "minor"), [("nvidia.com/mig=config", 1), ("nvidia.com/mig=monitor", 2)]
 )
