@@ -223,18 +223,6 @@ def test_nvidia_container_cli_tells_of_what_containers_get(node: Lab) -> None:
     assert [path for path in listed.stdout.splitlines() if not os.path.exists(path)] == []
 
 
-def test_a_root_that_is_named_is_looked_at_whatever_a_view_has(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-    node.keys["nvidia-container-cli"]["root"] = "/nvct-none"
-    node.configure()
-
-    done = ask(node, "-r", f"{node.home}/driver", "info")
-
-    assert done.returncode == 1
-    assert NEWER in done.stderr
-
-
 @pytest.mark.parametrize("layout", ["classic", "farm"])
 def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str) -> None:
     def run(*args: str) -> tuple[int, str]:
@@ -254,28 +242,6 @@ def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str)
     assert f"libraries of {NEWER}" in output
     assert f"containers get its view {node.home}/farm/{VERSION}-" in output
     assert (" files are gone: " in output) is (layout == "classic")
-
-
-def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:
-    node.asks("NVIDIA_VISIBLE_DEVICES=0")
-    assert node.create().status == 0
-    driver(node).install(NEWER)
-
-    node.asks("NVIDIA_VISIBLE_DEVICES=0")
-    output = node.create()
-
-    assert (output.status, output.stderr) == (0, "")
-    text = node.config_json.read_text()
-    assert "/farm/" in text
-    assert NEWER not in text
-
-
-@pytest.mark.parametrize("value", ["true", "false", '"auto"'])
-def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) -> None:
-    text = node.config_toml.read_text().replace("[nvct]\n", f"[nvct]\nparams-mask = {value}\n")
-    node.configure(text)
-
-    assert own_plan(node)["farm"]["params"] is (value == "true")
 
 
 def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:

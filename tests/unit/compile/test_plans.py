@@ -337,14 +337,3 @@ def test_a_version_that_only_sysfs_has_is_compared_too(specs: Specs, tmp_path: P
 
     assert specs.refusal() == "it is for driver 550.54.14, but 580.159.04 is loaded"
     assert fingerprints.take("text", str(version)) in plan["specs"][0]["facts"]
-
-
-def test_facts_of_inputs_are_hashes_while_they_are_young(tmp_path: Path) -> None:
-    young, old = tmp_path / "young", tmp_path / "old"
-    for path in (young, old):
-        path.touch()
-    os.utime(old, (0, 0))
-
-    taken = compiler.input_fingerprints([str(young), str(old), str(tmp_path / "none")])
-
-    assert [fact[0] for fact in taken] == ["hash", "stat", "absent"]

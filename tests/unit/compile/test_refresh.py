@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from nvct import paths
-from nvct.compile import live_host, refresh
-from nvct.config import load
+from nvct.compile import refresh
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import ConfigError, DriverNotFoundError
@@ -180,20 +179,6 @@ def test_two_gpus_of_one_bus_id_have_none_of_it(lab: Lab) -> None:
     assert set(plan["devices"]) == names
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("word", ["00000000:2A:00.0", "0:2a:0"])
-def test_a_container_gets_the_gpu_of_a_bus_id_and_no_other(word: str, mode: str, lab: Lab) -> None:
-    lab.driver(gpus=3)
-    lab.configure(mode=mode)
-    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}")
-
-    stderr = lab.create()
-
-    assert stderr.status == 0, stderr
-    paths_made = [node["path"] for node in lab.document()["linux"]["devices"]]
-    assert [p for p in paths_made if p[-1].isdigit() and "nvidia" in p] == ["/dev/nvidia1"]
-
-
 @pytest.mark.parametrize("word", ["0000:2a:00.0", "0000:18:00.1", "0000:19:00.0"])
 def test_a_bus_id_of_no_gpu_or_of_one_in_mig_mode_says_so(word: str, lab: Lab) -> None:
     lab.driver(gpus=2).instance(1, 1, 0, (12, 13))
@@ -240,18 +225,3 @@ def test_a_bug_is_an_answer_too_and_its_traceback_is_for_debugging(lab: Lab) -> 
     assert answer["error"]["code"] == "bug"
     assert answer["error"]["message"].startswith("unexpected ValueError: ")
     assert loud.startswith("Traceback")
-
-
-def test_a_script_beside_the_interpreter_is_the_hook_program(lab: Lab) -> None:
-    lab.keys["nvct"].pop("hook-path")
-    lab.configure()
-    settings = load.load(str(lab.config_toml))
-    beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
-
-    path = live_host.hook_path(settings)
-
-    if os.access(beside, os.X_OK):
-        assert path == beside
-    else:
-        assert path.endswith(paths.HOOK_PROGRAM)
-    assert path != str(lab.hook)

@@ -11,7 +11,7 @@ import pytest
 from nvct import paths
 from nvct.container.cold_process import KEPT_NS, SLOW_NS, SUFFIX, Failures
 from nvct.container.plan.store import Store
-from nvct.errors import DriverNotFoundError, HostError, NvmlError
+from nvct.errors import NvmlError
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab
 
@@ -136,25 +136,6 @@ def test_a_failure_does_not_count_for_another_config_toml(lab: Lab, store: Store
 def test_a_success_is_not_recorded(lab: Lab, store: Store) -> None:
     assert failures(lab, store).watch(lambda: 7) == 7
     assert not (lab.run_dir / f"own{SUFFIX}").exists()
-
-
-@pytest.mark.parametrize("error", [HostError("no", hint="h"), DriverNotFoundError("none")])
-def test_the_error_is_the_same_in_the_other_process(
-    error: HostError, lab: Lab, store: Store
-) -> None:
-    early = failures(lab, store)
-
-    def break_down() -> NoReturn:
-        raise error
-
-    with pytest.raises(HostError):
-        failures(lab, store).watch(break_down)
-    with pytest.raises(HostError) as caught:
-        early.check()
-
-    again = caught.value
-    assert type(again) is type(error)
-    assert (again.message, again.hint, again.code) == (error.message, error.hint, error.code)
 
 
 def test_concurrent_refused_creates_compile_once_more_in_total(lab: Lab) -> None:

@@ -108,17 +108,6 @@ def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:
     assert new.path != old.path
 
 
-def test_after_the_package_was_removed_the_view_answers(lab: FarmLab) -> None:
-    view = build(lab.farm, lab.find())
-    for path in [*lab.driver_file(LIB).rglob("*.so*"), *lab.driver_file("usr/bin").iterdir()]:
-        path.unlink()
-
-    inventory = look(lab)
-
-    assert build(lab.farm, inventory) == view
-    assert len(inventory.gpus) == 2
-
-
 def test_what_is_only_looked_at_changes_nothing(lab: FarmLab) -> None:
     build(lab.farm, lab.find())
     lab.install(NEWER, in_place=True)

@@ -98,13 +98,6 @@ def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path
     os.close(kernel.open_tree(-100, os.fsdecode(name), 0))
 
 
-def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match="Invalid argument"):
-        kernel.setns(fd, c.CLONE_NEWNS)
-    os.close(fd)
-
-
 @in_a_mount_namespace
 def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"new")

@@ -143,13 +143,3 @@ def test_a_config_that_cannot_be_written_is_a_bundle_error(tmp_path: Path) -> No
     bundle.document.append(("mounts",), ["1"])
     with pytest.raises(BundleError, match=r"^cannot write .*/gone/config.json: No such file"):
         bundle.save(KERNEL)
-
-
-def test_an_edit_below_a_value_that_is_not_an_object_is_a_bundle_error(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{"linux":5}')
-    bundle = bundles.load(str(path))
-    bundle.document.append(("linux", "devices"), ["1"])
-    with pytest.raises(BundleError, match="linux is not an object"):
-        bundle.save(KERNEL)
-    assert path.read_text() == '{"linux":5}'

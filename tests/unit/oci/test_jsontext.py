@@ -133,13 +133,6 @@ def test_appending_nothing_is_no_edit_and_appending_twice_adds_up() -> None:
         assert json_document.render() == json_document.render() == f'{{"list":[{first}1,2,3]}}'
 
 
-def test_appended_elements_follow_rewritten_ones_in_any_order() -> None:
-    for text in ('{"list":[1,2]}', "{}"):
-        after = edited(text, ("rewrite", ("list",), ["3"]), ("append", ("list",), ["4"]))
-        before = edited(text, ("append", ("list",), ["4"]), ("rewrite", ("list",), ["3"]))
-        assert after == before == '{"list":[3,4]}'
-
-
 @pytest.mark.parametrize("value", ["{}", "1", '"x"', "true", "false", '{"[]":[]}'])
 def test_an_array_of_another_type_is_refused(value: str) -> None:
     json_document = document(f'{{"list":{value}}}')

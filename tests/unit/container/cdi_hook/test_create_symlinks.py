@@ -21,15 +21,6 @@ def test_links_are_made_with_their_folders_and_their_text_unchanged(container: C
     }  # fmt: skip
 
 
-def test_a_folder_in_the_way_fails(
-    container: Container, capsys: pytest.CaptureFixture[str]
-) -> None:
-    container.file("/b/x")
-
-    assert container.hook("create-symlinks", "--link", "a::/b") == 1
-    assert "/b in the container is a directory [unsafe-path]" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("target", ["/", "../../../..", "/proc/self/root"])
 def test_a_hostile_folder_link_does_not_lead_out(container: Container, target: str) -> None:
     outside = container.bundle / "esc"

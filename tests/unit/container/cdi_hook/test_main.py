@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from nvct.container.cdi_hook.main import HOOKS, main
-from nvct.container.recorder import NAME, folder_of_hook
+from nvct.container.recorder import NAME
 from nvct.doctor import decisions
 from nvct.errors import LINE_LIMIT
-from nvct.paths import RUN_DIR
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
 from tests.support.forked import may_unshare
@@ -261,11 +260,6 @@ def test_a_hook_of_a_user_s_engine_records_in_the_user_s_folder() -> None:
     assert record["outcome"] == "refused"
     assert record["program"] == "nvidia-cdi-hook"
     assert record["took"].endswith(" ms")
-
-
-def test_a_user_without_a_runtime_directory_has_no_other(tmp_path: Path) -> None:
-    for users in (str(tmp_path), str(tmp_path / "missing")):
-        assert folder_of_hook(RUN_DIR, users, root="/nowhere") == RUN_DIR
 
 
 @pytest.mark.parametrize(

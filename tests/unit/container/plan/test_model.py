@@ -109,14 +109,6 @@ def test_a_stale_spec_is_refused_with_the_reason_but_a_broken_fingerprint_before
     assert marks(model.collect(document, ["y.org/nic=0"])) == ["common of /b", "two"]
 
 
-def test_a_damaged_fingerprint_requires_a_new_plan() -> None:
-    document = plan(specs=[spec("/a", facts=[[]]), spec("/b")])
-    with pytest.raises(model.StalePlanError):
-        model.collect(document, ["x.org/gpu=0"])
-    with pytest.raises(model.StalePlanError):
-        model.common(document, "x.org/gpu")
-
-
 def test_common_edits_are_those_of_the_kinds_first_spec_and_checked_as_a_devices_are() -> None:
     assert marks(model.common(plan(), "y.org/nic")) == ["common of /b"]
     with pytest.raises(CdiSpecError, match=r"^no CDI spec of kind z.org/gpu$"):

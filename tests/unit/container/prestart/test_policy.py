@@ -10,7 +10,7 @@ import pytest
 
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
-from nvct.launcher.install import PROGRAMS, Built
+from nvct.launcher.install import Built
 from nvct.oci.bundle import Bundle
 from nvct_sim.bundle import config as make_config
 from tests.support.launcher import ask, compiled, script
@@ -96,7 +96,3 @@ def test_the_hook_is_started_with_its_arguments_environment_and_stdin(
     assert flags == [b"-I", b"-S", b"-c"]
     assert boot.endswith(b"from nvct.container.prestart.launch import main;main('/cold')")
     assert arguments == [name.encode(), b"-debug", b"prestart", b"a b", b"/c.toml", b"{state}"]
-
-
-def test_both_names_are_installed() -> None:
-    assert set(NAMES) <= set(PROGRAMS)

@@ -7,7 +7,6 @@ from nvct.container.request.visible_devices import (
     check_word,
     evaluate,
     plain_bus_id,
-    shown,
     split,
 )
 from nvct.errors import LINE_LIMIT, RequestError, line
@@ -131,11 +130,6 @@ def test_a_typo_has_a_hint(word: str, hint: str) -> None:
 def test_a_pci_bus_id_has_one_form(word: str, plain: str) -> None:
     assert plain_bus_id(word) == plain
     assert plain_bus_id(plain) == plain
-
-
-def test_a_long_word_is_shortened_in_messages() -> None:
-    assert shown("x" * 64) == f"'{'x' * 64}'"
-    assert shown("x" * 65) == f"'{'x' * 61}...'"
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,6 @@ def identity(path: Path) -> tuple[int, int, bytes]:
     return status.st_ino, status.st_mtime_ns, path.read_bytes()
 
 
-def mounted(lab: Lab) -> str:
-    return " ".join(mount["destination"] for mount in lab.document()["mounts"])
-
-
 @pytest.mark.parametrize("word", ["0", "none", "all"])
 def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word: str) -> None:
     lab.driver()
@@ -196,22 +192,6 @@ def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
 def library(lab: Lab, stem: str) -> Path:
     (path,) = (lab.home / "driver").rglob(f"{stem}.so.580*")
     return path
-
-
-def test_a_missing_library_is_noticed_though_the_plan_is_current(lab: Lab) -> None:
-    calls = counting(lab)
-    lab.driver()
-    lab.asks(ALL)
-    created(lab)
-    removed = library(lab, "libnvidia-ptxjitcompiler")
-
-    removed.unlink()
-    lab.asks(ALL)
-    created(lab)
-
-    assert removed.name not in mounted(lab)
-    assert "libcuda.so" in mounted(lab)
-    assert calls.read_text().split() == ["config", "own", "own"]
 
 
 def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(lab: Lab) -> None:

@@ -122,13 +122,6 @@ def test_a_host_that_lacks_a_feature_says_so(variable: str, lab: Lab) -> None:
     assert "[host]" in result
 
 
-def test_a_missing_channel_is_refused_with_its_number(lab: Lab) -> None:
-    board(lab)
-    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0,channel9")
-
-    assert "NVIDIA_IMEX_CHANNELS asks for channel 9, this host has 0" in refused(lab)
-
-
 @pytest.mark.parametrize("existing", [True, False], ids=["some nodes", "no nodes"])
 def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, existing: bool) -> None:
     (board if existing else driver)(lab)
