@@ -38,7 +38,6 @@ def elsewhere(node: Lab) -> Generator[Path]:
 
 
 def generated(node: Lab, *args: str) -> Result:
-    """Run nvidia-ctk cdi generate."""
     return invoke(
         "nvidia-ctk",
         ["cdi", "generate", "--format", "json", *args],
@@ -47,7 +46,6 @@ def generated(node: Lab, *args: str) -> Result:
 
 
 def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run nvidia-container-cli."""
     code = f"{WORKING_NVML}from nvct.cli.container.main import nvidia_container_cli as f; f()"
     return captured([sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY, timeout=60)
 
@@ -57,7 +55,6 @@ def own_plan(node: Lab) -> model.Plan:
 
 
 def driver(node: Lab) -> FarmLab:
-    """Return the driver of a node, to install and load others."""
     made = FarmLab.__new__(FarmLab)
     made.host, made.path = node.host, node.home / "farm"
     return made

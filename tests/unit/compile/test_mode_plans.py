@@ -143,9 +143,6 @@ def test_there_is_no_plan_of_other_modes(mode: str, lab: Lab) -> None:
         mode_plan(lab, mode)
 
 
-# --- MIG ---
-
-
 def driver(lab: Lab, gpus: int) -> HostTree:
     """Install a driver whose NVML can be loaded, but has no functions."""
     host = lab.driver(gpus)
@@ -197,9 +194,6 @@ def test_a_host_without_mig_has_neither(lab: Lab) -> None:
     assert len(plan["problems"]) == 2
 
 
-# --- what NVML knows ---
-
-
 def node(path: str) -> DeviceNode:
     return DeviceNode(
         path=path, host_path=path, major=195, minor=0, mode=0o666, uid=0, gid=0, reason=""
@@ -234,8 +228,6 @@ def test_where_nvml_does_not_work_nothing_is_known_and_there_is_a_problem(lab: L
     assert len(plan["problems"]) == 1
     assert model.is_current(plan)
 
-
-# --- the own plan by mode ---
 
 CSV = "host-files"
 LIB = "usr/lib/aarch64-linux-gnu/nvidia"
@@ -296,8 +288,6 @@ def test_feature_flags_of_the_configuration_are_passed_on(lab: Lab) -> None:
     assert set(live_host.own_options(load.load(str(lab.config_toml))).flags) == {flag}
 
 
-# --- WSL ---
-
 WSL = "usr/lib/wsl"
 
 
@@ -331,9 +321,6 @@ def test_the_only_gpu_of_wsl_is_gpu_0(uuid: str, names: list[str], lab: Lab) -> 
     refresh.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
 
     assert sorted(plan["devices"]) == [f"nvidia.com/gpu={name}" for name in names]
-
-
-# --- a host with nothing to give ---
 
 
 def test_a_host_without_a_gpu_to_give_still_has_a_driver(lab: Lab) -> None:

@@ -21,8 +21,6 @@ NULL = {"deviceNodes": [{"path": "/dev/null"}]}
 
 
 class Specs:
-    """CDI folders, and a procfs without a driver."""
-
     def __init__(self, home: Path) -> None:
         self.home = home
         self.proc, self.sys = home / "proc", home / "sys"
@@ -55,7 +53,6 @@ class Specs:
         return str(path)
 
     def load(self, version: str) -> None:
-        """Load a kernel module."""
         path = self.proc / "driver/nvidia/version"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
@@ -161,13 +158,10 @@ def test_a_conflict_names_its_files_and_its_kind_stays_known(specs: Specs) -> No
     assert plan["kinds"] == ["acme.com/gpu"]
 
 
-# --- nvct's own plan ---
-
 WORK: model.Work = {**model.no_work(), "folders": ["/lib"]}
 
 
 def own_plan(program: object = "/bin/true", **more: compiler.Part) -> model.Plan:
-    """Compile common edits with work, and those of capabilities."""
     own = compiler.Own(
         kind="nvidia.com/gpu",
         common={
@@ -211,9 +205,6 @@ def test_our_own_plan_is_refused_without_its_hook(tmp_path: Path) -> None:
     assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is no program"
     program.chmod(0o755)
     assert own_plan(program)["specs"][0]["refuse"] == ""
-
-
-# --- drift ---
 
 
 def test_a_spec_for_the_loaded_driver_is_not_refused_and_watches_it(specs: Specs) -> None:

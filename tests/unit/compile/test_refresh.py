@@ -139,9 +139,6 @@ def test_no_driver_is_an_error_and_nothing_is_kept(lab: Lab) -> None:
     assert os.listdir(lab.run_dir) == []
 
 
-# --- the answer ---
-
-
 def ask(lab: Lab, *args: str) -> tuple[int, dict[str, Any], str]:
     done = captured(
         [sys.executable, "-I", "-m", "nvct.compile", *args],
@@ -149,9 +146,6 @@ def ask(lab: Lab, *args: str) -> tuple[int, dict[str, Any], str]:
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, answer, done.stderr
-
-
-# --- PCI bus ids ---
 
 
 def test_a_gpu_has_the_name_of_its_bus_id_unless_it_is_in_mig_mode(lab: Lab) -> None:

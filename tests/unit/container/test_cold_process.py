@@ -186,47 +186,6 @@ def test_stderr_of_the_cold_side_is_shown_for_debugging_only(
     assert capfd.readouterr().err == ("trace\n" if debug else "")
 
 
-# --- one at a time ---
-
-
-def test_of_two_processes_one_compiles_and_the_other_reads_the_result(lab: Lab) -> None:
-    compiled, results = lab.home / "made", lab.home / "results"
-
-    def work() -> None:
-        store = Store(str(lab.run_dir))
-
-        def stored() -> str | None:
-            return store.read("thing")
-
-        def make() -> str:
-            with compiled.open("a") as file:
-                file.write("x")
-            time.sleep(0.3)
-            store.write("thing", b"result")
-            return "result"
-
-        text = cold_process.under_lock(store, stored, make)
-        with results.open("a") as file:
-            file.write(text + "\n")
-
-    pids = []
-    for _ in range(2):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                work()
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in pids]
-
-    assert statuses == [0, 0]
-    assert compiled.read_text() == "x"
-    assert results.read_text() == "result\nresult\n"
-
-
 def test_a_lock_that_stays_held_is_an_error(lab: Lab, store: Store) -> None:
     holder = os.open(lab.run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(holder, fcntl.LOCK_EX)

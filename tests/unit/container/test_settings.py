@@ -145,9 +145,6 @@ def test_a_change_while_the_file_is_read_is_noticed_by_the_next_load(
     assert load(lab, store).mode == "bbb"
 
 
-# --- launcher.conf ---
-
-
 def conf(path: str = "/etc/c.toml", **values: object) -> list[str]:
     text = settings.launcher_conf(Config(**values), path, ["stat", path, [1, 2, 3, 4, 5]])
     assert text.endswith("\n")

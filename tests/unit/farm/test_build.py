@@ -31,7 +31,6 @@ def _refusing(number: int) -> Any:
 
 
 def refusing(*names: str, number: int = errno.EXDEV) -> Kernel:
-    """Return a kernel that refuses some calls."""
     calls = {name: _refusing(number) for name in names}
     manifest: Kernel = type("RefusingKernel", (Kernel,), {"__slots__": (), **calls})()
     return manifest
@@ -279,7 +278,6 @@ def test_a_farm_that_others_may_write_to_is_refused(lab: FarmLab, mode: int) -> 
 
 @pytest.fixture
 def open_lab() -> Iterator[FarmLab]:
-    """A host that every user can look at."""
     base = Path(tempfile.mkdtemp(prefix="nvct-"))
     base.chmod(0o755)
     yield FarmLab(base)
@@ -351,9 +349,6 @@ def test_a_link_in_the_farms_place_is_refused(lab: FarmLab) -> None:
 def test_a_mode_without_a_driver_has_no_view(lab: FarmLab) -> None:
     with pytest.raises(HostError, match="no view can be made in mode gds"):
         build(lab.farm, replace(lab.find(), mode="gds"))
-
-
-# --- a folder of the driver's own ---
 
 
 @pytest.fixture

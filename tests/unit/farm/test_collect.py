@@ -205,9 +205,6 @@ def test_a_drivers_own_folder_is_never_removed(lab: FarmLab, processes: Processe
     assert os.path.isdir(view.path)
 
 
-# --- verify ---
-
-
 def test_a_view_as_it_was_made_verifies_and_its_digests_are_kept(lab: FarmLab) -> None:
     view = build(lab.farm, lab.find())
     assert {entry.digest for entry in view.entries} == {""}

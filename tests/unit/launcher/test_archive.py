@@ -29,7 +29,6 @@ def origins():
 
 
 def archived(packages: Path) -> Built:
-    """Return a copy of nvct with an archive."""
     ignored = shutil.ignore_patterns("__pycache__", "sim")
     shutil.copytree(HERE / "nvct", packages / "nvct", ignore=ignored)
     built_paths = replace(install.default_built(), packages=str(packages))
@@ -38,7 +37,6 @@ def archived(packages: Path) -> Built:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Built:
-    """Return a copy of a test's own."""
     return archived(tmp_path / "pack ages")
 
 

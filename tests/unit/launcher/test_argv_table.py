@@ -78,7 +78,6 @@ RUNTIME = "--runtime=nvidia"
 
 
 def called(tmp_path: Path, arguments: list[str], **env: str) -> tuple[str, list[str]]:
-    """Return the output of the wrapper, and the arguments of docker."""
     script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
     completed = captured(
         ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True

@@ -129,9 +129,6 @@ def test_a_missing_python_is_reported_in_one_line(lab: Lab) -> None:
     )
 
 
-# --- which runtime -------------------------------------------------------------------------------
-
-
 def test_the_first_runtime_that_can_be_executed_wins(lab: Lab) -> None:
     other = script(lab.home / "bin" / "crun", PRINT_ARGS)
     for runtimes, expected in (

@@ -132,8 +132,6 @@ def test_an_owner_that_cannot_be_kept_fails_and_changes_nothing(tmp_path: Path) 
 
 
 class FullDisk(RecordingKernel):
-    """Takes three bytes at a time, and no more than six."""
-
     __slots__ = ("bytes_left",)
 
     def __init__(self) -> None:

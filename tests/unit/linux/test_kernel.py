@@ -54,17 +54,6 @@ def test_a_hard_link_of_a_symbolic_link_is_that_link(kernel: Kernel, tmp_path: P
     assert (tmp_path / "hard").readlink() == (tmp_path / "soft").readlink()
 
 
-def test_an_o_path_descriptor_is_reopened_after_an_unlink(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"first")
-    fd = kernel.open(str(tmp_path / "a"), os.O_PATH)
-    (tmp_path / "a").rename(tmp_path / "b")
-    (tmp_path / "a").write_bytes(b"other")
-    again = kernel.reopen(fd, os.O_RDONLY)
-    assert os.read(again, 99) == b"first"
-    os.close(again)
-    os.close(fd)
-
-
 def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     calls: list[tuple[Any, ...]] = [
@@ -96,24 +85,6 @@ def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path
     with open(name, "wb"):
         pass
     os.close(kernel.open_tree(-100, os.fsdecode(name), 0))
-
-
-@in_a_mount_namespace
-def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"new")
-    (tmp_path / "target").write_bytes(b"old")
-
-    target = kernel.open(str(tmp_path / "target"), os.O_PATH)
-    tree = kernel.open_tree(-100, str(tmp_path / "source"), c.OPEN_TREE_CLONE)
-    attributes = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NODEV
-    kernel.mount_setattr(tree, "", c.AT_EMPTY_PATH, attr_set=attributes)
-    empty = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
-    kernel.move_mount(tree, "", target, "", empty)
-    assert (tmp_path / "target").read_bytes() == b"new"
-    with pytest.raises(OSError, match="Read-only"):
-        kernel.open(str(tmp_path / "target"), os.O_WRONLY)
-    kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
-    assert (tmp_path / "target").read_bytes() == b"old"
 
 
 @in_a_mount_namespace

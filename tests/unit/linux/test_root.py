@@ -264,8 +264,6 @@ def test_a_directory_is_never_replaced(root: Root, inside: Path, path: str) -> N
 
 
 class Racer(RecordingKernel):
-    """A kernel that makes a directory just before a rename."""
-
     __slots__ = ("folder",)
 
     def __init__(self, folder: Path) -> None:

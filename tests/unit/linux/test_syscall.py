@@ -60,9 +60,6 @@ def test_only_complete_octal_escapes_are_decoded(escaped: str, plain: str) -> No
     assert mountinfo.unescape(escaped) == plain
 
 
-# syscall.
-
-
 GETPID = {"x86_64": 39, "aarch64": 172}
 LSEEK = {"x86_64": 8, "aarch64": 62}
 HERE = os.uname().machine

@@ -47,12 +47,10 @@ def _create(line: str, bundle: str = "", **more: object) -> Case:
 
 
 def _restore(line: str, bundle: str = "") -> Case:
-    """Return a case of restore."""
     return _create(line, bundle, command="restore", crun=None)
 
 
 def _other(line: str, command: str, **more: object) -> Case:
-    """Return a case that makes no container."""
     return Case(args=tuple(line.split()), command=command, **more)  # type: ignore[arg-type]  # named fields
 
 

@@ -121,18 +121,6 @@ def test_appending_creates_missing_members_and_moves_no_others(text: str, expect
     assert edited(text, ("append", ("a", "list"), ["1", "2"])) == expected
 
 
-def test_appending_nothing_is_no_edit_and_appending_twice_adds_up() -> None:
-    json_document = document("{}")
-    json_document.append(("list",), [])
-    assert not json_document.changed
-    assert json_document.render() == "{}"
-    for text, first in (("{}", ""), ('{"list":[0]}', "0,")):
-        json_document = document(text)
-        json_document.append(("list",), ["1"])
-        json_document.append(("list",), ["2", "3"])
-        assert json_document.render() == json_document.render() == f'{{"list":[{first}1,2,3]}}'
-
-
 @pytest.mark.parametrize("value", ["{}", "1", '"x"', "true", "false", '{"[]":[]}'])
 def test_an_array_of_another_type_is_refused(value: str) -> None:
     json_document = document(f'{{"list":{value}}}')

@@ -32,9 +32,6 @@ def test_a_hostile_folder_link_does_not_lead_out(container: Container, target: s
     assert (container.root / "esc").is_symlink()
 
 
-# chmod.
-
-
 def mode_of(container: Container, path: str) -> int:
     return (container.root / path).lstat().st_mode & 0o7777
 
@@ -83,9 +80,6 @@ def test_a_path_that_cannot_be_walked_does_not_stop_the_others(
     assert status == 1
     assert "/loop" in capfd.readouterr().err
     assert mode_of(container, "later") == 0o644
-
-
-# update application profile.
 
 
 FOLDER = "etc/nvidia/nvidia-application-profiles-rc.d"

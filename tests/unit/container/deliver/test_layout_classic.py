@@ -53,7 +53,6 @@ def test_the_root_is_the_same_as_with_the_hook(name: str, tmp_path: Path) -> Non
 
 
 def modes(image: Image) -> list[tuple[str, int, int, int]]:
-    """Return mode and owner of every file in the container."""
     files = [(path, path.lstat()) for path in sorted(image.root.rglob("*"))]
     root = image.root
     return [(str(p.relative_to(root)), s.st_mode, s.st_uid, s.st_gid) for p, s in files]

@@ -41,7 +41,6 @@ pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.c
 
 
 def table(**changes: Any) -> Farm:
-    """Return a table as nvct.farm.table makes it, of a few files."""
     farm: Farm = {
         "view": VIEW, "why": "", "version": "580.159.04", "facts": [],
         "cache": {
@@ -68,13 +67,6 @@ def table(**changes: Any) -> Farm:
 
 @dataclass
 class Outcome:
-    """What came of one create.
-
-    Attributes:
-        document: config.json with the edits.
-        notes: what the log says.
-    """
-
     document: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
@@ -88,12 +80,10 @@ class Outcome:
 
     @property
     def view(self) -> dict[str, Any] | None:
-        """The view's mount, None in the classic layout."""
         return next((m for m in self.mounts if m.get("source") == VIEW), None)
 
     @property
     def reason(self) -> str:
-        """Why it is the classic layout."""
         (note,) = [n for n in self.notes if n.startswith("layout classic: ")]
         return note.removeprefix("layout classic: ")
 
@@ -130,7 +120,6 @@ class Image(Container):
         *,
         profile: bool = False,
     ) -> Outcome:
-        """Do what the shim does with the edits of a request."""
         requested = None if capabilities is None else list(capabilities)
         common, device, mark = no_edits(), no_edits(), no_edits()
         common["mounts"] = [["/usr/bin/classic", '{"destination":"/usr/bin/classic"}']]
@@ -157,7 +146,6 @@ class Image(Container):
         return Outcome(json.loads(bundle.document.render()), notes)
 
     def cached(self, name: str) -> list[str]:
-        """Return the paths of a name in ld.so.cache, in order."""
         return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
     def linked(self, path: str) -> str:

@@ -49,12 +49,6 @@ def test_a_plan_comes_back_whole() -> None:
     assert text(lazy_json.join(lazy_plan())) == text(plan())
 
 
-def test_a_document_that_was_read_can_be_split_again() -> None:
-    document = lazy_plan()
-    assert list(document["specs"][0]["edits"]["mounts"]) == [MOUNT]
-    assert text(document) == text(lazy_plan()) == text(plan())
-
-
 def test_devices_behave_as_a_dict() -> None:
     devices = lazy_plan()["devices"]
     assert "k=0" in devices
@@ -72,16 +66,6 @@ def test_names_of_one_device_share_a_row() -> None:
     devices = lazy_plan()["devices"]
     assert devices["k=0"] is devices["k=GPU-1"]
     assert text(plan()).count('"refuse":"","') + text(plan()).count('"refuse":""}') == 3
-
-
-def test_edits_behave_as_a_list() -> None:
-    rows = lazy_plan()["edits"]
-    assert len(rows) == 2
-    assert list(rows) == plan()["edits"]
-    assert rows[1] is rows[1]
-    for index in (2, -1):
-        with pytest.raises(IndexError):
-            rows[index]
 
 
 def test_an_unused_row_is_not_parsed() -> None:

@@ -157,24 +157,6 @@ def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path)
     assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
 
 
-@pytest.mark.parametrize("flags", [device_filter.ALLOW_MULTI, 0])
-def test_the_programs_of_a_cgroup_are_found(flags: int, cgroup: Path) -> None:
-    fd = os.open(cgroup, os.O_RDONLY)
-    assert device_filter.query(fd) == (0, [])
-    for name in ("one", "two"):
-        device_filter.attach(fd, device_filter.load(device_filter.build([DENY_ALL]), name), flags)
-    found = device_filter.query(fd)
-    assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
-    os.close(fd)
-
-
-def test_a_folder_without_device_programs_is_refused(tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match=r"Bad file descriptor|Operation not permitted"):
-        device_filter.query(fd)
-    os.close(fd)
-
-
 def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> None:
     gpu = tmp_path / "nvidia0"
     os.mknod(gpu, 0o20666, os.makedev(195, 77))

@@ -195,7 +195,6 @@ def _bundle(*env: str) -> Bundle:
 def accepted(
     bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
 ) -> Request | None:
-    """Ask what a container wants of the hook, as the hook does."""
     request, _ = resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding,
         config.replaced(mode="legacy"), origin=origin, defined=defined,

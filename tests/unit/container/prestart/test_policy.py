@@ -29,7 +29,6 @@ def with_policy(lab: Lab, text: str) -> None:
 def asked_by_pod(
     tmp_path: Path, text: str, env: str, annotations: Mapping[str, str]
 ) -> Request | None:
-    """Ask what the hook makes of a container."""
     document = make_config(["true"], env=[env], annotations=annotations)
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
     return accepted(bundle, policy(text), Origin(bundle, Plans()))

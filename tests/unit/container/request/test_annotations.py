@@ -76,9 +76,6 @@ def test_a_huge_annotation_is_refused() -> None:
         requested({"cdi.k8s.io/a": "x" * 70000}, configured(), [])
 
 
-# Mounts of /dev/null that request devices.
-
-
 ROOT = "/var/run/nvidia-container-devices"
 
 
@@ -145,9 +142,6 @@ def test_paths_are_cleaned_as_text(path: str) -> None:
     assert clean(path) == posixpath.normpath(path).replace("//", "/")
 
 
-# NVIDIA_DRIVER_CAPABILITIES.
-
-
 ALL = list(DRIVER_CAPABILITIES)
 
 
@@ -205,9 +199,6 @@ def test_a_capability_beyond_the_bound_is_not_permitted() -> None:
 def test_an_unknown_supported_capability_is_an_error_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match="supported-driver-capabilities has 'foo'"):
         resolve(None, ["compute", "foo"], legacy_image=False)
-
-
-# The imports of the modules that read the request, on every create.
 
 
 PROGRAM = """

@@ -7,6 +7,7 @@ from nvct.container.request.visible_devices import (
     check_word,
     evaluate,
     plain_bus_id,
+    shown,
     split,
 )
 from nvct.errors import LINE_LIMIT, RequestError, line
@@ -117,6 +118,7 @@ def test_a_typo_has_a_hint(word: str, hint: str) -> None:
     [
         ("00000000:18:00.0", "0000:18:00.0"),
         ("00000000:AF:1F.0", "0000:af:1f.0"),
+        ("0000:18:00.1", "0000:18:00.1"),
         ("0000:18:00", "0000:18:00.0"),
         ("0:1:0", "0000:01:00.0"),
         ("10000:01:00.0", "10000:01:00.0"),
@@ -130,6 +132,11 @@ def test_a_typo_has_a_hint(word: str, hint: str) -> None:
 def test_a_pci_bus_id_has_one_form(word: str, plain: str) -> None:
     assert plain_bus_id(word) == plain
     assert plain_bus_id(plain) == plain
+
+
+def test_a_long_word_is_shortened_in_messages() -> None:
+    assert shown("x" * 64) == f"'{'x' * 64}'"
+    assert shown("x" * 65) == f"'{'x' * 61}...'"
 
 
 @pytest.mark.parametrize(

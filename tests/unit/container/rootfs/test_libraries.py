@@ -179,7 +179,6 @@ def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -
 
 
 def left(image: Path, mounts: list[str], paths: list[str]) -> tuple[list[str], list[str]]:
-    """Return the paths of the links that are left, and the warnings."""
     warnings: list[str] = []
     with Root.open(str(image)) as root:
         changes = Changes(root)

@@ -17,7 +17,6 @@ def lab(lab: Lab) -> Lab:
 
 
 def message(lab: Lab, value: str, program: str = "nvidia-container-runtime") -> str:
-    """Return what a container gets, or the error."""
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={value}")
     result = lab.create(program=program)
     return " ".join(lab.container_env()[1:]) if result.status == 0 else result.stderr

@@ -317,9 +317,6 @@ def test_malformed_fingerprints_cost_only_time(key: str, lab: Lab) -> None:
         assert lab.document() == good
 
 
-# --- a container without a request never fails ---
-
-
 def break_config(lab: Lab) -> None:
     lab.configure("runtimes = [")
 

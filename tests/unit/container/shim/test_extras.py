@@ -29,7 +29,6 @@ LEGACY = "nvidia-container-runtime.legacy"
 
 
 def driver(lab: Lab, gpus: int = 2) -> HostTree:
-    """Install a driver with an NVML library that has no functions."""
     host = lab.driver(gpus)
     library = shared_object(os.uname().machine, soname="libnvidia-ml.so.1")
     host.write(f"driver/{LIB}/libnvidia-ml.so.{VERSION}", library)
@@ -71,7 +70,6 @@ def created(lab: Lab, program: str = "nvidia-container-runtime") -> None:
 
 
 def refused(lab: Lab, program: str = "nvidia-container-runtime") -> str:
-    """Run a create that must fail with one line and leave the file alone."""
     before = lab.config_json.read_bytes()
     result = lab.create(program=program)
     assert result.status == 1
@@ -156,9 +154,6 @@ def test_config_toml_can_require_a_node_for_each_channel(
     assert "asks for channel 9, this host has 0" in lab.create(program=LEGACY).stderr
 
 
-# --- MIG ---
-
-
 @pytest.mark.parametrize(("capability", "number"), [("CONFIG", 1), ("MONITOR", 2)])
 @pytest.mark.parametrize("program", ["nvidia-container-runtime", LEGACY])
 def test_a_privileged_container_gets_a_mig_capability(
@@ -219,9 +214,6 @@ def test_a_mig_capability_without_a_node_has_a_hint(lab: Lab) -> None:
     assert "nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor" in result
 
 
-# --- requirements ---
-
-
 def knows(lab: Lab, **gpus: dict[str, str]) -> None:
     """Keep what NVML would have told."""
     plan = {**compiler.empty(str(lab.config_toml)), "gpus": gpus}
@@ -280,9 +272,6 @@ def test_a_requirement_on_an_unreported_property_holds_with_a_note(lab: Lab) -> 
     created(lab)
 
     assert "requirements on brand and arch count as met" in (lab.home / "log").read_text()
-
-
-# --- what images and engines of other kinds bring ---
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi", "csv", "legacy"])

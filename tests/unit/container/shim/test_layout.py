@@ -40,7 +40,6 @@ def without_view(lab: Lab) -> None:
 
 
 def created(lab: Lab, *env: str) -> tuple[str, str]:
-    """Create a container; return its layout and the log's last line."""
     lab.asks(ALL, *env)
     result = lab.create()
     assert (result.status, result.stderr) == (0, "")
