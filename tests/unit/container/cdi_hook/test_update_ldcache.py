@@ -71,6 +71,17 @@ def test_the_images_own_folder_is_named_as_its_cache_does_and_needs_no_drop_in(
     assert not (glibc.root / DROPIN[1:]).exists()
 
 
+def test_a_folder_that_the_images_ldconfig_knows_needs_no_drop_in(glibc: Container) -> None:
+    glibc.library("/opt/known/libcuda.so.1", "libcuda.so.1")
+    old = (glibc.root / CACHE[1:]).read_bytes()
+    earlier_entries = [("libold.so", "/opt/known/libold.so")]
+    glibc.file(CACHE, ldcache.merge(old, earlier_entries, machine="x86_64"))
+
+    for _ in range(2):
+        assert glibc.hook("update-ldcache", "--folder", "/opt/known") == 0
+        assert not (glibc.root / DROPIN[1:]).exists()
+
+
 def test_a_folder_of_an_earlier_start_is_forgotten(glibc: Container) -> None:
     before = glibc.tree()
     glibc.library("/old/libcuda.so.1", "libcuda.so.1")

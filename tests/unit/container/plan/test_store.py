@@ -33,13 +33,6 @@ def store(folder: Path) -> Iterator[Store]:
     new_store.close()
 
 
-def test_written_documents_are_read(store: Store, folder: Path) -> None:
-    assert store.write("own.plan", PLAN)
-    assert store.read("own.plan") == PLAN.decode()
-    assert (folder / "own.plan").stat().st_mode & 0o7777 == 0o600
-    assert os.listdir(folder) == ["own.plan"]
-
-
 def test_a_written_document_is_read_unchanged_and_is_plain_json(
     store: Store, folder: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_malformed_factor_is_refused(factor: str) -> None:
         ("cuda>=13.1", False),
         ("cuda>13", False),
         ("cuda<13", False),
+        ("cuda<=13", True),
         ("cuda<13.0.1", True),
         ("cuda=13", True),
         ("cuda!=13", False),

@@ -62,23 +62,6 @@ def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word:
     created(lab)
 
 
-@pytest.mark.parametrize(
-    "env",
-    [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],
-    ids=["unset", "empty", "void", "only an extra"],
-)
-def test_the_config_json_of_a_container_without_a_request_is_unchanged(
-    env: list[str], lab: Lab
-) -> None:
-    lab.driver()
-    lab.asks(*env)
-    before = identity(lab.config_json)
-
-    created(lab)
-
-    assert identity(lab.config_json) == before
-
-
 def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
     calls = counting(lab)
     lab.driver(gpus=2)
@@ -187,30 +170,6 @@ def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
 
     assert result.status == 1
     assert "acme.com/nic=0 keeps changing while it is being read" in result.stderr
-
-
-def library(lab: Lab, stem: str) -> Path:
-    (path,) = (lab.home / "driver").rglob(f"{stem}.so.580*")
-    return path
-
-
-def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(lab: Lab) -> None:
-    lab.driver()
-    lab.asks(ALL)
-    created(lab)
-    removed = library(lab, "libnvidia-ptxjitcompiler")
-    lab.asks(ALL)
-    before = identity(lab.config_json)
-    body = f'touch {removed}; {lab.cold} "$@"; status=$?; rm {removed}; exit $status\n'
-    lab.cold = str(script(lab.home / "bin/python", body))
-    removed.unlink()
-
-    result = lab.create()
-
-    assert (result.status, result.stdout) == (1, "")
-    assert f"{removed} went away meanwhile" in result.stderr
-    assert "is the driver being installed?" in result.stderr
-    assert identity(lab.config_json) == before
 
 
 def test_feature_flags_without_effect_are_in_the_shims_log(lab: Lab) -> None:
