@@ -91,6 +91,15 @@ def test_a_file_appears_read_only_and_private(kernel: Kernel, mounted_root: Moun
 
 
 @KERNELS
+@in_a_mount_namespace
+def test_a_folder_appears_with_its_content(kernel: Kernel, mounted_root: MountedRoot) -> None:
+    mounted_root.attach(kernel, "/opt/driver", ".")
+    assert mounted_root.read("opt/driver/lib.so") == "driver"
+    with pytest.raises(OSError, match="Read-only"):
+        (mounted_root.root / "opt/driver/new").touch()
+
+
+@KERNELS
 def test_a_dangling_link_is_replaced_and_its_target_is_not_made(
     kernel: Kernel, mounted_root: MountedRoot
 ) -> None:
