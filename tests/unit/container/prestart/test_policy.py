@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prestart hook: the rules of [nvct.policy] apply, and its launcher keeps the environment."""
+"""The prestart hook: the rules of [nvct.policy] apply."""
 
 import json
 import os
@@ -10,10 +10,8 @@ import pytest
 
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
-from nvct.launcher.install import Built
 from nvct.oci.bundle import Bundle
 from nvct_sim.bundle import config as make_config
-from tests.support.launcher import ask, compiled, script
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, Plans, policy
 from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook
@@ -70,28 +68,3 @@ def test_rules_see_the_pods_annotations(annotations: dict[str, str], tmp_path: P
     assert plugin.ids == [UUID]
     assert outside is not None
     assert outside.ids == ["all"]
-
-
-# The launcher under the hook's names starts Python with the engine's environment.
-
-
-NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-SHOW = """printf '%s\\0' "$@" "$NVIDIA_CTK_CONFIG_FILE_PATH" "$(cat)"\n"""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_hook_is_started_with_its_arguments_environment_and_stdin(
-    name: str, tmp_path: Path
-) -> None:
-    python = script(tmp_path / "python", SHOW)
-    built = Built(python=str(python), packages="/packages", cold="/cold")
-    program = compiled(tmp_path, built, name=name)
-    env = {"PATH": os.environ["PATH"], "NVIDIA_CTK_CONFIG_FILE_PATH": "/c.toml"}
-
-    answer = ask([program, "-debug", "prestart", "a b"], env, tmp_path, b"{state}")
-
-    assert (answer.status, answer.stderr) == (0, b"")
-    flags, boot, arguments = answer.words[:3], answer.words[3], answer.words[4:]
-    assert flags == [b"-I", b"-S", b"-c"]
-    assert boot.endswith(b"from nvct.container.prestart.launch import main;main('/cold')")
-    assert arguments == [name.encode(), b"-debug", b"prestart", b"a b", b"/c.toml", b"{state}"]

@@ -29,17 +29,8 @@ def test_a_name_of_a_spec_is_a_device(mode: str, lab: Lab) -> None:
     assert message(lab, "gpu0") == "COMMON=1 GPU=0"
     assert message(lab, "mig0:0,my.gpu_x-1") == "COMMON=1 MIG=1 X=1"
     assert message(lab, "gpu1,0") == "COMMON=1 GPU=index"
-    for word in (
-        "GPU0",
-        "gpu2",
-        "gpu",
-        "gpu0-",
-        "../gpu0",
-        "gpu0 gpu1",
-        "runtime.nvidia.com/gpu=gpu0",
-    ):
+    for word in ("GPU0", "../gpu0", "runtime.nvidia.com/gpu=gpu0", "gpu0,gpu9"):
         assert "names no device" in message(lab, word), word
-    assert "names no device" in message(lab, "gpu0,gpu9")
     assert "names no device" in message(lab, "none,gpu9")
     assert "GPU=" not in message(lab, "none,gpu0")
     assert "mixes the CDI name" in message(lab, "gpu0,nvidia.com/gpu=gpu1") or mode == "cdi"
