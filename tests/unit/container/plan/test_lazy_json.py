@@ -68,6 +68,21 @@ def test_names_of_one_device_share_a_row() -> None:
     assert text(plan()).count('"refuse":"","') + text(plan()).count('"refuse":""}') == 3
 
 
+def test_splitting_changes_nothing_of_the_document() -> None:
+    document = plan()
+    lazy_json.split(document)
+    assert document == plan()
+
+
+def test_mounts_of_a_spec_behave_as_a_list() -> None:
+    common = lazy_plan()["specs"][0]["edits"]
+    mounts = common["parts"]["compute"]["mounts"]
+    assert len(mounts) == 2
+    assert mounts[0] == OTHER
+    assert [*mounts] == [OTHER, MOUNT]
+    assert common["parts"]["utility"]["mounts"] == []
+
+
 def test_an_unused_row_is_not_parsed() -> None:
     lines = text(plan()).split("\n")
     lines[2:] = ["?"] * len(lines[2:])  # all but the spec: its mounts, edits and devices
