@@ -195,12 +195,6 @@ def test_a_file_is_young_for_two_seconds_and_if_its_time_is_in_the_future(
     assert fingerprints.take_file(str(aged(path)), OLD + age)[0] == kind
 
 
-def test_a_young_directory_is_listed_and_an_old_one_gets_a_stat(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    assert fingerprints.take_file(str(tmp_path), time.time_ns()) == ["list", str(tmp_path), ["a"]]
-    assert fingerprints.take_file(str(aged(tmp_path)), time.time_ns())[0] == "stat"
-
-
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert fingerprints.observe("text", str(tmp_path / "fifo")) == ""
@@ -226,6 +220,11 @@ def test_the_first_broken_fingerprint_is_returned(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_malformed_fingerprint_never_matches(fact: Any) -> None:
     assert fingerprints.broken([fact])  # and is no empty list, which would read as "all hold"
+
+
+def test_an_unknown_kind_cannot_be_taken() -> None:
+    with pytest.raises(ValueError, match="unheard-of"):
+        fingerprints.take("unheard-of", "/")
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
