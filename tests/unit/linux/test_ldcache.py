@@ -61,6 +61,28 @@ def test_no_cache_gives_a_new_one_with_the_flags_of_its_machine(machine: str, fl
     assert ldcache.parse(empty).entries == []
 
 
+@pytest.mark.parametrize(
+    ("image", "added", "order"),
+    [
+        (["/image"], ["/ours"], ["/ours", "/image"]),
+        (["/a", "/b"], ["/b"], ["/b", "/a"]),
+    ],
+    ids=["before others", "moved to the front"],
+)
+def test_added_libraries_come_first_of_their_name(
+    image: list[str], added: list[str], order: list[str]
+) -> None:
+    def merged(old: bytes | None, folders: list[str]) -> bytes:
+        pairs = [("liba.so", f"{folder}/liba.so") for folder in folders]
+        return ldcache.merge(old, pairs, machine="i386")
+
+    old = merged(None, image)
+    data = merged(old, added)
+
+    assert ldcache.parse(data).find("liba.so") == [f"{folder}/liba.so" for folder in order]
+    assert (len(data) == len(old)) == (sorted(order) == sorted(image))
+
+
 def test_entries_of_dropped_folders_are_removed() -> None:
     old = ldcache.merge(
         None, [("liba.so", "/a/liba.so"), ("libb.so", "/b/libb.so")], machine="i386"
