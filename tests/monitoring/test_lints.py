@@ -2,7 +2,6 @@
 """`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from nvct.agent.core.logs import Log
