@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import io
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -119,27 +120,27 @@ async def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> N
     assert lab.cluster.node["status"]["conditions"][0] is OTHERS
 
 
-async def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("unhealthy", "more", "reason", "message"),
+    [
+        ("MIG devices of this GPU are being changed", {}, "DeviceWithheld",
+         "Wait: they are offered again when the change or the probation is over."),
+        ("x", {"nvml": {"state": "released", "reason": "the driver is being replaced"}},
+         "DriverBeingReplaced", "the driver is being replaced. Wait for the new driver"),
+    ],
+)  # fmt: skip
+async def test_what_was_planned_is_no_warning_and_asks_for_nothing(
+    unhealthy: str, more: dict[str, Any], reason: str, message: str, lab: Lab
+) -> None:
     async with lab.running():
-        why = {"GPU-1": "MIG devices of this GPU are being changed"}
-        lab.status = document(resource(devices=1, unhealthy=why, withheld=["GPU-1"]))
-        await until(lambda: lab.cluster.written() == ("False", "DeviceWithheld"))
+        withheld = [] if more else ["GPU-1"]
+        offered = resource(devices=1, unhealthy={"GPU-1": unhealthy}, withheld=withheld)
+        lab.status = document(offered, **more)
+        await until(lambda: lab.cluster.written() == ("False", reason))
     event = lab.cluster.events[-1]
-    assert (event["type"], event["reason"]) == ("Normal", "DeviceWithheld")
-    assert event["message"].endswith(
-        "GPU-1: MIG devices of this GPU are being changed. "
-        "Wait: they are offered again when the change or the probation is over."
-    )
-
-
-async def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
-    async with lab.running():
-        nvml = {"state": "released", "reason": "the driver is being replaced"}
-        lab.status = document(resource(devices=1, unhealthy={"GPU-1": "x"}), nvml=nvml)
-        await until(lambda: lab.cluster.written() == ("False", "DriverBeingReplaced"))
-    event = lab.cluster.events[-1]
-    assert (event["type"], event["reason"]) == ("Normal", "DriverBeingReplaced")
-    assert event["message"].startswith("the driver is being replaced. Wait for the new driver")
+    assert (event["type"], event["reason"]) == ("Normal", reason)
+    assert message in event["message"]
+    assert more or f"GPU-1: {unhealthy}. " in event["message"]
 
 
 async def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:

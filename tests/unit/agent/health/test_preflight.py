@@ -6,7 +6,7 @@ import contextlib
 import io
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -48,74 +48,60 @@ def found_on(node: tree.Node) -> dict[int, dict[str, str]]:
     return {numbers[uuid]: texts for uuid, texts in judged.items() if texts}
 
 
-@pytest.mark.parametrize(
-    "profile",
-    ["h200", "hgx-h100", "h100-mig", "a100-80", "v100-8", "gtx1080ti-9", "vgpu", "mixed"],
-)
+@pytest.mark.parametrize("profile", ["h200", "h100-mig", "v100-8", "gtx1080ti-9", "vgpu", "mixed"])
 def test_a_node_that_is_well_has_no_finding(profile: str, tmp_path: Path) -> None:
-    assert (
-        found_on(tree.create("well", profile, tmp_path, nodes="plain", native_cache=CACHE)) == {}
-    )
-
-
-@pytest.fixture(scope="module")
-def hgx(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
-    folder = tmp_path_factory.mktemp("hgx")
-    return tree.create("hgx", "hgx-h100", folder, nodes="plain", native_cache=CACHE)
+    node = tree.create("well", profile, tmp_path, nodes="plain", native_cache=CACHE)
+    assert found_on(node) == {}
 
 
 @pytest.fixture
-def node(hgx: tree.Node) -> Iterator[tree.Node]:
-    before = dict(hgx.state().gpu(2).fields)
-    yield hgx
-    with state.change(hgx.state_file) as now:
-        fields = now.gpu(2).fields
-        fields.clear()
-        fields.update(before)
+def node(tmp_path: Path) -> tree.Node:
+    return tree.create("hgx", "hgx-h100", tmp_path, nodes="plain", native_cache=CACHE)
 
 
-@pytest.mark.parametrize(
-    ("fields", "check", "text"),
-    [
-        ({"ecc_uncorrected": 3}, "ecc-errors", "uncorrected memory errors since the start: 3"),
-        ({"remap_pending": 1}, "remap-pending", "replaced at the next reset"),
-        ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
-        ({"eccnext": 0}, "ecc-pending", "ECC is switched off at the next reset"),
-        ({"pciewidth": 8}, "pcie-width", WIDTH),
-        ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
-        ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
-        (
-            {"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
-            "the clocks of the idle GPU are limited: power brake",
-        ),
-        ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
-        ({"persistence": 0}, "persistence", "persistence mode is off"),
-    ],
-)  # fmt: skip
-def test_each_finding(
-    node: tree.Node, fields: dict[str, int | str], check: str, text: str
-) -> None:
-    node_changes.set_gpu(node, 2, **fields)
-    ((index, texts),) = found_on(node).items()
-    assert (index, list(texts)) == (2, [check])
-    assert text in texts[check]
-    if check in ("ecc-pending", "ecc-errors", "remap-pending"):
-        node_changes.reset_gpu(node, 2)
+OF_MEMORY: list[tuple[dict[str, int | str], str, str]] = [
+    ({"ecc_uncorrected": 3}, "ecc-errors", "uncorrected memory errors since the start: 3"),
+    ({"remap_pending": 1}, "remap-pending", "replaced at the next reset"),
+    ({"eccnext": 0}, "ecc-pending", "ECC is switched off at the next reset"),
+]
+"""One for each GPU of a node: what is set, the check that finds it, and its text."""
+OTHERS: list[tuple[dict[str, int | str], str, str]] = [
+    ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
+    ({"pciewidth": 8}, "pcie-width", WIDTH),
+    ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
+    ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
+    ({"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
+     "the clocks of the idle GPU are limited: power brake"),
+    ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
+    ({"persistence": 0}, "persistence", "persistence mode is off"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [OF_MEMORY, OTHERS], ids=["memory", "others"])
+def test_each_finding(rows: list[tuple[dict[str, int | str], str, str]], node: tree.Node) -> None:
+    for index, (fields, _, _) in enumerate(rows):
+        node_changes.set_gpu(node, index, **fields)
+    found = found_on(node)
+    assert list(found) == list(range(len(rows)))
+    for texts, (_, check, text) in zip(found.values(), rows, strict=True):
+        assert list(texts) == [check]
+        assert text in texts[check]
+    if rows is OF_MEMORY:
+        for index in found:
+            node_changes.reset_gpu(node, index)
         assert found_on(node) == {}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_no_finding(node: tree.Node) -> None:
+    rows: list[dict[str, int | str]] = [
         {"util": 90, "throttle": "hw-slowdown+hw-thermal"},  # a hot GPU that works
         {"throttle": "idle+power-cap+sw-thermal"},
         {"mig": 1, "linksdown": 18},
-    ],
-)
-def test_no_finding(node: tree.Node, fields: dict[str, int | str]) -> None:
+    ]
     with state.change(node.state_file) as now:
-        known = {k: state.value(k, str(v)) for k, v in fields.items()}
-        now.gpu(2).fields.update(known)
+        for index, fields in enumerate(rows):
+            known = {key: state.value(key, str(value)) for key, value in fields.items()}
+            now.gpu(index).fields.update(known)
     assert found_on(node) == {}
 
 
@@ -254,12 +240,9 @@ async def checks_after(change: Callable[[Machine], None]) -> tuple[str, int]:
         return health.problem(GPU), nvml.preflights - before
 
 
-async def test_a_gpu_is_checked_once() -> None:
+async def test_a_gpu_is_checked_once_for_each_driver() -> None:
     """What comes later comes from its work, and the looks at its health see it."""
     assert await checks_after(lambda _: None) == ("", 0)
-
-
-async def test_another_worker_of_the_same_driver_changes_nothing() -> None:
     assert await checks_after(lambda nvml: setattr(nvml, "watch", 2)) == ("", 1)
 
 

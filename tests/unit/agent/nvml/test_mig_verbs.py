@@ -190,15 +190,6 @@ def test_holders_are_named_across_containers(
     call = typed.load(mig_verbs.Holders, mig_verbs.request_holders([gpu], None))
     found = typed.load(tuple[Holder, ...], mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
     assert [str(holder).partition(" (")[0] for holder in found] == ["process 4242"]
-    holder = Holder(
-        pid=1, command="x", container="", pod="", unit="", device="GPU 0", instance=("GPU-1", 1, 0)
-    )
-    value: Json = [{**found_as_json(holder), "instance": ["GPU-1", 1, 0]}]
-    assert typed.load(tuple[Holder, ...], value) == (holder,)
-
-
-def found_as_json(holder: Holder) -> dict[str, Json]:
-    return {name: getattr(holder, name) for name in Holder.__slots__}
 
 
 def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
@@ -225,16 +216,10 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])
 async def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
-    client = NvmlWorkerClient("/nonexistent")
+    env = {variable: "true", "NODE_NAME": "node-1"}
+    context = Context(env=env, client=NvmlWorkerClient("/nonexistent"), journal=Log())
     with pytest.raises(UsageError, match="the host is not rebooted"):
-        task.make(
-            Context(
-                words=(),
-                env={variable: "true", "NODE_NAME": "node-1"},
-                client=client,
-                journal=Log(),
-            )
-        )
+        task.make(context)
 
 
 # The container engine is asked on its socket, by a process of its own.
@@ -285,7 +270,6 @@ def test_the_agent_asks_through_its_supervisor(root: Path) -> None:
     socket = root / "run/containerd/containerd.sock"
     (root / "run/crio").mkdir(parents=True)
     (root / "run/crio/crio.sock").touch()  # no socket
-
     supervisor = Supervisor(HOST_ROOT_MOUNT=str(root))
 
     async def ask() -> object:
