@@ -32,7 +32,7 @@ from tests.monitoring.prometheus import RULES, program
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
-from tests.unit.agent.test_samples import client_of
+from tests.unit.agent.machines import client_of
 
 TIMEOUT_S = 60.0
 MIG, TRAIN, SHARED, LOST = 0, 1, 2, 7

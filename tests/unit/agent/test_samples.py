@@ -2,9 +2,8 @@
 """Samples of a simulated node through supervisor and worker."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pynvml
@@ -15,25 +14,13 @@ from nvct.host.nvml.calls import Calls, Reading
 from nvct.host.nvml.sample_model import VALUES, GpuSample, NvmlSamples
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-from tests.unit.agent.machines import Supervisor
+from tests.unit.agent.machines import client_of
 
 RARE_S = 60.0
 
 
 def make(tmp_path: Path, profile: str) -> tree.Node:
     return tree.create("samples", profile, tmp_path, nodes="plain", native_cache=CACHE)
-
-
-@contextlib.contextmanager
-def client_of(node: tree.Node) -> Iterator[NvmlClient]:
-    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev))
-    library = str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
-    client = NvmlClient(supervisor.connection, library)
-    try:
-        yield client
-    finally:
-        client.disconnect()
-        assert supervisor.ended() == 0
 
 
 def ask(node: tree.Node, questions: Callable[[NvmlClient], Awaitable[NvmlSamples]]) -> NvmlSamples:

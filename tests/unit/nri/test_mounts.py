@@ -71,36 +71,7 @@ def source_of(path: str, mountinfo: str) -> str:
         return node.source(path, node.view([path]))
 
 
-@pytest.mark.parametrize("mounts", [ON_HOST, IN_POD], ids=["on the host", "in a pod"])
-@pytest.mark.parametrize(
-    ("mounted", "source"),
-    [
-        ("0:5 /", "/dev"),
-        ("0:5 /nvidia0", "/dev/nvidia0"),
-        ("0:25 /", "/run"),
-        ("0:25 /containerd", "/run/containerd"),
-        ("0:25 /containerd/containerd.sock", "/run/containerd/containerd.sock"),
-        ("0:25 /cdi/own", "/run/cdi/own"),
-        ("8:1 /etc", "/etc"),
-        ("8:1 /var/lib/kubelet/device-plugins", f"{KUBELET}/device-plugins"),
-        ("8:1 /", "/"),
-        ("8:1 /var/lib/kubelet/pods/1/volumes/e/x", SUBPATH),
-        ("8:1 /etc/cdi.d", SUBPATH),
-        ("0:25 /user/1", SUBPATH),
-        ("0:77 /", SUBPATH),
-    ],
-)
-def test_a_subpath_is_known_by_its_file_system(mounted: str, source: str, mounts: str) -> None:
-    assert source_of(SUBPATH, mounts.format(mounted)) == source
-
-
-@pytest.mark.parametrize("mounts", [ON_HOST, IN_POD])
-def test_a_subpath_whose_mount_is_not_seen_could_be_everything(mounts: str) -> None:
-    seen = mounts.format("8:1 /data")
-    assert source_of(f"{SUBPATH}1", seen) == "/"
-    assert source_of(SUBPATH, "") == "/"
-
-
+BOTH = pytest.mark.parametrize("mounts", [ON_HOST, IN_POD], ids=["on the host", "in a pod"])
 VOLUME = f"{KUBELET}/pods/1/volumes/kubernetes.io~local-volume/v"
 KERNEL = """\
 122 120 0:40 / /sys ro - sysfs sysfs rw
@@ -110,27 +81,32 @@ KERNEL = """\
 """
 
 
-@pytest.mark.parametrize("mounts", [ON_HOST, IN_POD], ids=["on the host", "in a pod"])
+@BOTH
+@pytest.mark.parametrize("path", [SUBPATH, VOLUME], ids=["subpath", "local volume"])
 @pytest.mark.parametrize(
     ("mounted", "source"),
     [
-        ("0:25 /", "/run"),
-        ("0:25 /k3s/containerd", "/run/k3s/containerd"),
-        ("8:1 /etc/kubernetes", "/etc/kubernetes"),
-        ("8:1 /var/lib/kubelet/pods", f"{KUBELET}/pods"),
-        ("8:1 /data", VOLUME),
-        ("8:16 /", VOLUME),
+        ("0:5 /", "/dev"), ("0:5 /nvidia0", "/dev/nvidia0"), ("0:25 /", "/run"),
+        ("0:25 /containerd", "/run/containerd"),
+        ("0:25 /containerd/containerd.sock", "/run/containerd/containerd.sock"),
+        ("0:25 /k3s/containerd", "/run/k3s/containerd"), ("0:25 /cdi/own", "/run/cdi/own"),
+        ("8:1 /etc", "/etc"), ("8:1 /etc/kubernetes", "/etc/kubernetes"),
+        ("8:1 /var/lib/kubelet/pods", f"{KUBELET}/pods"), ("8:1 /", "/"),
+        ("8:1 /var/lib/kubelet/device-plugins", f"{KUBELET}/device-plugins"),
+        ("8:1 /var/lib/kubelet/pods/1/volumes/e/x", ""), ("8:1 /etc/cdi.d", ""),
+        ("0:25 /user/1", ""), ("0:77 /", ""), ("8:1 /data", ""), ("8:16 /", ""),
     ],
-)
-def test_a_local_volume_is_known_by_its_file_system(
-    mounted: str, source: str, mounts: str
+)  # fmt: skip
+def test_what_is_mounted_is_known_by_its_file_system(
+    mounted: str, source: str, path: str, mounts: str
 ) -> None:
-    seen = mounts.format(mounted).replace(SUBPATH, VOLUME)
-    assert source_of(VOLUME, seen) == source
-    assert source_of(f"{VOLUME}2", seen) == "/"
+    seen = mounts.format(mounted).replace(SUBPATH, path)
+    assert source_of(path, seen) == (source or path)
+    assert source_of(f"{path}2", seen) == "/", "its mount is not seen: it could be everything"
+    assert source_of(path, "") == "/"
 
 
-@pytest.mark.parametrize("mounts", [ON_HOST, IN_POD], ids=["on the host", "in a pod"])
+@BOTH
 def test_a_volume_may_be_the_kernel_s(mounts: str) -> None:
     seen = mounts.format("8:1 /") + KERNEL.format(volume=VOLUME)
     assert source_of(VOLUME, seen) == "/sys"
@@ -338,7 +314,7 @@ def test_mounts_of_cdi_devices_are_judged(
         judge(case, is_refused=is_refused, annotations={POD: name})
 
 
-@pytest.mark.parametrize("mounts", [ON_HOST, IN_POD], ids=["on the host", "in a pod"])
+@BOTH
 @pytest.mark.parametrize(
     ("folder", "source"),
     [

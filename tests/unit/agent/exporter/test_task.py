@@ -20,7 +20,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-from tests.unit.agent.test_samples import client_of
+from tests.unit.agent.machines import client_of
 
 TIMEOUT_S = 60.0
 SETTINGS = ("--address", "127.0.0.1:0", "--collect-interval", "1000", "--kubernetes=false")

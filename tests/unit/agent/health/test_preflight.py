@@ -26,7 +26,7 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
 from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
-from tests.unit.agent.test_conditions import client_of
+from tests.unit.agent.machines import client_of
 
 DRIVER = "580.159.04"
 WIDTH = "the PCIe link has 8 of 16 lanes"

@@ -34,11 +34,8 @@ from nvct.mig import smi
 from nvct.mig.apply import Machine
 from nvct.mig.holders import Holder
 from nvct.typed import MalformedError
-from nvct_sim import tree
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
-from tests.unit.agent.nvml.test_worker import Worker, ask, connected
+from tests.unit.agent.nvml.test_worker import Worker, ask, connected, started
 from tests.unit.mig.conftest import machine, node  # noqa: F401 - fixtures
 from tests.unit.mig.test_pause import fake_proc  # noqa: F401 - a fixture
 
@@ -73,14 +70,8 @@ BAD: list[tuple[str, Json]] = [
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        simulated = tree.create("lab", "a100-80", nodes, nodes="plain", native_cache=CACHE)
-        made = Worker(simulated, folder)
-        try:
-            yield made
-        finally:
-            made.process.kill()
-            made.process.wait()
+    with started(tmp_path, profile="a100-80") as made:
+        yield made
 
 
 @pytest.mark.parametrize("verb", GOOD)

@@ -103,9 +103,11 @@ class Worker:
 
 
 @contextlib.contextmanager
-def started(tmp_path: Path, kind: type[Worker] = Worker) -> Iterator[Worker]:
+def started(
+    tmp_path: Path, kind: type[Worker] = Worker, profile: str = "t4-4"
+) -> Iterator[Worker]:
     with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        node = tree.create("lab", "t4-4", nodes, nodes="plain", native_cache=CACHE)
+        node = tree.create("lab", profile, nodes, nodes="plain", native_cache=CACHE)
         made = kind(node, folder)
         try:
             yield made
