@@ -37,11 +37,15 @@ mig-configs:
 """
 
 
+def written(folder: Path, text: str) -> str:
+    path = folder / "configs.yaml"
+    path.write_text(text)
+    return str(path)
+
+
 @pytest.fixture
 def configs(tmp_path: Path) -> str:
-    path = tmp_path / "configs.yaml"
-    path.write_text(CONFIGS)
-    return str(path)
+    return written(tmp_path, CONFIGS)
 
 
 def invoke(machine: Machine | None, *words: str, **env: str) -> str:
@@ -111,37 +115,32 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
 def test_what_people_write_by_mistake_is_named(
     machine: Machine, tmp_path: Path, text: str, message: str, hint: str
 ) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(text)
     with pytest.raises((HostError, UsageError), match=message) as caught:
-        invoke(machine, "plan", "-f", str(path), "-c", "all")
+        invoke(machine, "plan", "-f", written(tmp_path, text), "-c", "all")
     assert hint in caught.value.hint
 
 
 def test_a_filter_that_is_no_id_concerns_its_configuration_alone(
     machine: Machine, tmp_path: Path
 ) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(
+    path = written(
+        tmp_path,
         f"{ONE}7: [{{devices: all, mig-enabled: false}}]\n"
-        "  typo: [{device-filter: A100, devices: all, mig-enabled: false}]\n"
+        "  typo: [{device-filter: A100, devices: all, mig-enabled: false}]\n",
     )
-
-    assert "applied successfully" in invoke(machine, "apply", "-f", str(path), "-c", "7")
+    assert "applied successfully" in invoke(machine, "apply", "-f", path, "-c", "7")
     with pytest.raises(UsageError, match="unable to create DeviceID from string 'A100'"):
-        invoke(machine, "plan", "-f", str(path), "-c", "typo")
+        invoke(machine, "plan", "-f", path, "-c", "typo")
 
 
 def test_assert_tells_which_gpus_differ(machine: Machine, tmp_path: Path) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(
-        f"{ONE}one: [{{devices: [0], mig-enabled: true, mig-devices: {{7g.80gb: 1}}}}]"
-    )
+    entry = "{devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}"
+    path = written(tmp_path, f"{ONE}one: [{entry}]")
     for hint in ("GPU 0 has another layout", "no entry of the configuration is for GPU 1, 2, 3, "):
         with pytest.raises(HostError, match="not currently applied") as caught:
-            invoke(machine, "assert", "-f", str(path))
+            invoke(machine, "assert", "-f", path)
         assert hint in caught.value.hint
-        invoke(machine, "apply", "-f", str(path))
+        invoke(machine, "apply", "-f", path)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ class FakeCluster:
     async def close(self) -> None:
         pass
 
+    @property
+    def conditions(self) -> list[Object]:
+        """Those of the Node, the others' first."""
+        assert self.node is not None
+        found: list[Object] = self.node["status"]["conditions"]
+        return found
+
     def written(self) -> tuple[str, str]:
         """Return status and reason of the condition."""
         found = condition.find(self.node or {})
@@ -116,8 +123,7 @@ async def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> N
     ]  # fmt: skip
     message = lab.cluster.events[1]["message"]
     assert message.startswith("nvidia.com/gpu is lost: the kubelet was restarted. Read ")
-    assert lab.cluster.node is not None
-    assert lab.cluster.node["status"]["conditions"][0] is OTHERS
+    assert lab.cluster.conditions[0] is OTHERS
 
 
 @pytest.mark.parametrize(
@@ -191,32 +197,24 @@ async def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "HEARTBEAT_S", 0.05)
-    assert lab.cluster.node is not None
-    before = {
+    lab.cluster.conditions.append({
         "type": condition.TYPE, "status": "True", "reason": "GPUsAreOffered", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    lab.cluster.node["status"]["conditions"].append(before)
-
+    })  # fmt: skip
     async with lab.running():
         await until(lambda: lab.cluster.writes >= 3)
-    found = condition.find(lab.cluster.node)
-    assert found is not None
+    (_, found) = lab.cluster.conditions
     assert found["lastTransitionTime"] == "2026-01-01T00:00:00Z"
     assert found["lastHeartbeatTime"] > "2026-11-01"
     assert lab.cluster.events == []
 
 
 async def test_a_condition_of_its_type_that_lacks_fields_is_replaced(lab: Lab) -> None:
-    assert lab.cluster.node is not None
     before = {"type": condition.TYPE, "status": "True", "reason": "Another"}
-    lab.cluster.node["status"]["conditions"].append(before)
-
+    lab.cluster.conditions.append(before)
     async with lab.running():
         await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
-    found = condition.find(lab.cluster.node)
-    assert found is not None
-    assert found["lastTransitionTime"] > "2026-11-01"
+    assert lab.cluster.conditions[1]["lastTransitionTime"] > "2026-11-01"
 
 
 async def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:

@@ -3,16 +3,14 @@
 
 import asyncio
 import contextlib
-import io
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvct.agent.core.logs import Log
-from nvct.agent.health import engine as engine_module
 from nvct.agent.health import preflight
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
@@ -25,9 +23,10 @@ from nvct_sim import node_changes, state, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
-from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
+from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task, _short
 from tests.unit.agent.machines import client_of
 
+__all__ = ["_short"]  # a fixture
 DRIVER = "580.159.04"
 WIDTH = "the PCIe link has 8 of 16 lanes"
 NARROW = {"pcie_width": 8.0, "pcie_width_max": 16.0}
@@ -140,12 +139,13 @@ def test_it_does_not_go_with_the_incumbents_way() -> None:
 class Machine(Nvml):
     """Stands for a client that is asked for a preflight as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: Any) -> None:
         super().__init__()
         self.driver, self.watch = DRIVER, 1
         self.found: dict[str, float] = {}
         self.preflights = 0
         self.failures: list[Exception] = []
+        vars(self).update(more)
 
     async def events(self) -> NvmlEvents:
         known = await super().events()
@@ -164,9 +164,7 @@ class Machine(Nvml):
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("EVENTS_S", 0.01), ("LOOK_S", 0.02), ("LOOK_SOON_S", 0.02)):
-        monkeypatch.setattr(engine_module, name, value)
+def _again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "AGAIN_S", 0.05)
 
 
@@ -182,8 +180,7 @@ async def watched(health: HealthEngine, nvml: Machine) -> AsyncIterator[Task]:
 
 
 async def test_a_finding_withholds_a_gpu_from_the_first_list_on_until_it_ends() -> None:
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.found = {**NARROW, **OFF}
+    health, nvml = engine(preflight="default"), Machine(found={**NARROW, **OFF})
     why = f"preflight: {WIDTH}, persistence mode is off; reset the GPU"
     async with watched(health, nvml) as task:
         assert health.problem(GPU) == why
@@ -210,9 +207,8 @@ async def test_a_finding_withholds_a_gpu_from_the_first_list_on_until_it_ends() 
 
 
 async def test_a_warning_is_a_doubt_and_the_gpu_is_offered() -> None:
-    health, nvml = engine(preflight="pcie-width=warn"), Machine()
-    nvml.found = NARROW
-    async with watched(health, nvml) as task:
+    health = engine(preflight="pcie-width=warn")
+    async with watched(health, Machine(found=NARROW)) as task:
         assert health.problem(GPU) == ""
         await until(lambda: task.states() == ["suspect"])
         assert task.changes[-1].after.reason == f"preflight: {WIDTH}"
@@ -220,8 +216,7 @@ async def test_a_warning_is_a_doubt_and_the_gpu_is_offered() -> None:
 
 
 async def test_a_check_that_is_ignored_is_not_told() -> None:
-    health, nvml = engine(preflight="pcie-width=ignore"), Machine()
-    nvml.found = NARROW
+    health, nvml = engine(preflight="pcie-width=ignore"), Machine(found=NARROW)
     async with watched(health, nvml) as task:
         await asyncio.sleep(0.2)
         assert (task.states(), health.problem(GPU)) == ([], "")
@@ -230,8 +225,7 @@ async def test_a_check_that_is_ignored_is_not_told() -> None:
 
 async def checks_after(change: Callable[[Machine], None]) -> tuple[str, int]:
     """Return what withholds a GPU that became slow, after something else; and the questions."""
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.values = {"energy": 9e6}
+    health, nvml = engine(preflight="default"), Machine(values={"energy": 9e6})
     async with watched(health, nvml):
         await asyncio.sleep(0.1)
         before, nvml.found = nvml.preflights, NARROW
@@ -274,8 +268,8 @@ async def test_a_check_that_fails_after_a_reset_is_made_again() -> None:
 
 
 async def test_a_gpu_that_hangs_is_checked_when_it_answers() -> None:
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.found, nvml.hanging = NARROW, {GPU: "no answer within 0.8 s"}
+    health = engine(preflight="default")
+    nvml = Machine(found=NARROW, hanging={GPU: "no answer within 0.8 s"})
     async with watched(health, nvml):
         assert "does not answer" in health.problem(GPU)
         nvml.hanging = {}
@@ -294,25 +288,26 @@ async def test_the_signal_of_a_repair_has_each_gpu_checked() -> None:
 
 
 async def test_the_next_process_of_a_boot_checks_no_gpu_again(tmp_path: Path) -> None:
-    boot = tmp_path / "boot_id"
-    boot.write_text("one\n")
-    nvml, store = Machine(), Store(str(tmp_path), str(boot))
-    async with watched(engine(preflight="default", store=store), nvml):
+    boot, nvml = tmp_path / "boot_id", Machine()
+
+    def started(boot_id: str) -> HealthEngine:
+        boot.write_text(boot_id)
+        return engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+
+    async with watched(started("one"), nvml):
         await until((tmp_path / NAME).exists)
     nvml.found = NARROW
-    later = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    later = started("one")
     async with watched(later, nvml):
         assert later.problem(GPU) == ""
-    boot.write_text("two\n")
-    booted = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    booted = started("two")
     assert booted.problem(GPU) == preflight.PENDING
     async with watched(booted, nvml):
         assert WIDTH in booted.problem(GPU)
 
 
 async def test_it_is_switched_on_and_off_while_the_agent_runs() -> None:
-    health, nvml = engine(log=Log(target=io.StringIO())), Machine()
-    nvml.found = NARROW
+    health, nvml = engine(), Machine(found=NARROW)
     async with watched(health, nvml) as task:
         assert nvml.preflights == 0
         health.use(resolve("auto", "0.1", "", {}, "default"))
