@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -65,10 +64,23 @@ class SpecWorker(Worker):
     words = ("-c", PROGRAM)
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    with started(tmp_path, SpecWorker) as made:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with started(tmp_path_factory.mktemp("worker"), SpecWorker) as made:
         yield made
+
+
+@pytest.fixture
+def worker(shared: Worker) -> Iterator[Worker]:
+    """The worker of all tests of this file, on a node that is as it was."""
+    yield shared
+    node_changes.set_fault(shared.node, "hang", 0)
+    node_changes.set_gpu(shared.node, 1, hang=0)
+    (shared.node.dev / "nvidia1").touch()
+    for path in shared.specs.iterdir():
+        if path.name != "k8s.gpu.nvidia.com-driver.json":  # which the worker writes once
+            path.unlink()
+    shared.until(lambda: not shared.children())  # no test has left it a connection
 
 
 class Log:
@@ -303,12 +315,13 @@ HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def test_what_is_no_request_writes_nothing(worker: Worker) -> None:
+    before = files(worker)
     with worker.connect() as connection:
         for name, (verb, call) in HOSTILE.items():
             answer = ask(connection, verb, **call)
             assert isinstance(answer, dict)
             assert "malformed request" in json.dumps(answer["error"]), name
-            assert files(worker) == {}, name
+            assert files(worker) == before, name
         assert worker.children() == []
         device = {"name": "gpu-0", "uuid": uuid(worker, 0), "is_admin": False}
         answer = ask(connection, "spec_claim", **{**PLAIN, "devices": [device]})
