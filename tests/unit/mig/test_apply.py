@@ -135,6 +135,20 @@ CHANGES = 29
 """From seven 1g.10gb with their compute instances on two GPUs to the balanced layout."""
 
 
+def test_a_failure_at_any_change_brings_the_layout_before_back(
+    machine: Machine, node: tree.Node
+) -> None:
+    apply(machine, resolve(spec(SMALL, 0, 1)))
+    before = layouts(machine)
+    for at in range(1, CHANGES, 3):
+        failing = replace(machine, session=FailingSession(library_of(node), at, refuse))
+        with pytest.raises(HostError, match="in use by another client; the former layout is rest"):
+            apply(failing, resolve(spec(BALANCED, 0), spec(None, 1)))
+        failing.session.close()
+        assert layouts(machine) == before, at
+        assert not os.path.exists(machine.journal.path)
+
+
 def test_a_gpu_that_is_lost_in_the_middle_is_named(machine: Machine, node: tree.Node) -> None:
     apply(machine, resolve(spec(SMALL, 0, 1)))
     before = exported(machine)
