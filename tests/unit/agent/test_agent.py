@@ -399,7 +399,7 @@ async def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     key = "nvidia.com/gpu.deploy.client"
 
     async with serving(made, folder):
-        await until(lambda: made.status.part == "serving")
+        await until(lambda: made.tasks[0].state == "running")  # it listens by then
         for node, value in (("node-8", ""), ("node-7", "paused-for-driver-upgrade")):
             node_news.tell(node, {"metadata": {"labels": {key: value}}})
             await until(lambda: made.client.is_let_go is bool(value))  # noqa: B023
