@@ -150,15 +150,6 @@ async def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
             await until(lambda: plugin.registration.state == "lost")
 
 
-async def test_a_plugin_that_the_kubelet_drops_registers_again(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-        for drops in range(1, 4):
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-            await kubelet.drop(GPU)
-            await until(lambda: len(kubelet.registered) > drops)  # noqa: B023  awaited here
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-
-
 async def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:
     """The older stream's end would drop the newer plugin (kubernetes#121994), or forget it."""
     async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as older:
@@ -203,14 +194,6 @@ async def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, tur
         task.cancel()
         await asyncio.wait([task], timeout=SOON_S)
         assert task.cancelled()
-
-
-async def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-        kubelet.lists.clear()
-        os.unlink(f"{folder}/nvidia-gpu.sock")
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
 
 
 async def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
@@ -355,38 +338,3 @@ async def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder:
         )
         assert (await call(api.Empty())).get_preferred_allocation_available
         await channel.close()
-
-
-async def test_a_slow_kubelet_is_waited_for(folder: str) -> None:
-    async with (
-        started(FakeKubelet(folder, delay_s=1.0)) as kubelet,
-        Running(kubelet.socket, folder) as plugin,
-    ):
-        await until(lambda: plugin.registration.state == "listed")
-        assert len(kubelet.registered) == 1
-
-
-async def test_six_hundred_and_forty_devices_and_their_health_arrive(folder: str) -> None:
-    async with (
-        started(FakeKubelet(folder)) as kubelet,
-        Running(kubelet.socket, folder, content(640)) as plugin,
-    ):
-        await until(lambda: len(kubelet.lists.get(GPU, ())) == 640)
-        served = plugin.registration.endpoint.content
-        plugin.registration.endpoint.update(
-            Content(
-                resource=served.resource, settings=served.settings, node=served.node,
-                unhealthy={"GPU-7": "XID 79"},
-            )
-        )  # fmt: skip
-        await until(lambda: kubelet.lists[GPU]["GPU-7"] == "Unhealthy")
-        assert list(kubelet.lists[GPU].values()).count("Healthy") == 639
-
-
-async def test_a_resource_without_devices_is_emptied_before_it_goes(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as plugin:
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-        leaving = asyncio.create_task(plugin.registration.withdraw())
-        await until(lambda: kubelet.lists.get(GPU) == {})
-        assert plugin.registration.state == "withdrawn"
-        leaving.cancel()

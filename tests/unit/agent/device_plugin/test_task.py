@@ -31,7 +31,7 @@ from nvct.agent.kubelet import service
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import ReleasedError
-from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
+from nvct.errors import ContainerNotPossibleError, HostError
 from nvct.host.nvml.model import NvmlTopology
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
@@ -76,11 +76,13 @@ class Lab:
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[task.DevicePlugin]:
+    async def running(self, gpus: int = 0) -> AsyncIterator[task.DevicePlugin]:
+        """Run the plugin, which soon offers so many whole GPUs."""
         await self.kubelet.start()
         plugin = self.plugin(Shared())
         runs = asyncio.create_task(plugin.run())
         try:
+            await until(lambda: len(self.kubelet.lists.get(GPU, ())) >= gpus)
             yield plugin
         finally:
             runs.cancel()
@@ -89,6 +91,11 @@ class Lab:
                     await runs
             finally:
                 await self.kubelet.stop()
+
+    async def allocate(self, index: int) -> None:
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=[self.uuid(index)])
+        await self.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
 
     def uuid(self, index: int) -> str:
         return tree.gpu_uuid(self.node.name, index)
@@ -115,10 +122,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         pytest.skip(error.message)
 
 
-async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-        await asyncio.sleep(1.5)  # the watch has begun
+async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_watched: list[bool] = []
+    offer = ServedResources.offer
+
+    def noted(served: ServedResources, contents: Iterable[Content]) -> None:
+        are_watched.append("XID errors are watched from now on" in lab.log.getvalue())
+        offer(served, contents)
+
+    monkeypatch.setattr(ServedResources, "offer", noted)
+
+    async with lab.running(8) as plugin:
+        assert are_watched[0], "GPUs are offered whose XIDs nobody watches"
         node_changes.add_xid(lab.node, 1, 31, {})
         node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
@@ -146,26 +163,8 @@ async def test_the_first_list_has_a_slow_gpu_as_unhealthy_until_a_reset_has_mend
         await until(lambda: lab.unhealthy() == set())
 
 
-async def test_gpus_are_offered_when_their_xids_are_watched(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-    offer = ServedResources.offer
-
-    def noted(served: ServedResources, contents: Iterable[Content]) -> None:
-        seen.append("XID errors are watched from now on" in lab.log.getvalue())
-        offer(served, contents)
-
-    monkeypatch.setattr(ServedResources, "offer", noted)
-
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-    assert seen[0]
-
-
 async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         plugin._mig_changes._paused = {lab.uuid(0): ()}
         plugin._show_health()
         (entry,) = plugin.describe()
@@ -179,10 +178,7 @@ async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> 
 
 async def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
     """config-manager signals a change of the file, and nobody has repaired a GPU then."""
-
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-        await asyncio.sleep(1.5)  # the watch has begun
+    async with lab.running(8) as plugin:
         node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
         for version in ("v1", "v2"):
@@ -202,8 +198,7 @@ async def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: La
     env = {"DP_DISABLE_HEALTHCHECKS": disabled}
     lab.health = engines.engine(env, log=Log(target=lab.log))
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
         await asyncio.sleep(SETTLE_S + 2)  # the look after the start is over
         node_changes.set_fault(lab.node, "hang", 60)
         began = time.monotonic()
@@ -219,8 +214,7 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
     reason = "the driver is being replaced: a test says so"
     nvml = lab.discovery.nvml
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         with pytest.raises(HostError, match=r"module nvidia is in use by process \d+ \(nvct-"):
             node_changes.unload_module(lab.node)
         await nvml.let_go(reason)
@@ -232,10 +226,8 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
         assert len(lab.unhealthy()) == 8
         (entry,) = plugin.describe()
         assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
-        container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
-        request = api.AllocateRequest(container_requests=[container])
         with pytest.raises(grpc.RpcError, match=reason):
-            await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+            await lab.allocate(0)
         await lab.kubelet.stop()
         await lab.kubelet.start()
         await until(lambda: len(lab.unhealthy()) == 8)
@@ -248,15 +240,15 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
         assert len(lab.kubelet.lists[GPU]) == 8
 
 
-@pytest.mark.parametrize("content", ["", '{"resources": 7}', "no JSON"])
+@pytest.mark.parametrize("content", ["", '{"resources": 7}'])
 async def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there_as_unhealthy(
     content: str, lab: Lab
 ) -> None:
     reason, nvml = "the driver is being replaced: a test says so", lab.discovery.nvml
     file = Path(f"{lab.specs}.state") / served.LAST
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
+        pass
     if content:  # of somebody else
         file.write_text(content)
     lab.kubelet.lists.clear()
@@ -270,10 +262,8 @@ async def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there
             await until(lambda: len(lab.unhealthy()) == 8)
             (entry,) = plugin.describe()
             assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
-            container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
-            request = api.AllocateRequest(container_requests=[container])
             with pytest.raises(grpc.RpcError, match=reason):
-                await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+                await lab.allocate(0)
         node_changes.reload_module(lab.node)
         nvml.refusal = ""
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8 and not lab.unhealthy())
@@ -359,14 +349,13 @@ async def test_the_kubelet_has_the_devices_until_another_agent_offers_them(
 
 
 async def test_mig_devices_come_and_go_without_a_restart(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, unresolvable: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
     lab.words.append("--mig-strategy=mixed")
 
-    async with lab.running() as plugin:
+    async with lab.running(7) as plugin:
         await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
         node_changes.set_mig_mode(lab.node, 0, on=True)
         node_changes.create_instance(lab.node, 0, "3g.40gb")
         await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
@@ -379,11 +368,11 @@ async def test_mig_devices_come_and_go_without_a_restart(
         assert gone["nvidia.com/mig-3g.40gb"] == "withdrawn"
         await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
         assert {entry["resource"] for entry in plugin.describe()} == {GPU, SMALL}
+    assert unresolvable == []
 
 
 async def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         rule = {"name": GPU, "replicas": 3}
         lab.config = {"sharing": {"timeSlicing": {"resources": [rule]}}}
         plugin.reload.set()
@@ -402,8 +391,7 @@ async def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: L
         spec = json.loads((lab.specs / f"{VENDOR}-gpu.json").read_text())
         return len(spec["containerEdits"]["mounts"])
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
         assert mounts() > 5
         report = await lab.discovery.nvml.report()
         path = publish(lab.specs, report.driver_version)
@@ -417,15 +405,12 @@ async def test_a_container_waits_for_the_files_of_a_driver_that_was_replaced(lab
     """Its devices may be healthy again before the machine was looked at."""
     lab.words.append("--device-list-strategy=cdi-cri")
     lab.specs.mkdir()
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         written = lab.specs / f"{VENDOR}-gpu.json"
         written.unlink()
         plugin._offered, plugin._loaded = None, "580.1.1"  # as before another driver
-        request = api.AllocateRequest()
-        request.container_requests.add(devices_ids=[lab.uuid(2)])
 
-        await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+        await lab.allocate(2)
 
         assert written.exists()
 
@@ -455,8 +440,7 @@ async def test_a_gpu_that_no_specification_has_is_unhealthy(
 ) -> None:
     """In MIG mode it has no CDI device, and strategy none offers it."""
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         (in_mig_mode,) = lab.unhealthy()
         reason = f"no CDI specification has {VENDOR}/gpu={in_mig_mode}; if the GPU is in MIG"
         assert plugin.describe()[0]["unhealthy"][in_mig_mode].startswith(reason)  # type: ignore[index]
@@ -465,20 +449,6 @@ async def test_a_gpu_that_no_specification_has_is_unhealthy(
         await until(lambda: lab.unhealthy() == {in_mig_mode, lab.uuid(1)})
         node_changes.set_mig_mode(lab.node, 1, on=False)
         await until(lambda: lab.unhealthy() == {in_mig_mode})
-    assert unresolvable == []
-
-
-async def test_mig_devices_are_healthy_when_a_specification_has_them(
-    lab: Lab, unresolvable: list[str]
-) -> None:
-    lab.words.append("--mig-strategy=mixed")
-    new = "nvidia.com/mig-3g.40gb"
-
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-        node_changes.set_mig_mode(lab.node, 1, on=True)
-        node_changes.create_instance(lab.node, 1, "3g.40gb")
-        await until(lambda: set(lab.kubelet.lists.get(new, {}).values()) == {"Healthy"})
     assert unresolvable == []
 
 
@@ -505,8 +475,7 @@ async def test_gpus_are_asked_once_how_they_are_connected(
 async def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
     lab.words.append("--device-list-strategy=auto")
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         (entry,) = plugin.describe()
         assert entry["strategy"] == "envvar"
         assert entry["strategy_reason"] == (
@@ -577,15 +546,6 @@ async def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
         plugin.reload.set()
         await until(lambda: len(lab.kubelet.lists[GPU]) == 8)
         await until(lambda: not daemons.wanted)
-
-
-def test_without_a_driver_the_program_ends(lab: Lab) -> None:
-    hide(lab)
-    plugin = task.DevicePlugin(
-        lab.settings, lambda _: lab.discovery, lambda _: lab.health, Log(target=lab.log)
-    )
-    with pytest.raises(DriverNotFoundError, match=r"no libnvidia-ml\.so\.1 in"):
-        asyncio.run(plugin.run())
 
 
 async def test_a_driver_that_comes_and_goes_is_followed(
