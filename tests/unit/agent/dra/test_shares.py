@@ -118,42 +118,6 @@ async def test_claims_share_the_memory_of_a_gpu_by_one_daemon_that_enforces_it(l
         await lab.kubelet.unprepare(whole)
 
 
-async def test_what_would_break_the_limit_of_others_is_refused_with_a_sentence(lab: Lab) -> None:
-    lab.shares = "uniform"
-    async with lab.agent():
-        first = lab.share("first", "gpu-0", SIZE)
-        await lab.kubelet.prepare(first)
-
-        why = await refused(lab, lab.share("larger", "gpu-0", "6000Mi"))
-        assert "has shares of 5000Mi for claim ns/first, and this claim asks for 6000Mi" in why
-        whole = lab.allocate("whole", "gpu-0", sharing=config())
-        assert "is shared by memory for claim ns/first, and this claim asks for no memory" in (
-            await refused(lab, whole)
-        )
-        both = lab.share("both", "gpu-1", SIZE)
-        found = lab.api.objects["resourceclaims", "ns", "both"]["status"]["allocation"]["devices"]
-        found["results"].append({**found["results"][0], "request": "b", "device": "gpu-2"})
-        assert "a share of a GPU's memory beside other devices: gpu-1, gpu-2" in (
-            await refused(lab, both)
-        )
-        second = {**found["results"][0], "request": "b", "consumedCapacity": {"memory": "1Gi"}}
-        found["results"][1] = second
-        assert "has shares of different sizes of gpu-1" in await refused(lab, both)
-        by_both = lab.allocate(
-            "by-both", "gpu-1", sharing=by_mps(), consumedCapacity={"memory": SIZE}
-        )
-        assert "has an MPS configuration or a time slice, and a share" in await refused(
-            lab, by_both
-        )
-        assert lab.journal() == ["first"]
-        # What is refused while others share is given when they have ended.
-        await lab.kubelet.unprepare(first)
-        await lab.kubelet.prepare(whole)
-        why = await refused(lab, lab.share("late", "gpu-0", SIZE))
-        assert "is prepared for claim ns/whole" in why
-        await lab.kubelet.unprepare(whole)
-
-
 async def test_mixed_sizes_are_limits_of_the_clients_variables(lab: Lab) -> None:
     lab.shares = "mixed"
     async with lab.agent():
@@ -256,6 +220,3 @@ async def test_an_api_server_without_shares_gets_devices_for_one_claim_each() ->
     task.cancel()
 
 
-def test_the_daemon_of_a_gpu_has_a_folder_of_its_own() -> None:
-    name = of_shares("GPU-00000000-1111-5222-8333-00000000000A")
-    assert Place("/mps").shm(name).endswith("/gpu-00000000-1111-5222-8333-00000000000a/shm")

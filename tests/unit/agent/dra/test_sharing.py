@@ -11,6 +11,7 @@ from nvct.agent.dra import sharing
 from nvct.agent.dra.devices import DRIVER, Place
 from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.sharing import Limits
+from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import Daemon
 from nvct.errors import RequestError
 
@@ -42,6 +43,12 @@ def claim(parameters: object, driver: str = DRIVER, requests: list[str] | None =
 def config(kind: str = "GpuConfig", **sharing: object) -> dict[str, object]:
     found: dict[str, object] = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind}
     return {**found, "sharing": sharing} if sharing else found
+
+
+def by_mps(**limits: object) -> list[Object]:
+    """Return the configurations of a claim that shares by MPS."""
+    parameters = config(strategy="MPS", mpsConfig=limits)
+    return [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
 
 
 @pytest.mark.parametrize(
