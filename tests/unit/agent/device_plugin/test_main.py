@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program nvidia-device-plugin: what it prints and how it ends, without a driver."""
+"""Programs nvidia-device-plugin and gpu-feature-discovery: what they print and how they end, without a driver."""
 
 import os
 import signal
@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.processes import captured
 
-PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin")
+PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program")
+PLUGIN, LABELS = "nvidia-device-plugin", "gpu-feature-discovery"
 REPOSITORY = Path(__file__).parents[4]
 
 
@@ -23,28 +24,32 @@ def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("word", ["--version", "-version", "-v"])
-def test_the_version_is_that_of_the_incumbent_and_ours(word: str) -> None:
-    done = call(word)
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ((PLUGIN, "--version"), ("NVIDIA Device Plugin version v0.20.0", "nvct: ")),
+        ((PLUGIN, "-version"), ("NVIDIA Device Plugin version v0.20.0", "nvct: ")),
+        ((PLUGIN, "-v"), ("NVIDIA Device Plugin version v0.20.0", "nvct: ")),
+        ((LABELS, "--version"), ("GPU Feature Discovery version v0.20.0", "nvct: ")),
+        ((PLUGIN, "--mig-strategy=none", "--help"), ("  --fail-on-init", "  --log-format VALUE")),
+        ((LABELS, "--help"), ("  --use-node-feature-api",)),
+    ],
+)
+def test_version_and_help_are_printed(words: tuple[str, ...], lines: tuple[str, ...]) -> None:
+    done = call(*words)
 
-    assert done.stdout.startswith("NVIDIA Device Plugin version v0.20.0\nnvct: ")
-    assert done.returncode == 0
-
-
-def test_help_is_printed() -> None:
-    done = call("--mig-strategy=none", "--help")
-
-    assert "--fail-on-init-error" in done.stdout
-    assert "--log-format VALUE" in done.stdout
+    assert all(f"\n{line}" in f"\n{done.stdout}" for line in lines)
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
     ("words", "env", "sentence"),
     [
-        (["--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'; it is one of none, sin"),
-        ([], {"NVCT_LOG_FORMAT": "xml"}, "NVCT_LOG_FORMAT='xml'; it is one of text, json"),
-        (["--kubelet-socket="], {}, "no libnvidia-ml.so.1 in /;"),
+        ([PLUGIN, "--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'; it is one of n"),
+        ([PLUGIN], {"NVCT_LOG_FORMAT": "xml"}, "NVCT_LOG_FORMAT='xml'; it is one of text, json"),
+        ([PLUGIN, "--kubelet-socket="], {}, "no libnvidia-ml.so.1 in /;"),
+        ([LABELS, "--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
+        ([LABELS, "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in /;"),
     ],
 )
 def test_a_failure_is_the_last_line_and_status_1(
@@ -53,14 +58,14 @@ def test_a_failure_is_the_last_line_and_status_1(
     done = call(*words, **env)
 
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("nvidia-device-plugin: ")
+    assert last.startswith(f"{words[0]}: ")
     assert sentence in last
     assert done.returncode == 1
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["any process", "process 1"])
 def test_a_signal_is_heeded_before_anything_slow_is_loaded(*, is_first: bool) -> None:
-    words = [*PROGRAM, "--fail-on-init-error=false", "--kubelet-socket="]
+    words = [*PROGRAM, PLUGIN, "--fail-on-init-error=false", "--kubelet-socket="]
     if is_first:
         first = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
         if subprocess.run([*first, "true"], check=False, capture_output=True).returncode:

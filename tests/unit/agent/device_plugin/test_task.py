@@ -149,20 +149,6 @@ async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not
         await until(lambda: not lab.unhealthy())
 
 
-async def test_the_first_list_has_a_slow_gpu_as_unhealthy_until_a_reset_has_mended_it(
-    lab: Lab,
-) -> None:
-    lab.health = engines.engine(log=Log(target=lab.log), preflight="persistence=ignore")
-    node_changes.set_gpu(lab.node, 3, remap_pending=1)
-    node_changes.set_gpu(lab.node, 4, persistence=0)
-    async with lab.running():
-        await until(lambda: GPU in lab.kubelet.lists)
-        assert lab.unhealthy() == {lab.uuid(3)}
-        await until(lambda: f"{lab.uuid(3)} is unhealthy: preflight: " in lab.log.getvalue())
-        node_changes.reset_gpu(lab.node, 3)
-        await until(lambda: lab.unhealthy() == set())
-
-
 async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
     async with lab.running(8) as plugin:
         plugin._mig_changes._paused = {lab.uuid(0): ()}
@@ -450,26 +436,6 @@ async def test_a_gpu_that_no_specification_has_is_unhealthy(
         node_changes.set_mig_mode(lab.node, 1, on=False)
         await until(lambda: lab.unhealthy() == {in_mig_mode})
     assert unresolvable == []
-
-
-async def test_gpus_are_asked_once_how_they_are_connected(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    topology = lab.discovery.nvml.topology
-
-    async def count() -> NvmlTopology:
-        asked.append(1)
-        return await topology()
-
-    monkeypatch.setattr(lab.discovery.nvml, "topology", count)
-
-    first = await lab.discovery.inventory()
-    node_changes.set_mig_mode(lab.node, 0, on=True)
-    second = await lab.discovery.inventory()
-    assert second != first
-    assert len(second.links) == 8 * 7 / 2
-    assert asked == [1]
 
 
 async def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:

@@ -138,11 +138,6 @@ def test_constants_and_references_are_added(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_file_has_no_labels(tmp_path: Path) -> None:
-    (tmp_path / "labels.yaml").touch()
-    assert compute.load(f"{tmp_path}/labels.yaml") == {}
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -164,11 +159,15 @@ def test_a_bad_file_is_refused_with_a_sentence(text: str, sentence: str, tmp_pat
         compute.load(f"{tmp_path}/labels.yaml")
 
 
-def test_labels_of_node_feature_discovery_are_allowed(tmp_path: Path) -> None:
-    (tmp_path / "labels.yaml").write_text("feature.node.kubernetes.io/mine: x")
-    assert compute.load(f"{tmp_path}/labels.yaml") == {"feature.node.kubernetes.io/mine": "x"}
-
-
-def test_a_missing_file_is_named() -> None:
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("", {}),
+        ("feature.node.kubernetes.io/mine: x", {"feature.node.kubernetes.io/mine": "x"}),
+    ],
+)
+def test_a_good_file_is_read(text: str, labels: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "labels.yaml").write_text(text)
+    assert compute.load(f"{tmp_path}/labels.yaml") == labels
     with pytest.raises(DocumentError, match="labels file /nowhere: No such file"):
         compute.load("/nowhere")

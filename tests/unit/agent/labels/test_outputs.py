@@ -4,6 +4,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.outputs import NodeFeature, OwnNode
 from nvct.agent.labels.settings import Settings
@@ -32,53 +34,42 @@ class Server:
         pass
 
 
-def written(server: Server, *turns: dict[str, str]) -> list[str]:
-    """Write labels by turns with one output; return the verbs of the requests."""
-    node = OwnNode(server, "node")  # type: ignore[arg-type]
-
-    async def write() -> None:
-        for labels in turns:
-            await node.write(labels)
-
-    asyncio.run(write())
-    return server.verbs
+CHANGED = {"nvidia.com/gpu.count": "9"}
 
 
-def test_labels_that_are_there_are_not_written_again() -> None:
-    assert written(Server(), LABELS, LABELS) == ["get", "patch", "get"]
-
-
-def test_other_labels_are_written() -> None:
-    less: dict[str, str] = {}
-    assert written(Server(), LABELS, less) == ["get", "patch"] * 2
-
-
-def test_a_label_that_somebody_has_changed_or_removed_is_written_again() -> None:
+@pytest.mark.parametrize(
+    ("before", "uid", "labels"),
+    [
+        ({}, "1", LABELS),
+        # Only an apply removes what an earlier process wrote and this one leaves out.
+        (LABELS, "1", LABELS),
+        (LABELS, "1", {}),
+        ({}, "2", LABELS),  # the Node was made again
+    ],
+)
+def test_labels_are_written_once(before: dict[str, str], uid: str, labels: dict[str, str]) -> None:
     server = Server()
+    server.labels |= before
     node = OwnNode(server, "node")  # type: ignore[arg-type]
-    for change in ({}, {"nvidia.com/gpu.count": "9"}):
+    if uid != server.uid or not labels:
         asyncio.run(node.write(LABELS))
-        server.labels = change
-        server.verbs.clear()
-        asyncio.run(node.write(LABELS))
-        assert server.verbs == ["get", "patch"]
-        assert server.labels == LABELS
+        server.uid, server.verbs = uid, []
+    for verbs in (["get", "patch"], ["get"]):
+        asyncio.run(node.write(labels))
+        assert server.verbs == verbs
+        server.verbs = []
 
 
-def test_a_node_that_was_made_again_is_written() -> None:
+@pytest.mark.parametrize("change", [{}, CHANGED])
+def test_a_label_that_somebody_has_changed_or_removed_is_written_again(
+    change: dict[str, str],
+) -> None:
     server = Server()
     node = OwnNode(server, "node")  # type: ignore[arg-type]
     asyncio.run(node.write(LABELS))
-    server.uid, server.verbs = "2", []
+    server.labels, server.verbs = change, []
     asyncio.run(node.write(LABELS))
-    assert server.verbs == ["get", "patch"]
-
-
-def test_what_was_applied_by_an_earlier_process_is_applied_again() -> None:
-    """Only an apply removes labels that the earlier process wrote and this one leaves out."""
-    server = Server()
-    server.labels |= LABELS
-    assert written(server, LABELS) == ["get", "patch"]
+    assert (server.verbs, server.labels) == (["get", "patch"], LABELS)
 
 
 def test_a_watch_tells_that_labels_are_gone() -> None:

@@ -65,14 +65,8 @@ def test_they_have_the_incumbents_labels(tmp_path: Path) -> None:
     (tmp_path / "usr/share/misc").mkdir(parents=True)
     (tmp_path / "usr/share/misc/pci.ids").write_text(PCI_IDS)
 
-    version = dict.fromkeys(("major", "minor", "revision"), "unknown")
-    assert labels(tmp_path) == {
-        **{f"nvidia.com/cuda.driver-version.{key}": text for key, text in version.items()},
-        "nvidia.com/cuda.driver-version.full": "unknown.unknown.unknown",
-        **{f"nvidia.com/cuda.driver.{key}": "unknown" for key in ("major", "minor", "rev")},
-        "nvidia.com/cuda.runtime-version.full": "0.0",
-        **{f"nvidia.com/cuda.runtime-version.{key}": "0" for key in ("major", "minor")},
-        **{f"nvidia.com/cuda.runtime.{key}": "0" for key in ("major", "minor")},
+    found = labels(tmp_path)
+    assert {key: value for key, value in found.items() if key.startswith("nvidia.com/gpu.")} == {
         "nvidia.com/gpu.count": "2",
         "nvidia.com/gpu.family": "undefined",
         "nvidia.com/gpu.machine": "A-Server",
@@ -81,10 +75,8 @@ def test_they_have_the_incumbents_labels(tmp_path: Path) -> None:
         "nvidia.com/gpu.product": "GH100-H100-SXM5-80GB",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
-        "nvidia.com/mig.capable": "false",
-        "nvidia.com/mps.capable": "false",
-        "nvidia.com/vgpu.present": "false",
     }
+    assert found["nvidia.com/cuda.runtime-version.full"] == "0.0"
 
 
 def test_without_a_list_of_names_the_device_is_unknown(

@@ -6,8 +6,6 @@ import contextlib
 import io
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,11 +25,8 @@ from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
 from nvct.host.roots import Roots
-from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
-REPOSITORY = Path(__file__).parents[4]
-PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "gpu-feature-discovery")
 SIZE = MigAttributes(
     memory_mib=9856, multiprocessors=16, gi_slices=1, ci_slices=1,
     copy=1, decoder=0, encoder=0, jpeg=0, ofa=0,
@@ -236,37 +231,6 @@ def test_bad_files_and_folders_are_errors_of_their_own(tmp_path: Path) -> None:
         asyncio.run(Lab(tmp_path, f"--labels-file={tmp_path}/labels.yaml").task.run())
     with pytest.raises(HostError, match="labels cannot be written to /proc/nowhere/gfd"):
         asyncio.run(Lab(tmp_path, "--output-file=/proc/nowhere/gfd").task.run())
-
-
-def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return captured(
-        [*PROGRAM, *words], timeout=60, env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY
-    )
-
-
-def test_the_program_prints_version_and_help() -> None:
-    assert call("--version").stdout.startswith("GPU Feature Discovery version v0.20.0\nnvct: ")
-    assert "--use-node-feature-api" in call("--help").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "sentence"),
-    [
-        (["--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'"),
-        ([], {"GFD_SLEEP_INTERVAL": "60"}, "the interval '60' is no duration"),
-        (["--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
-        (["--oneshot", "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in /;"),
-    ],
-)
-def test_a_failure_of_the_program_is_the_last_line_and_status_1(
-    words: list[str], env: dict[str, str], sentence: str
-) -> None:
-    done = call(*words, **env)
-
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("gpu-feature-discovery: ")
-    assert sentence in last
-    assert done.returncode == 1
 
 
 class Place:

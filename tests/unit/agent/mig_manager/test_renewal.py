@@ -108,11 +108,3 @@ async def test_one_that_fails_again_and_again_stays_out(
         assert renewals(lab) == 2
 
 
-async def test_without_a_watch_nothing_is_done(lab: Lab) -> None:  # noqa: F811
-    async with lab.running(), watched(lab) as gpu:
-        lab.health, health = None, lab.health
-        fails(lab, gpu)
-        assert health is not None
-        await until(health.broken_instances)
-        await asyncio.sleep(0.5)  # two periods
-        assert renewals(lab) == 0

@@ -89,12 +89,6 @@ def test_mig_devices_are_refused() -> None:
         daemons.wanted(shared(2, instance=(1, 0)), VOLTA)
 
 
-def test_a_daemon_is_read_back_from_json() -> None:
-    (daemon,) = daemons.wanted(shared(4, 4), VOLTA).values()
-
-    assert daemons.from_json(typed.dump(daemon)) == daemon
-
-
 GOOD = MappingProxyType({"resource": GPU, "uuids": [], "limits": {}, "percentage": 0})
 
 
