@@ -14,7 +14,7 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError, Kind, Object
+from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError, Kind, Object
 from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
@@ -31,30 +31,31 @@ from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct_sim import node_changes, tree
 from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import NAME, FakeApi
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
-NAME = "node-1"
 
 
-class FakeCluster:
-    """A cluster of one Node, which takes merge patches as the API server does.
+class FakeCluster(FakeApi):
+    """A cluster of one Node.
 
     Attributes:
-        failure: raised by each request, if there is one.
         states: that the Node has shown.
         paused: how often a DaemonSet was paused.
     """
 
     def __init__(self) -> None:
-        metadata = {"name": NAME, "resourceVersion": "1", "labels": {}, "annotations": {}}
-        self.node: Object = {"metadata": metadata}
-        self.failure: ClusterError | None = None
+        super().__init__()
         self.events: list[Object] = []
         self.states: list[str] = []
         self.paused = 0
-        self._changed = asyncio.Event()
+        self.put(NODE, {"metadata": {"name": NAME, "labels": {}, "annotations": {}}})
+
+    @property
+    def node(self) -> Object:
+        return self.objects[NODE.plural, "", NAME]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -68,53 +69,21 @@ class FakeCluster:
     def label(self, **labels: str) -> None:
         """Change labels as a user does."""
         names = {"config": CONFIG, "plugin": PLUGIN, "state": STATE}
-        self._write("labels", {names[key]: value for key, value in labels.items()})
-
-    def _write(self, member: str, values: dict[str, str | None]) -> None:
-        found = self.node["metadata"][member]
-        found.update(values)
-        for key in [key for key, value in values.items() if value is None]:
-            del found[key]
-        version = int(self.node["metadata"]["resourceVersion"])
-        self.node["metadata"]["resourceVersion"] = str(version + 1)
-        self._changed.set()
-
-    async def changes(self, kind: Kind, name: str) -> AsyncIterator[Object]:
-        assert (kind, name) == (NODE, NAME)
-        while True:
-            self._changed.clear()
-            if self.failure:
-                raise self.failure
-            yield copy.deepcopy(self.node)
-            await self._changed.wait()
-
-    async def find(self, kind: Kind, name: str) -> Object:
-        assert (kind, name) == (NODE, NAME)
-        if self.failure:
-            raise self.failure
-        return copy.deepcopy(self.node)
+        changed = {**self.labels, **{names[key]: value for key, value in labels.items()}}
+        self.put(NODE, {"metadata": {**self.node["metadata"], "labels": changed}})
 
     async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
-        assert (kind, manager) == (NODE, "nvct-mig")
-        if self.failure:
-            raise self.failure
-        metadata = manifest["metadata"]
-        if metadata["resourceVersion"] != self.node["metadata"]["resourceVersion"]:
-            raise ClusterError("the object has been modified", status=CONFLICT)
-        self._write("labels", metadata.get("labels", {}))
-        self._write("annotations", metadata.get("annotations", {}))
-        if STATE in metadata.get("labels", {}):
-            self.states.append(metadata["labels"][STATE])
-        self.paused += metadata.get("labels", {}).get(PLUGIN) == PAUSED
-        return copy.deepcopy(self.node)
+        written = await super().merge(kind, manifest, manager)
+        labels = manifest["metadata"].get("labels", {})
+        if STATE in labels:
+            self.states.append(labels[STATE])
+        self.paused += labels.get(PLUGIN) == PAUSED
+        return written
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
         assert kind == EVENT
         self.events.append(manifest)
         return manifest
-
-    async def close(self) -> None:
-        pass
 
 
 class FakePods:
@@ -228,12 +197,13 @@ async def test_the_gpus_follow_the_label(lab: Lab) -> None:
         lab.cluster.label(config="all-1g.10gb")
         await lab.shows("success")
         assert await lab.devices() == 56
-        lab.cluster.label(config="all-disabled")
-        await until(lambda: lab.cluster.states[-2:] == ["pending", "success"])
+        assert PLUGIN not in lab.cluster.labels
+        lab.cluster.label(config="all-disabled", plugin="true")
         await until(lambda: len(lab.cluster.states) == 4)
         assert await lab.devices() == 0
     assert lab.cluster.states == ["pending", "success"] * 2
-    assert PLUGIN not in lab.cluster.labels
+    # DaemonSets of the operator go and come back.
+    assert (lab.cluster.paused, lab.cluster.labels[PLUGIN]) == (1, "true")
     assert len(lab.paused) == 2
     assert pause.read(lab.folder) == {}
     assert [event["message"] for event in lab.cluster.events] == [
@@ -292,18 +262,14 @@ async def test_a_label_that_changes_as_the_state_is_written_is_seen(
     assert lab.cluster.states == ["pending", "success"]
 
 
-async def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
+async def test_what_the_gpus_have_is_a_success_and_a_change_by_somebody_else_is_undone(
+    lab: Lab,
+) -> None:
     async with lab.running():
         lab.cluster.label(config="all-disabled")
         await lab.shows("success")
-    assert lab.cluster.states == ["success"]
-    assert lab.paused == lab.cluster.events == []
-
-
-async def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
-    async with lab.running():
-        lab.cluster.label(config="all-disabled")
-        await lab.shows("success")
+        assert lab.cluster.states == ["success"]
+        assert lab.paused == lab.cluster.events == []
         node_changes.set_mig_mode(lab.tree, 0, on=True)
         await until(lambda: len(lab.cluster.states) == 3)
         assert not (await lab.state()).gpus[0].enabled
@@ -344,14 +310,6 @@ async def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path)
         await asyncio.to_thread((tmp_path / "configs.yaml").write_text, text)
         await lab.shows("success")
         assert await lab.devices() == 2
-
-
-async def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
-    async with lab.running():
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("success")
-    assert lab.cluster.paused == 1
-    assert lab.cluster.labels[PLUGIN] == "true"
 
 
 async def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(
@@ -460,12 +418,12 @@ async def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_late
     async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await until(lambda: lab.cluster.states == ["pending"])
-        lab.cluster.failure = ClusterError("the API server does not answer")
+        lab.cluster.refuses = ClusterError("the API server does not answer")
         lab.session.begin()
         await until(lambda: bool(lab.paused) and pause.read(lab.folder) == {})
         await asyncio.sleep(0.2)
         assert lab.cluster.labels[PLUGIN] == PAUSED
-        lab.cluster.failure = None
+        lab.cluster.refuses = None
         await lab.shows("success")
         assert lab.cluster.labels[PLUGIN] == "true"
 
