@@ -22,6 +22,7 @@ from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.task import MpsDaemons
 from nvct.errors import NvctError
 from nvct.host.model import Gpu
+from tests.unit.agent.device_plugin.fake_kubelet import until
 
 UUID = "GPU-00000000-1111-5222-8333-000000000000"
 
@@ -101,14 +102,6 @@ async def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.Monk
     runs.cancel()
     await asyncio.gather(runs, return_exceptions=True)
     assert not ready.exists()
-
-
-async def until(condition: Any) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it does not come")
 
 
 def test_the_command_line_has_the_incumbents_options() -> None:
