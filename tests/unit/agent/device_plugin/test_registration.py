@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
@@ -137,17 +136,6 @@ async def test_the_kubelet_calls_the_plugin(folder: str) -> None:
     given, refused = decisions.read([folder], decisions.Filter(container=GPU))
     assert (given["outcome"], given["asked"]) == ("given", "GPU-1, GPU-0")
     assert refused["error"].endswith("unknown device: GPU-9")
-
-
-async def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
-    async with Running(f"{folder}/kubelet.sock", folder) as plugin:
-        for _ in range(3):
-            async with started(FakeKubelet(folder)) as kubelet:
-                began = time.monotonic()
-                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                assert time.monotonic() - began < SOON_S
-                await until(lambda: plugin.registration.state == "listed")
-            await until(lambda: plugin.registration.state == "lost")
 
 
 async def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:

@@ -145,12 +145,6 @@ def test_a_part_of_a_gpu_instance_is_left_out_with_a_warning() -> None:
     assert "MIG device 0:0 of profile 1c.3g.40gb is left out" in warning
 
 
-def test_single_offers_mig_devices_as_gpus() -> None:
-    found = of(gpu(0, A100, "1g.10gb"), gpu(1, A100, "1g.10gb"), mig_strategy="single")
-
-    assert found == {GPU: ["MIG-0-0", "MIG-1-0"]}
-
-
 @pytest.mark.parametrize(("mode", "device"), [("csv", "tegra"), ("wsl", "all")])
 def test_machines_without_nvmls_gpus_have_one_device(
     mode: Literal["csv", "wsl"], device: str

@@ -255,37 +255,6 @@ async def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8 and not lab.unhealthy())
 
 
-async def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
-    small = f"{GPU}.shared"
-    lab.config = {
-        "version": "v1",
-        "sharing": {"timeSlicing": {"resources": [
-            {"name": GPU, "replicas": 2, "rename": small, "devices": [0]},
-        ]}},
-    }  # fmt: skip
-
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
-        await until(lambda: len(lab.kubelet.lists.get(small, ())) == 2)
-        began = time.monotonic()
-        node_changes.apply(lab.node, "gpu", ["3", "hang=600"])
-        node_changes.apply(lab.node, "gpu", ["0", "hang=600"])
-        await until(lambda: lab.unhealthy() == {lab.uuid(3)})
-        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
-        assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
-        await asyncio.sleep(SETTLE_S + 1)  # the next look finds all GPUs
-        assert lab.unhealthy() == {lab.uuid(3)}
-        (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
-        reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
-        assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
-        node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
-        node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
-        await until(lambda: not lab.unhealthy())
-        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Healthy"})
-    assert "all devices are unhealthy" not in lab.log.getvalue()
-    assert f"{lab.uuid(3)} answers again" in lab.log.getvalue()
-
-
 def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,26 +483,6 @@ async def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
         await until(lambda: not daemons.wanted)
 
 
-async def test_a_driver_that_comes_and_goes_is_followed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
-    lab.words.append("--fail-on-init-error=false")
-    hide(lab)
-
-    async with lab.running() as plugin:
-        await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
-        (entry,) = plugin.describe()
-        assert (entry["resource"], entry["state"]) == ("every resource", "absent")
-        assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
-        show(lab)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-        hide(lab)
-        await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
-        show(lab)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-
-
 def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:
     lab.words += ["--mig-strategy=single", "--fail-on-init-error=false"]
     plugin = task.DevicePlugin(
@@ -544,12 +493,3 @@ def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> N
         asyncio.run(plugin.run())
 
 
-def hide(lab: Lab) -> None:
-    """Take the driver away, as its removal does."""
-    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
-        path.rename(path.with_name("hidden"))
-
-
-def show(lab: Lab) -> None:
-    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
-        path.with_name("hidden").rename(path)
