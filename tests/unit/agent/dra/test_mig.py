@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
-from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
+from nvct.agent.dra.devices import MIB, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
 from nvct.agent.nvml.client import ReleasedError
@@ -40,24 +40,31 @@ LOG = Log(target=io.StringIO())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
 
-@pytest.fixture
-def lab(tmp_path: Path, folder: Path) -> Iterator[Lab]:
+@contextlib.contextmanager
+def discovered(folder: Path) -> Iterator[Discovery]:
     """A node with two A100 in MIG mode: gpu-0 with three MIG devices, gpu-1 without."""
-    node = tree.create("dra", "mixed", tmp_path, nodes="plain", native_cache=CACHE)
+    node = tree.create("dra", "mixed", folder, nodes="plain", native_cache=CACHE)
     try:
         with discovery(node) as found:
-            yield Lab(found, folder)
+            yield found
     finally:
         tree.destroy(node)
 
 
-def looked(lab: Lab) -> Machine:
-    return asyncio.run(gather.machine(lab.machine))
+@pytest.fixture
+def lab(tmp_path: Path, folder: Path) -> Iterator[Lab]:
+    with discovered(tmp_path) as found:
+        yield Lab(found, folder)
 
 
-def test_devices_that_exist_have_the_incumbents_names_and_sizes(lab: Lab) -> None:
-    machine = looked(lab)
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """Return the node as it is without claims."""
+    with discovered(tmp_path_factory.mktemp("nodes")) as found:
+        return asyncio.run(gather.machine(found))
 
+
+def test_devices_that_exist_have_the_incumbents_names_and_sizes(machine: Machine) -> None:
     found = offer(machine, {}, on_demand=False)
 
     assert found.counters == {}
@@ -76,41 +83,8 @@ def test_devices_that_exist_have_the_incumbents_names_and_sizes(lab: Lab) -> Non
     ]
 
 
-def possible(lab: Lab) -> tuple[Offer, list[Device]]:
-    found = offer(looked(lab), {}, on_demand=True)
-    return found, [device for device in found.devices if device.name.startswith("gpu-1-")]
-
-
-def fits(found: Offer, devices: Iterable[Device]) -> bool:
-    """Return whether the scheduler would give these devices at the same time."""
-    left = {name: dict(counters) for name, counters in found.counters.items()}
-    for device in devices:
-        for name, number in device.counters.items():
-            left[device.counter_set][name] -= number
-    return all(number >= 0 for counters in left.values() for number in counters.values())
-
-
-def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Lab) -> None:
-    found, devices = possible(lab)
-
-    assert len(devices) == 7 + 7 + 4 + 3 + 2 + 1 + 1
-    assert all(fits(found, [device]) for device in devices)
-    for one, two in combinations(devices, 2):
-        first, second = (memory(device) for device in (one, two))
-        both_have_media = "me" in one.name and "me" in two.name
-        assert fits(found, [one, two]) == (not first & second and not both_have_media), (one, two)
-    by_name = {device.name: device for device in devices}
-    assert fits(found, [by_name[SMALL.format(number)] for number in range(7)])
-    assert fits(found, [by_name["gpu-1-mig-4g40gb-5-0"], by_name[HALF]])
-
-
-def memory(device: Device) -> set[int]:
-    assert device.place is not None
-    return set(range(device.place.start, device.place.start + device.place.size))
-
-
-def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Lab) -> None:
-    found = offer(looked(lab), {}, on_demand=True)
+def test_what_somebody_else_has_made_stays_and_keeps_its_place(machine: Machine) -> None:
+    found = offer(machine, {}, on_demand=True)
 
     # 3g.40gb, 2g.20gb and 1g.10gb+me fill seven of eight memory slices.
     of_first = [device for device in found.devices if device.name.startswith("gpu-0-")]
@@ -118,8 +92,9 @@ def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Lab) -> None
     assert list(found.counters) == ["gpu-1-counter-set"]
 
 
-def test_slices_have_counters_or_devices_and_not_too_many(lab: Lab) -> None:
-    found, devices = possible(lab)
+def test_slices_have_counters_or_devices_and_not_too_many(machine: Machine) -> None:
+    found = offer(machine, {}, on_demand=True)
+    devices = [device for device in found.devices if device.name.startswith("gpu-1-")]
     many = Offer(
         devices=tuple(devices) * 8,
         counters={f"set-{number}": found.counters["gpu-1-counter-set"] for number in range(9)},
@@ -259,8 +234,7 @@ async def test_without_shared_counters_the_devices_that_exist_are_offered(lab: L
         assert not any(name.startswith("gpu-1-") for name in lab.offered())
 
 
-def test_claims_keep_their_place_from_being_offered_as_existing(lab: Lab) -> None:
-    machine = looked(lab)
+def test_claims_keep_their_place_from_being_offered_as_existing(machine: Machine) -> None:
     first = next(gpu for gpu in machine.mig.values() if gpu.minor == 0)
     claimed = {first.uuid: [Place(each.kind, *each.placement, 0) for each in first.instances]}
 

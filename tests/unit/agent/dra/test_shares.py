@@ -4,26 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import subprocess
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from nvct.agent.core.logs import Log
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import MIB, Device, Offer, Version
-from nvct.agent.dra.publisher import Publisher
-from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import of_shares
-from nvct.agent.mps.place import Place
 from tests.unit.agent.device_plugin.fake_kubelet import until
-from tests.unit.agent.dra.fake_api import NAME, FakeApi
-from tests.unit.agent.dra.fake_kubelet import RefusedError
-from tests.unit.agent.dra.test_mps import Lab, by_mps, lab, node, uuids
-from tests.unit.agent.dra.test_sharing import config
+from tests.unit.agent.dra.fake_api import FakeApi
+from tests.unit.agent.dra.test_mps import Lab, lab, node, uuids
+from tests.unit.agent.dra.test_slices import publishing
 from tests.unit.agent.dra.test_task import SLICES
 
 __all__ = ["lab", "node"]
@@ -67,12 +61,6 @@ def pid(lab: Lab, name: str) -> str:
 
 def options_of(pid: str) -> list[str]:
     return Path("/proc", pid, "cmdline").read_text().split("\0")[1:-1]
-
-
-async def refused(lab: Lab, claim: ClaimRef) -> str:
-    with pytest.raises(RefusedError) as caught:
-        await lab.kubelet.prepare(claim)
-    return str(caught.value)
 
 
 async def test_claims_share_the_memory_of_a_gpu_by_one_daemon_that_enforces_it(lab: Lab) -> None:
@@ -205,18 +193,9 @@ def test_a_shared_device_has_the_form_of_the_api() -> None:
 async def test_an_api_server_without_shares_gets_devices_for_one_claim_each() -> None:
     api = FakeApi()
     api.drops = {"allowMultipleAllocations"}
-    log = io.StringIO()
-
-    async def is_alone() -> bool:
-        return True
-
-    publisher = Publisher(cast("Any", api), NAME, Log(target=log), is_alone)
-    task = asyncio.create_task(publisher.run())
-    publisher.offer(Offer(devices=(shared_device("9.0.0"),)).with_shares({}))
-    await until(lambda: publisher.lacks_shares)
-    assert "knows no devices that several claims have" in publisher.problem.text
-    publisher.offer(Offer(devices=(shared_device("9.0.0"),)))
-    await until(lambda: publisher.is_current)
-    task.cancel()
-
-
+    async with publishing(api) as publisher:
+        publisher.offer(Offer(devices=(shared_device("9.0.0"),)).with_shares({}))
+        await until(lambda: publisher.lacks_shares)
+        assert "knows no devices that several claims have" in publisher.problem.text
+        publisher.offer(Offer(devices=(shared_device("9.0.0"),)))
+        await until(lambda: publisher.is_current)
