@@ -23,6 +23,7 @@ from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import ReleasedError
 from nvct.host.nvml.mig_model import MigGpu
 from nvct_sim import tree
