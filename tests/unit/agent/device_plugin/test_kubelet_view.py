@@ -125,5 +125,3 @@ async def test_what_the_kubelet_has_is_not_registered_again(root: str) -> None:
         running.registration.endpoint.update(sick)
         await asyncio.sleep(0.5)
         assert (running.registration.state, len(kubelet.registered)) == ("listed", 1)
-
-

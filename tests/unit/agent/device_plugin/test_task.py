@@ -32,7 +32,6 @@ from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import ReleasedError
 from nvct.errors import ContainerNotPossibleError, HostError
-from nvct.host.nvml.model import NvmlTopology
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
@@ -491,5 +490,3 @@ def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> N
 
     with pytest.raises(HostError, match="the same migEnabled value"):
         asyncio.run(plugin.run())
-
-

@@ -9,7 +9,15 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from nvct.agent.kubernetes.cluster import CONFLICT, NODE, NOT_FOUND, ClusterError, Kind, Listing, Object
+from nvct.agent.kubernetes.cluster import (
+    CONFLICT,
+    NODE,
+    NOT_FOUND,
+    ClusterError,
+    Kind,
+    Listing,
+    Object,
+)
 
 NAME = "node-1"
 

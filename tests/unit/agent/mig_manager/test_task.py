@@ -374,9 +374,8 @@ POD = "pod default/train has"
 async def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
     async with lab.running():
         gpu = await lab.occupied()
-        await lab.asked(
-            "all-7g.80gb", "failed", f"{POD} {gpu} (delete these pods, or set migManager.evictPods"
-        )
+        why = f"{POD} {gpu} (delete these pods, or set migManager.evictPods"
+        await lab.asked("all-7g.80gb", "failed", why, plugin="true")
         assert lab.cluster.states == ["failed"]
         lab.pods.found = []
         await lab.shows("success")
@@ -388,9 +387,8 @@ async def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
     async with lab.running():
         await lab.occupied()
         lab.pods.failure = ClusterError("Cannot evict pod as it would violate its budget")
-        await lab.asked(
-            "all-7g.80gb", "failed", "all-7g.80gb: Cannot evict pod as it would violate its budget"
-        )
+        why = "all-7g.80gb: Cannot evict pod as it would violate its budget"
+        await lab.asked("all-7g.80gb", "failed", why, plugin="true")
         assert lab.cluster.labels[PLUGIN] == "true"
         lab.pods.failure = None
         await lab.shows("success")

@@ -42,37 +42,31 @@ def shared(
     return [Resource(name=name, devices={device.id: device for device in devices})]
 
 
-def test_memory_and_threads_are_divided_among_the_replicas() -> None:
-    (daemon,) = daemons.wanted(shared(4, 4), VOLTA).values()
+@pytest.mark.parametrize(
+    ("counts", "attributes", "limits", "percentage"),
+    [
+        ((4, 4), VOLTA, {"0": 3840, "1": 3840}, 25),
+        ((3, 2), VOLTA, {"0": 5120, "1": 7680}, 33),  # the most replicas determine the threads
+        ((2, 2), PASCAL, {}, 0),
+        ((2, 2), {}, {}, 50),
+        ((2, 2), attributes_of(0, (0, 0)), {}, 50),
+    ],
+)
+def test_memory_and_threads_are_divided_among_the_replicas(
+    counts: tuple[int, ...], attributes: dict[str, GpuAttributes], limits: dict[str, int],
+    percentage: int,
+) -> None:  # fmt: skip
+    (daemon,) = daemons.wanted(shared(*counts), attributes).values()
 
-    assert daemon == daemons.Daemon(
-        resource=GPU, uuids=tuple(UUIDS), limits={"0": 3840, "1": 3840}, percentage=25
-    )
-
-
-def test_the_device_with_most_replicas_determines_the_threads() -> None:
-    (daemon,) = daemons.wanted(shared(3, 2), VOLTA).values()
-
-    assert (daemon.limits, daemon.percentage) == ({"0": 5120, "1": 7680}, 33)
+    uuids = tuple(UUIDS)
+    assert daemon == Daemon(resource=GPU, uuids=uuids, limits=limits, percentage=percentage)
+    assert daemons.from_json(typed.dump(daemon)) == daemon
 
 
 def test_devices_that_are_not_shared_have_no_daemon() -> None:
     assert daemons.wanted(shared(1, 1), VOLTA) == {}
     (daemon,) = daemons.wanted(shared(1, 2), VOLTA).values()
     assert daemon.uuids == (UUIDS[1],)
-
-
-def test_before_volta_there_are_no_limits() -> None:
-    (daemon,) = daemons.wanted(shared(2), PASCAL).values()
-
-    assert (daemon.limits, daemon.percentage) == ({}, 0)
-
-
-def test_without_known_memory_the_threads_are_divided() -> None:
-    for attributes in ({}, attributes_of(0, (0, 0))):
-        (daemon,) = daemons.wanted(shared(2), attributes).values()
-
-        assert (daemon.limits, daemon.percentage) == ({}, 50)
 
 
 @pytest.mark.parametrize(("attributes", "limit"), [(VOLTA, 48), ({}, 48), (PASCAL, 16)])
