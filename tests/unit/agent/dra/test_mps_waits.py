@@ -40,14 +40,14 @@ class StuckDaemons:
         await self.may.wait()
 
 
-def with_mps(node: Node) -> StuckDaemons:
-    """Give a node MPS, and GPUs with the memory of a T4 and the UUIDs that MPS takes."""
+def with_mps(node: Node, mib: int = 15360) -> StuckDaemons:
+    """Give a node MPS, and GPUs with so much memory and the UUIDs that MPS takes."""
     uuids = {
         name: f"GPU-{name[-1] * 8}-0000-4000-8000-{'0' * 12}" for name in node.preparer.devices
     }
     node.know({uuid: {"env": [f"A={name}"]} for name, uuid in uuids.items()})
     node.preparer.devices = {
-        name: replace(each, uuid=uuids[name], gpu=uuids[name], capacity={"memory": 15360 * MIB})
+        name: replace(each, uuid=uuids[name], gpu=uuids[name], capacity={"memory": mib * MIB})
         for name, each in node.preparer.devices.items()
     }
     node.preparer.mps = daemons = StuckDaemons()  # type: ignore[assignment]

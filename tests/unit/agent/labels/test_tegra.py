@@ -3,6 +3,7 @@
 
 import asyncio
 import ctypes
+import functools
 import json
 from dataclasses import replace
 from typing import Any
@@ -23,35 +24,24 @@ class Cuda:
         self.gpus, self.fails = gpus, fails
 
     def __getattr__(self, name: str) -> Any:
+        return functools.partial(self._call, name)
+
+    def _call(self, name: str, out: Any, *more: Any) -> int:
         if name == self.fails:
-            return lambda *_: 100
-        return getattr(self, f"_{name}")
-
-    def _cuInit(self, _flags: int) -> int:  # noqa: N802 - CUDA's names
-        return 0
-
-    def _cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
-        out._obj.value = 12060
-        return 0
-
-    def _cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
-        out._obj.value = len(self.gpus)
-        return 0
-
-    def _cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
-        out._obj.value = index
-        return 0
-
-    def _cuDeviceGetName(self, out: Any, _length: int, device: ctypes.c_int) -> int:  # noqa: N802
-        out.value = self.gpus[device.value]["name"]
-        return 0
-
-    def _cuDeviceTotalMem_v2(self, out: Any, device: ctypes.c_int) -> int:  # noqa: N802
-        out._obj.value = self.gpus[device.value]["memory"]
-        return 0
-
-    def _cuDeviceGetAttribute(self, out: Any, key: int, device: ctypes.c_int) -> int:  # noqa: N802
-        out._obj.value = self.gpus[device.value][key]
+            return 100
+        match name, *(each.value if isinstance(each, ctypes.c_int) else each for each in more):
+            case ["cuDriverGetVersion"]:
+                out._obj.value = 12060
+            case ["cuDeviceGetCount"]:
+                out._obj.value = len(self.gpus)
+            case ["cuDeviceGet", index]:
+                out._obj.value = index
+            case ["cuDeviceGetName", _, device]:
+                out.value = self.gpus[device]["name"]
+            case ["cuDeviceTotalMem_v2", device]:
+                out._obj.value = self.gpus[device]["memory"]
+            case ["cuDeviceGetAttribute", key, device]:
+                out._obj.value = self.gpus[device][key]
         return 0
 
 
