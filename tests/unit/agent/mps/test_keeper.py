@@ -135,19 +135,6 @@ def test_one_that_ends_is_started_again(lab: Lab, kept: keeper.Keeper) -> None:
     assert lab.say(PERCENTAGE) == "25.0"
 
 
-def test_one_that_another_process_has_started_gets_the_limits(
-    lab: Lab, kept: keeper.Keeper
-) -> None:
-    lab.say("quit")
-    lab.run("-d")
-    pid = lab.pid()
-
-    look(kept)
-
-    assert (kept.state, lab.pid()) == ({GPU: ""}, pid)
-    assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
-
-
 def test_limits_that_root_in_a_container_has_raised_are_set_back(
     lab: Lab, kept: keeper.Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +154,7 @@ def test_limits_that_root_in_a_container_has_raised_are_set_back(
     assert lab.say("get_default_device_pinned_mem_limit 0") == "20G"
 
 
-def test_a_client_that_comes_before_the_limits_gives_later_ones_no_way_around_them(
+def test_a_daemon_of_another_process_gets_the_limits_also_for_clients_after_an_early_one(
     lab: Lab,
 ) -> None:
     """Its server has the limits of the moment when it started, which were none."""
@@ -175,11 +162,13 @@ def test_a_client_that_comes_before_the_limits_gives_later_ones_no_way_around_th
     for folder in (pipe, log):
         os.makedirs(folder)
     lab.run("-d")
+    pid = lab.pid()
     assert lab.allocate("70G") == "allocated: no limit"
     early = keeper.Keeper(lab.place)
     early.want([DAEMON], starts=True)
     look(early)
-    assert early.state == {GPU: ""}
+    assert (early.state, lab.pid()) == ({GPU: ""}, pid)
+    assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
     assert lab.allocate("70G") == "out of memory: limit 20480M"
     early.want([], starts=True)
     early.settle()
