@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resource stays registered, whatever the kubelet and others do."""
+"""A resource stays registered, whatever the kubelet and others do; it can go and come back."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.machine.folder_watch import identity
@@ -326,3 +327,33 @@ async def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder:
         )
         assert (await call(api.Empty())).get_preferred_allocation_available
         await channel.close()
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["in time", "too late"])
+def test_a_resource_that_comes_back_is_offered_again(
+    monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    monkeypatch.setattr(registration, "WITHDRAWN_S", 0.2 if is_over else 60)
+
+    async def run(folder: str) -> None:
+        kubelet = FakeKubelet(folder)
+        await kubelet.start()
+        served = ServedResources(Log(target=io.StringIO()), Counts())
+        watch = asyncio.create_task(served.watch())
+        gpus = content(kubelet_socket=kubelet.socket)
+        for _ in range(3):
+            served.offer([gpus])
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            served.offer([])
+            await until(lambda: not kubelet.lists.get(GPU))
+            assert served.current == {}
+            if is_over:
+                await until(lambda: not served.all)
+        # Too late, the end of the older stream may make the kubelet drop the newer registration.
+        assert len(kubelet.registered) >= 3 if is_over else len(kubelet.registered) == 1
+        watch.cancel()
+        await served.stop()
+        await kubelet.stop()
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        asyncio.run(run(folder))
