@@ -84,7 +84,7 @@ PROGRAMS = (options, of_labels)
 def test_every_name_of_an_option_of_a_program_sets_it(module: Any, option: Option) -> None:
     known = {"switch": "true", "numbers": "0"}
     value = known.get(option.kind) or (option.choices or ("5s",))[-1]
-    ways = [([], {name: value}) for name in option.env]
+    ways: list[tuple[list[str], dict[str, str]]] = [([], {name: value}) for name in option.env]
     ways += [([f"{dashes}{flag}={value}"], {}) for flag in option.flags for dashes in ("-", "--")]
 
     values = [getattr(module.resolve(*way)[0], option.field) for way in ways]

@@ -36,21 +36,14 @@ def answers(name: str, version: str, config: object = "") -> Json:
     return {"/run/x.sock": {"name": name, "version": version, "config": text}}
 
 
-@pytest.mark.parametrize(("takes", "strategy"), [(True, "cdi-annotations"), (False, "envvar")])
-def test_auto_is_the_one_best_way_of_the_engine(strategy: str, *, takes: bool) -> None:
-    engine = Engine(takes_cdi=takes, evidence="containerd 1.7")
-
-    choice = chosen("auto", engine=engine)
-
-    assert choice.strategies == (strategy,)
-    assert "containerd 1.7" in choice.reason
-
-
-def test_if_nobody_can_ask_the_engine_it_is_the_variable() -> None:
-    choice = asyncio.run(choose(Settings(device_list_strategy=("auto",)), nobody))
-
-    assert choice.strategies == ("envvar",)
-    assert choice.reason.startswith("auto: nobody can ask the container engine")
+def test_auto_is_the_one_best_way_of_the_engine() -> None:
+    for takes, strategy in ((True, "cdi-annotations"), (False, "envvar")):
+        choice = chosen("auto", engine=Engine(takes_cdi=takes, evidence="containerd 1.7"))
+        assert choice.strategies == (strategy,)
+        assert "containerd 1.7" in choice.reason
+    unknown = asyncio.run(choose(Settings(device_list_strategy=("auto",)), nobody))
+    assert unknown.strategies == ("envvar",)
+    assert unknown.reason.startswith("auto: nobody can ask the container engine")
 
 
 def test_other_strategies_stay_and_nobody_is_asked() -> None:

@@ -430,6 +430,8 @@ async def test_nothing_is_offered_that_the_engine_ignores(
 
     async with lab.running() as plugin:
         await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
+        (entry,) = plugin.describe()
+        assert (entry["resource"], entry["state"]) == ("every resource", "absent")
         assert not lab.kubelet.lists
         lab.engine = replace(engine, takes_cdi=True)
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)

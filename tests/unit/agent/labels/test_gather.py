@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import json
 import socket
@@ -195,7 +194,8 @@ class Cuda:
     def _call(self, name: str, out: Any, *more: Any) -> int:
         if name == self.fails:
             return 100
-        match name, *(each.value if isinstance(each, ctypes.c_int) else each for each in more):
+        known: list[Any] = [getattr(each, "value", each) for each in more]
+        match [name, *known]:
             case ["cuDriverGetVersion"]:
                 out._obj.value = 12060
             case ["cuDeviceGetCount"]:

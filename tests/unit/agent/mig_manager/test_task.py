@@ -525,7 +525,7 @@ def _fail(*_: object) -> None:
 async def test_a_change_that_fails_is_taken_back_and_nothing_stays_paused(
     fault: tuple[object, str, object], reason: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(*fault)  # type: ignore[call-overload]
+    monkeypatch.setattr(*fault)
 
     async with lab.running():
         await lab.asked("all-7g.80gb", "failed", reason, plugin="true")
