@@ -188,7 +188,7 @@ async def destroy_all(lab: Lab) -> None:
     """Destroy the instances of the second GPU, as a boot does."""
     gpu, call = await second(lab), lab.machine.nvml.call
     for each in gpu.instances:
-        ids = {"uuid": gpu.uuid, "gi": each.id}
+        ids: dict[str, Any] = {"uuid": gpu.uuid, "gi": each.id}
         for compute in each.compute:
             await call("mig_destroy_compute", NoneType, {**ids, "ci": compute.id})
         await call("mig_destroy", NoneType, ids)
