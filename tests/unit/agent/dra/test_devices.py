@@ -22,7 +22,7 @@ from nvct.agent.dra.devices import (
     nvlink_domains,
     version,
 )
-from nvct.agent.dra.selectors import holds
+from nvct.agent.dra.selectors import holds, terms
 from nvct.agent.machine.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink
@@ -197,6 +197,10 @@ def test_a_false_term_decides_beside_an_unknown_one() -> None:
 
     assert holds(f"{unknown} && {ATTRIBUTES}.type == 'mig'", "gpu.nvidia.com", DEVICE) is False
     assert holds(f"{unknown} && {ATTRIBUTES}.type == 'gpu'", "gpu.nvidia.com", DEVICE) is None
+
+
+def test_terms_are_split_outside_of_strings_and_parentheses() -> None:
+    assert terms("((a && b)) && f('x && y') && (c || d)") == ["a", "b", "f('x && y')", "c || d"]
 
 
 @pytest.mark.parametrize("piece", ["(", "()", "'", "&&", "device.attributes['a'].b && ", "a && ("])
