@@ -484,6 +484,31 @@ async def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
         await until(lambda: not daemons.wanted)
 
 
+async def test_a_driver_that_comes_and_goes_is_followed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
+    lab.words.append("--fail-on-init-error=false")
+    driver = (lab.node.driver_root, lab.node.proc / "driver/nvidia")
+
+    def hide(*, shown: bool) -> None:
+        for path in driver:
+            names = path, path.with_name("hidden")
+            names[shown].rename(names[not shown])
+
+    hide(shown=False)
+    async with lab.running() as plugin:
+        await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
+        (entry,) = plugin.describe()
+        assert (entry["resource"], entry["state"]) == ("every resource", "absent")
+        assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
+        for _ in range(2):
+            hide(shown=True)
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+            hide(shown=False)
+            await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
+
+
 def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:
     lab.words += ["--mig-strategy=single", "--fail-on-init-error=false"]
     plugin = task.DevicePlugin(
