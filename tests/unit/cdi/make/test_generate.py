@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from nvct.cdi.make.edits import path_key
 from nvct.cdi.make.generate import Options, generate
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
@@ -15,7 +16,7 @@ from nvct.cdi.types import Spec
 from nvct.errors import UsageError
 from nvct.host.discover import discover
 from nvct.host.model import Inventory
-from tests.support.host_tree import VERSION, FakeNvml, HostTree, nvml_gpu
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
 
 @pytest.fixture
@@ -38,6 +39,34 @@ def names(spec: Spec) -> list[str]:
 
 def node_paths(edits: dict[str, Any]) -> list[str]:
     return [node["path"] for node in edits["deviceNodes"]]
+
+
+def test_common_edits_have_one_hook_and_keep_a_second_runtime_quiet(host: HostTree) -> None:
+    edits = generate(look(host.gpu(0)))["containerEdits"]
+
+    (hook,) = edits["hooks"]
+    args = hook["args"]
+    pairs = [args[i : i + 2] for i in range(len(args) - 1)]
+    assert hook["hookName"] == "createContainer"
+    assert hook["path"] == "/usr/bin/nvidia-cdi-hook"
+    assert hook["args"][:2] == ["nvidia-cdi-hook", "apply"]
+    assert hook["env"] == ["NVIDIA_CTK_DEBUG=false"]
+    assert ["--link", f"libcuda.so.{VERSION}::/{LIB}/libcuda.so.1"] in pairs
+    assert ["--folder", f"/{LIB}"] in pairs
+    assert ["--folder", f"/{LIB}/vdpau"] in pairs
+    assert f"--host-driver-version={VERSION}" in args
+    assert args[-2:] == ["--mask-params", "--application-profile"]
+    libcuda = f"NVIDIA_CTK_LIBCUDA_DIR=/{LIB}"
+    assert edits["env"] == [libcuda, "NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_files_are_mounted_read_only_and_sorted_parents_first(host: HostTree) -> None:
+    mounts = generate(look(host.gpu(0)))["containerEdits"]["mounts"]
+
+    assert all("ro" in mount["options"] for mount in mounts)
+    paths = [mount["containerPath"] for mount in mounts]
+    assert paths == sorted(paths, key=path_key)
+    assert "type" not in mounts[0]
 
 
 def test_host_path_of_a_node_is_named_only_where_it_differs(host: HostTree) -> None:
