@@ -36,7 +36,10 @@ DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
 FAILED = pytest.StashKey[bool]()
-TOGETHER = ("tests/kubernetes/chart",)
+TOGETHER = tuple(
+    f"tests/kubernetes/{folder}"
+    for folder in ("chart", "claims", "configured", "healing", "image", "plugin", "tasks")
+)
 """Folders whose files share what takes long to start: one worker runs them, one after the other."""
 WORKER_BYTES = 3 << 30
 """What a worker may need: its own memory, and that of a Kubernetes: 1.0 GiB fresh, 2.3 after an hour's pods."""

@@ -16,8 +16,9 @@ from nvct.agent.heal.node import TAINT as FAILED
 from nvct.agent.kubernetes.node_pods import PROTECTED
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
 from tests.kubernetes.api import PODS, Object, wait
-from tests.kubernetes.chart.lab import ON_ONE, answer, installed
+from tests.kubernetes.chart.lab import answer, installed
 from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.pods import Pod
 
 pytestmark = [pytest.mark.slow, ON_ONE]
@@ -124,8 +125,7 @@ def test_the_api_server_warns_of_no_expression(name: str, guarded: Cluster) -> N
 
 def checked(node: Cluster, path: str) -> Object:
     """Return the status of a policy."""
-    found = node.api.find(path)
-    assert found is not None
+    found = node.api.get(path)
     status: Object = found.get("status", {})
     return status
 

@@ -21,7 +21,6 @@ from tests.kubernetes.chart.lab import (
     IN_NAMESPACE,
     LIST,
     NAMESPACE,
-    ON_ONE,
     TIMEOUT_S,
     TOOLKIT,
     allocatable,
@@ -34,13 +33,14 @@ from tests.kubernetes.chart.lab import (
     state_of,
 )
 from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.listed import Watch
 from tests.kubernetes.pods import run
 
 pytestmark = pytest.mark.slow
-SOON = 140
+SOON = 80
 """Bound of the old pod that is not Ready, in looks: 10 s on an idle machine; the Node follows each 2 s."""
-TAKEN = 14
+TAKEN = 8
 """Between two agents of which the older one hands over: it takes one look, or two."""
 LOOK_S = 0.2
 IMAGE = "docker.io/library/nvct:agent"
@@ -72,8 +72,7 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
                           "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
             assert watch.wrong(GPUS, began) < TAKEN, state_of(node)
             assert (watched.conditions, None in watched.labels) == ({"True"}, False)
-            pods = node.api.find(f"/api/v1/namespaces/{NAMESPACE}/pods")
-            assert pods is not None
+            pods = node.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")
             images = {pod["spec"]["containers"][0]["image"] for pod in pods["items"]}
             assert "nvct:newer" in images
             assert gpus_of(run(node.api, "after-upgrade", asks("", count=GPUS - 1))) == GPUS - 1
@@ -84,8 +83,7 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
             stays = node.api.find(path)
             print(state_of(node))
     assert stays is not None
-    after = node.api.find(path)
-    assert after is not None
+    after = node.api.get(path)
     try:
         for each in (stays, after):
             (status,) = each["status"]["containerStatuses"]
