@@ -98,7 +98,6 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
     name, mode = values["engine"], values["mode"]
     if MODES.get(mode) == "hook":
         warnings.append(f'the "{mode}" config-mode is deprecated')
-        check_absolute("the hook's path", values["hook"])
         return Invocation(hook=values["hook"], hook_file=values["hook_file"], warnings=warnings)
     if mode not in MODES:
         warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')

@@ -15,9 +15,9 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import served
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until

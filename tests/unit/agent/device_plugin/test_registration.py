@@ -20,10 +20,10 @@ from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration, socket_owner
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.machine.folder_watch import identity

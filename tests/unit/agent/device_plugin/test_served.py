@@ -9,8 +9,9 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.device_plugin.served import Counts, ServedResources
+from nvct.agent.device_plugin.served import ServedResources
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_registration import HEALTHY, content
 
