@@ -28,16 +28,13 @@ from tests.kubernetes.dra import (
     LARGE,
     Driver,
     account,
-    allocated,
     asks_for_claims,
     claim,
     devices,
-    explained,
     log_of,
     make_classes,
     pod,
     runs,
-    scheduled_to,
 )  # fmt: skip
 from tests.kubernetes.node import FIRST, SECOND, ClusterNode, machine
 from tests.kubernetes.pods import ENDED, Pod, run, run_all
@@ -162,23 +159,6 @@ def _nothing_stays(node: Cluster, both: Workers, at_first: Mapping[str, Any]) ->
     logs = [worker.driver.log() for worker in both.values()]
     assert wait(lambda: now() == at_first, TIMEOUT_S), (now(), at_first, logs)
     assert re.findall(r".*Z error: .*", "".join(logs)) == []
-
-
-def test_a_pod_sees_the_gpu_that_its_claim_has(node: Cluster, both: Workers) -> None:
-    with contextlib.ExitStack() as stack:
-        for name, worker in both.items():
-            claim(node, f"on-{name}", worker.fits)
-            asked = asks_for_claims(f"on-{name}", script=SLOW)
-            stack.enter_context(pod(node, f"on-{name}", asked))
-        seen = _seen(node, *(f"on-{name}" for name in both))
-        for name, worker in both.items():
-            assert scheduled_to(node, f"on-{name}") == name
-            (device,) = allocated(node, f"on-{name}")
-            pool, _, number = device.partition("/")
-            assert pool == name
-            assert seen[f"on-{name}"] == [devices(node, name)[number]]
-            assert worker.driver.journal() == [f"on-{name}"]
-            assert f"has {number} of {name}" in explained(node, f"on-{name}")
 
 
 def kill_driver(worker: Worker) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.engines.box import PROGRAMS
 from tests.engines.releases import FULL
@@ -26,6 +25,7 @@ from tests.kubernetes.chart.lab import (
     NAMESPACE,
     TIMEOUT_S,
     allocatable,
+    as_agent,
     asks,
     gpus_of,
     installed,
@@ -35,6 +35,7 @@ from tests.kubernetes.cluster import FOLDER, KUBECONFIG, Cluster
 from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.hostile_requests import requests
 from tests.kubernetes.pods import run
+from tests.kubernetes.rendering import objects_of
 from tests.unit.agent.test_hostile_folder import USES
 
 pytestmark = [pytest.mark.slow, ON_ONE]
@@ -69,10 +70,14 @@ def broken(node: Cluster) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def agent(broken: Cluster) -> reach.Placed:
     """Return the agent's container as the chart renders it."""
-    text = broken.helm("get", "manifest", "nvct", *IN_NAMESPACE)
-    objects = [each for each in yaml.safe_load_all(text) if each]
-    (found,) = (each for each in reach.containers(objects) if reach.name_of(each) == reach.AGENT)
+    placed = reach.containers(rendered(broken))
+    (found,) = (each for each in placed if reach.name_of(each) == reach.AGENT)
     return found
+
+
+def rendered(node: Cluster) -> list[Object]:
+    """Return the objects of the chart, as it is installed."""
+    return objects_of(node.helm("get", "manifest", "nvct", *IN_NAMESPACE))
 
 
 def attack_words(node: Cluster, command: str, asked: Any) -> list[str]:
@@ -264,45 +269,29 @@ def test_names_that_change_all_the_time_lead_nowhere(broken: Cluster, agent: rea
 def test_its_token_has_the_rights_of_the_chart_and_no_other(
     broken: Cluster, agent: reach.Placed
 ) -> None:
-    """Each resource that the API server has is asked for, by each verb, in two namespaces."""
-    account = f"system:serviceaccount:{NAMESPACE}:{agent.pod['serviceAccountName']}"
-    text = broken.helm("get", "manifest", "nvct", *IN_NAMESPACE)
-    objects = [each for each in yaml.safe_load_all(text) if each]
+    """The API server says which, in two namespaces."""
     given = {
         (verb, resource)
-        for right in reach.rights(agent, objects)
+        for right in reach.rights(agent, rendered(broken))
         for verb in right.partition(": ")[0].split(", ")
         for resource in right.partition(": ")[2].split()
     }
-    words = ("api-resources", "--no-headers", "--output=name")
-    listed = [line.split(".", 1) for line in broken.kubectl(*words).split()]
-    named = [(name[0], name[1] if len(name) > 1 else "") for name in listed]
-    parts = ("nodes/status", "nodes/proxy", "pods/exec", "pods/eviction", "pods/ephemeralcontainers",
-             "serviceaccounts/token", "pods/log")  # fmt: skip
+    assert agent.pod["serviceAccountName"] in as_agent("")["Impersonate-User"]
     allowed = set()
-    for resource, group in [*named, *((part, "") for part in parts)]:
-        for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "escalate"):
-            for namespace in (NAMESPACE, "kube-system"):
-                plain, _, part = resource.partition("/")
-                attributes = {"verb": verb, "group": group, "resource": plain,
-                              "subresource": part, "namespace": namespace}  # fmt: skip
-                if reviewed(broken, account, attributes):
-                    allowed.add((verb, resource))
+    for namespace in (NAMESPACE, "kube-system"):
+        body = {"kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+        answer = broken.api.request("POST", REVIEWS, body, headers=as_agent(""))
+        rules = json.loads(answer)["status"]["resourceRules"]
+        allowed |= {
+            (v, each) for rule in rules for v in rule["verbs"] for each in rule["resources"]
+        }
     assert allowed - BY_DEFAULT == given
 
 
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 BY_DEFAULT = {
     ("create", "selfsubjectreviews"),
     ("create", "selfsubjectaccessreviews"),
     ("create", "selfsubjectrulesreviews"),
 }
 """What every account may do."""
-
-
-def reviewed(node: Cluster, account: str, attributes: Object) -> bool:
-    """Report whether the API server lets an account do something."""
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    groups = ["system:serviceaccounts", "system:authenticated"]
-    spec = {"user": account, "groups": groups, "resourceAttributes": attributes}
-    answer = node.api.request("POST", path, {"kind": "SubjectAccessReview", "spec": spec})
-    return bool(json.loads(answer)["status"]["allowed"])

@@ -5,7 +5,6 @@ import contextlib
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,7 +130,6 @@ class Watched:
         self._node = node
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
-        self.gpus: list[int] = []
         self.conditions: set[str] = set()
         self.labels: set[str | None] = set()
 
@@ -144,10 +142,8 @@ class Watched:
         finally:
             self._ended.set()
             self._thread.join()
-        print(f"allocatable GPUs of the Node in {len(self.gpus)} looks: {Counter(self.gpus)}")
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
-            self.gpus.append(allocatable(self._node))
             self.conditions.add(condition_of(self._node))
             self.labels.add(nvidia_labels(self._node).get("nvidia.com/gpu.product"))
