@@ -25,10 +25,9 @@ from typing import Any
 
 from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
-from nvct.engine.writing import ABSENT, PathState, remove
+from nvct.engine.writing import ABSENT, PathState, opened, remove
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.linux import files
-from nvct.linux.folders import opened
 from nvct.linux.kernel import KERNEL, Kernel
 
 FORMAT = 2

@@ -11,15 +11,15 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError, OSErrorsAs
 from nvct.linux import files
-from nvct.linux.folders import make_folders, missing_folders, opened
+from nvct.linux.folders import make_folders, missing_folders
 from nvct.linux.kernel import Kernel
 
 DROP_IN = "99-nvidia."
@@ -215,6 +215,16 @@ def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) 
             else:
                 return
     files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
+
+
+@contextmanager
+def opened(folder: str, kernel: Kernel) -> Iterator[int]:
+    """Open a folder for calls that change or sync it."""
+    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        kernel.close(fd)
 
 
 def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -> None:

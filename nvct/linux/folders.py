@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the host: those above a path made, opened, removed again. Not on the hot side."""
+"""Folders of the host above a path: made, and removed again."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from nvct.linux.kernel import KERNEL, Kernel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 MODE = 0o755  # as nvidia-ctk creates them
-
-
-@contextmanager
-def opened(folder: str, kernel: Kernel) -> Iterator[int]:
-    """Open a folder for calls that change or sync it."""
-    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        kernel.close(fd)
 
 
 def missing_folders(path: str) -> list[str]:
@@ -38,8 +30,7 @@ def make_folders(folders: Sequence[str], kernel: Kernel = KERNEL) -> None:
         try:
             kernel.mkdir(folder, MODE)
             kernel.chmod(folder, MODE)  # the engine has to read there
-            with opened(os.path.dirname(folder), kernel) as fd:
-                kernel.fsync(fd)
+            _sync(os.path.dirname(folder), kernel)
         except FileExistsError:
             pass
         except OSError as error:
@@ -53,3 +44,11 @@ def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
             kernel.rmdir(folder)
         except OSError:
             return  # it is not empty, or was removed
+
+
+def _sync(folder: str, kernel: Kernel) -> None:
+    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        kernel.fsync(fd)
+    finally:
+        kernel.close(fd)

@@ -206,8 +206,8 @@ def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tupl
 def own_folder() -> str:
     """Return the folder of nvct's programs, "" if it is not known.
 
-    That is beside the running one; beside its Python, or on PATH, where nvct itself is: NVIDIA's
-    programs have the same names, except for that one.
+    It is the folder of the running program, else that of its Python or of nvct on PATH: NVIDIA's
+    programs have the same names, except nvct.
     """
     programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
     running, *folders = (os.path.dirname(os.path.abspath(program)) for program in programs)
