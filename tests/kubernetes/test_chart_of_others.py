@@ -28,7 +28,6 @@ from tests.kubernetes.rendering import (
 from tests.kubernetes.test_chart_values import PAGE
 
 pytestmark = pytest.mark.slow
-TEMPLATES = CHART / "templates"
 UPDATE = "updateStrategy"
 
 
