@@ -125,13 +125,3 @@ async def test_what_the_kubelet_has_is_not_registered_again(root: str) -> None:
         running.registration.endpoint.update(sick)
         await asyncio.sleep(0.5)
         assert (running.registration.state, len(kubelet.registered)) == ("listed", 1)
-
-
-async def test_without_the_kubelets_folder_nothing_is_compared(root: str) -> None:
-    kubelet = FakeKubelet(f"{root}/device-plugins", drops=False)
-
-    async with watched(kubelet, root) as running:
-        async with stranger(kubelet):
-            await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
-        await asyncio.sleep(0.5)
-        assert running.registration.state == "listed"
